@@ -12,9 +12,9 @@ import (
 )
 
 // The functions of this file call methods of the author's plugin. Each function
-// converts a panic into an error that names the method. Only the calls of Info, of
-// Start and Recover (taskdriver.go), and of a hook's methods for hook points (package
-// hook) are elsewhere.
+// converts a panic into an error that names the method. Other places call only Info
+// before the plugin is served (program.go), Start, Recover and Adopt
+// (untypeddriver.go), and a hook's methods for hook points (package hook).
 
 func callInfo(d infoProvider) (info DriverInfo, err error) {
 	defer basewire.Recover(d, "Info", &err)
@@ -42,8 +42,8 @@ func callShutdown(ctx context.Context, s Shutdowner) (err error) {
 	return s.Shutdown(ctx)
 }
 
-// callFingerprint reports a panic as unhealthy: the driver is called again after the
-// next interval.
+// callFingerprint converts a panic into an unhealthy fingerprint instead of an error, because Fingerprint is
+// called again after the next interval.
 func callFingerprint(ctx context.Context, f Fingerprinter) (print driver.Fingerprint) {
 	var err error
 	defer func() {
@@ -155,7 +155,7 @@ func callDeviceStats(ctx context.Context, p DeviceStatsProvider) (groups []devic
 	return p.Stats(ctx)
 }
 
-// missingTaskError is the error of a Start or Recover that returned neither a task nor an error.
+// missingTaskError is the error of a Start, Recover or Adopt that returned neither a task nor an error.
 func missingTaskError(impl any, method string) error {
 	return fmt.Errorf("method %T.%s returned neither a task nor an error", impl, method)
 }

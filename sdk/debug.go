@@ -19,8 +19,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 )
 
-// EnvDebug is the environment variable that runs a plugin under a debugger:
-// NAME=SOCKET, with the plugin's name and the path of a unix socket.
+// EnvDebug is the environment variable for running a plugin under a debugger, see [ServeDriver]. Its value is
+// NAME=SOCKET: the plugin's name, and the path of a unix socket.
 const EnvDebug = "NOMAD_LITE_PLUGIN_DEBUG"
 
 // debugSocketPath returns SOCKET if value is NAME=SOCKET for the plugin with
@@ -32,9 +32,9 @@ func debugSocketPath(value, name string) string {
 	return ""
 }
 
-// serveDebug serves on a socket until the user ends the process. There is no handshake on
-// the socket: the process that the host starts (proxyToDebugProcess) performs the handshake
-// with the host.
+// serveDebug serves the plugin on a unix socket until the user interrupts the process. There is no
+// handshake on the socket: the process that the host starts, which runs proxyToDebugProcess,
+// performs the handshake with the host.
 func serveDebug(p *pluginSpec, socket string) error {
 	logger := hclog.New(&hclog.LoggerOptions{Name: p.name, Level: hclog.Trace, Output: os.Stderr})
 	hclog.SetDefault(logger)
@@ -64,7 +64,8 @@ func serveDebug(p *pluginSpec, socket string) error {
 	return g.Serve(listener)
 }
 
-// proxyToDebugProcess serves as a plugin that passes every call on to a process under debug.
+// proxyToDebugProcess serves a plugin that passes every call of the host on to the process that listens on the
+// socket, which runs under a debugger.
 func proxyToDebugProcess(p *pluginSpec, socket string, logger hclog.Logger) error {
 	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

@@ -25,12 +25,12 @@ type Device interface {
 	Fingerprint(ctx context.Context) ([]device.Group, error)
 
 	// Reserve returns what a task needs to use the devices of the request. It is called before
-	// the first start of the task, and must return the same for devices that it has reserved
-	// before, because no call releases them: the host decides which task has a device.
+	// the first start of the task. The host decides which task has a device, and no call
+	// releases a device: for devices that were reserved before, Reserve must return the same again.
 	Reserve(ctx context.Context, req *ReserveRequest) (*device.Reservation, error)
 }
 
-// ReserveRequest contains the devices that the host has chosen for a task. They are of one group.
+// ReserveRequest contains the devices that the host has chosen for a task. The devices are of one group.
 type ReserveRequest struct {
 	Group   device.Group // as the last Fingerprint returned it, with all of its devices
 	Devices []device.Device
@@ -47,9 +47,9 @@ type DeviceStatsProvider interface {
 // DeviceWatcher is a device plugin that detects changes of its devices earlier than the next
 // FingerprintInterval.
 type DeviceWatcher interface {
-	// Watch returns a channel. After each value the package calls Fingerprint. Watch is called
-	// once per host, and the plugin stops its watch when ctx ends. If the
-	// channel is nil, or closed, the interval remains.
+	// Watch returns a channel. After each value on the channel the package calls Fingerprint. Watch is
+	// called once per connection of a host, and the plugin must stop watching when ctx ends. If the channel
+	// is nil or closed, the package calls Fingerprint only once per FingerprintInterval.
 	Watch(ctx context.Context) <-chan struct{}
 }
 

@@ -18,13 +18,13 @@ import (
 // deviceServer implements device.Plugin and base.Plugin with an author's device plugin.
 type deviceServer struct {
 	basePlugin
-	device   Device
-	interval time.Duration // time between two calls of Fingerprint
-	logger   hclog.Logger
+	device              Device
+	fingerprintInterval time.Duration // time between two calls of Fingerprint
+	logger              hclog.Logger
 
-	mu      sync.Mutex
-	groups  []device.Group // result of the last call of Fingerprint that succeeded
-	lastErr string         // error of the last call of Fingerprint; empty if it succeeded
+	mu                 sync.Mutex
+	lastGroups         []device.Group // result of the last call of Fingerprint that succeeded
+	lastFingerprintErr string         // error of the last call of Fingerprint; empty if it succeeded
 }
 
 var (
@@ -32,8 +32,8 @@ var (
 	_ base.Plugin   = (*deviceServer)(nil)
 )
 
-// newDeviceServer returns an error for a method that would never be called, and for an invalid
-// field of info.
+// newDeviceServer returns an error if impl has a method that looks like a method of an optional interface and does
+// not implement it, or if a field of info is invalid.
 func newDeviceServer(impl Device, id pluginIdentity, info DeviceInfo) (*deviceServer, error) {
 	if err := checkOptionalMethods(reflect.TypeOf(impl), deviceInterfaces); err != nil {
 		return nil, err
@@ -45,10 +45,10 @@ func newDeviceServer(impl Device, id pluginIdentity, info DeviceInfo) (*deviceSe
 		info.FingerprintInterval = defaultFingerprintInterval
 	}
 	return &deviceServer{
-		basePlugin: basePlugin{impl: impl, pluginIdentity: id, kind: base.TypeDevice, apiVersion: device.APIVersion},
-		device:     impl,
-		interval:   info.FingerprintInterval,
-		logger:     hclog.NewNullLogger(),
+		basePlugin:          basePlugin{impl: impl, pluginIdentity: id, kind: base.TypeDevice, apiVersion: device.APIVersion},
+		device:              impl,
+		fingerprintInterval: info.FingerprintInterval,
+		logger:              hclog.NewNullLogger(),
 	}, nil
 }
 
@@ -60,12 +60,12 @@ func (s *deviceServer) Fingerprint(ctx context.Context) (<-chan device.Fingerpri
 			return nil, err
 		}
 	}
-	return sendChanges(ctx, s.fingerprint, s.interval, changes), nil
+	return streamFingerprints(ctx, s.fingerprint, s.fingerprintInterval, changes), nil
 }
 
 // fingerprint calls the author's Fingerprint. After an error it returns the devices of the last
-// call that succeeded, as unhealthy; only ErrDisabled is an error for the host, which would stop
-// the plugin for good.
+// call that succeeded, as unhealthy. Only ErrDisabled is returned as an error, because the host
+// stops a plugin for good after an error.
 func (s *deviceServer) fingerprint(ctx context.Context) device.Fingerprint {
 	groups, err := callDeviceFingerprint(ctx, s.device)
 	if err == nil {
@@ -74,17 +74,17 @@ func (s *deviceServer) fingerprint(ctx context.Context) device.Fingerprint {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil {
-		s.groups, s.lastErr = groups, ""
+		s.lastGroups, s.lastFingerprintErr = groups, ""
 		return device.Fingerprint{Groups: groups}
 	}
 	if errors.Is(err, device.ErrDisabled) {
 		return device.Fingerprint{Err: err}
 	}
-	if s.lastErr != err.Error() && ctx.Err() == nil {
-		s.lastErr = err.Error()
+	if s.lastFingerprintErr != err.Error() && ctx.Err() == nil {
+		s.lastFingerprintErr = err.Error()
 		s.logger.Warn("finding devices failed, known devices are unhealthy", "error", err)
 	}
-	unhealthy := slices.Clone(s.groups)
+	unhealthy := slices.Clone(s.lastGroups)
 	for i := range unhealthy {
 		unhealthy[i].Devices = slices.Clone(unhealthy[i].Devices)
 		for k := range unhealthy[i].Devices {
@@ -94,8 +94,8 @@ func (s *deviceServer) fingerprint(ctx context.Context) device.Fingerprint {
 	return device.Fingerprint{Groups: unhealthy}
 }
 
-// validateGroups returns an error for groups that a host rejects, and for two devices with one id:
-// Reserve receives only ids.
+// validateGroups returns an error for groups that a host rejects, and for two devices with one id, because
+// Reserve receives only the ids of devices.
 func validateGroups(groups []device.Group) error {
 	if err := (device.Fingerprint{Groups: groups}).Validate(); err != nil {
 		return fmt.Errorf("invalid result of Fingerprint: %w", err)
@@ -115,7 +115,7 @@ func validateGroups(groups []device.Group) error {
 func (s *deviceServer) Reserve(ctx context.Context, ids []string) (*device.Reservation, error) {
 	req, err := s.reserveRequest(ids)
 	if err != nil {
-		// The device can be newer than the last call of Fingerprint.
+		// A device may have appeared since the last call of Fingerprint.
 		if f := s.fingerprint(ctx); f.Err != nil {
 			return nil, f.Err
 		}
@@ -126,7 +126,8 @@ func (s *deviceServer) Reserve(ctx context.Context, ids []string) (*device.Reser
 	return callReserve(ctx, s.device, req)
 }
 
-// reserveRequest returns an error if ids are not ids of devices of one group.
+// reserveRequest builds the request for the author's Reserve. It returns an error unless all ids are ids of
+// devices of one group of the last Fingerprint.
 func (s *deviceServer) reserveRequest(ids []string) (*ReserveRequest, error) {
 	if len(ids) == 0 {
 		return nil, errors.New("the request has no device ids")
@@ -152,7 +153,7 @@ func (s *deviceServer) reserveRequest(ids []string) (*ReserveRequest, error) {
 }
 
 func (s *deviceServer) findDeviceLocked(id string) (device.Group, device.Device, bool) {
-	for _, g := range s.groups {
+	for _, g := range s.lastGroups {
 		for _, d := range g.Devices {
 			if d.ID == id {
 				return g, d, true
@@ -166,7 +167,7 @@ func (s *deviceServer) Stats(ctx context.Context, interval time.Duration) (<-cha
 	out := make(chan device.Stats)
 	provider, ok := s.impl.(DeviceStatsProvider)
 	if !ok {
-		close(out) // a stream without an error ends the host's requests
+		close(out) // after a stream that ends without an error, the host requests no statistics
 		return out, nil
 	}
 	go func() {

@@ -7,10 +7,10 @@ import (
 )
 
 // DirectoryID returns the random id of the data directory of the nomad-lite agent that has started this process, and ""
-// under another host. A driver marks with it what its tasks have outside of the directory of the allocation, for example
-// containers: the ids of allocations and of the node can be the same in a copy of a data directory.
+// under another host. A driver labels with this id what its tasks have outside of the directory of the allocation, for
+// example containers: in a copy of a data directory, the ids of the node and of its allocations are the same.
 func DirectoryID() string { return os.Getenv(keeper.EnvDirectoryID) }
 
-// IsDirectoryActive reports whether the tasks of the data directory with this id belong to an agent: its keeper runs, as the same
-// user as this process.
+// IsDirectoryActive reports whether an agent owns the tasks of the data directory with this id: whether the keeper of the
+// data directory runs, as the same user as this process.
 func IsDirectoryActive(id string) bool { return keeper.HasRunning(id) }

@@ -10,8 +10,8 @@
 // starts tasks, and a [Task], which is one running task. Everything else is optional
 // and detected by its methods: a task that accepts signals has the method of
 // [Signaler], a driver that can recover its tasks has the method of [Recoverer], and so
-// on. Capabilities that Info must declare, such as Exec, are refused to the host
-// otherwise, even if a task has the method.
+// on. A capability such as Exec must also be declared by Info: a call of the host is
+// rejected otherwise, even if the task has the method.
 //
 // A [Hook] is called at hook points in the life of allocations and tasks. It has a method
 // for at least one hook point ([hook.TaskPrestart], [hook.TaskExited],

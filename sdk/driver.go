@@ -86,7 +86,7 @@ type NetworkReporter interface {
 	Network() *driver.NetworkOverride
 }
 
-// AttributesProvider is a task with attributes for InspectTask.
+// AttributesProvider is a task with attributes that the host receives when it inspects the task.
 type AttributesProvider interface {
 	Attributes() map[string]string
 }
@@ -94,7 +94,7 @@ type AttributesProvider interface {
 // Destroyer is a task that has something to clean up after its exit.
 type Destroyer interface {
 	// Destroy removes what is left of a task that has exited. After an error the host
-	// calls it again until it succeeds.
+	// calls Destroy again until it succeeds.
 	Destroy(ctx context.Context) error
 }
 

@@ -6,18 +6,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// eventBufferSize is the maximum number of events that wait for a host. The oldest event is
-// dropped first, because the driver's last message is the most useful.
+// eventBufferSize is the maximum number of undelivered events, and of events in the channel of a listener. The
+// oldest event is dropped first, because the driver's last message is the most useful.
 const eventBufferSize = 256
 
-// eventBroadcaster sends drivers' events about their tasks to every listening host.
+// eventBroadcaster sends the driver's events about its tasks to every connected host that listens.
 type eventBroadcaster struct {
 	mu          sync.Mutex
 	undelivered []*driver.TaskEvent // events sent while no host listened
 	listeners   map[chan *driver.TaskEvent]struct{}
 }
 
-// send never blocks.
+// send sends an event to all listeners, or buffers it while there are none. It never blocks.
 func (e *eventBroadcaster) send(event *driver.TaskEvent) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// sendChanges calls fingerprint at once, after each interval, and for each value on changes, and sends the
-// results that differ from the one before. changes may be nil. The channel is closed when ctx ends.
-func sendChanges[F any](ctx context.Context, fingerprint func(context.Context) F, interval time.Duration, changes <-chan struct{}) <-chan F {
+// streamFingerprints calls fingerprint at once, after each interval, and for each value on changes. It sends each result
+// that differs from the previous one on the returned channel, which it closes when ctx ends. changes may be nil.
+func streamFingerprints[F any](ctx context.Context, fingerprint func(context.Context) F, interval time.Duration, changes <-chan struct{}) <-chan F {
 	out := make(chan F)
 	go func() {
 		defer close(out)

@@ -26,8 +26,9 @@ var (
 	_ base.Plugin = (*hookServer)(nil)
 )
 
-// newHookServer returns an error for a hook without a hook point, for a method that would
-// never be called, and for a field of info that has no effect for this hook.
+// newHookServer returns an error for a hook without a method for a hook point, for a method that looks like
+// a method of an optional interface and does not implement it, and for a field of info that has no effect for
+// this hook.
 func newHookServer(impl Hook, id pluginIdentity, info HookInfo) (*hookServer, error) {
 	if err := checkSchema("AttachmentSchema", info.AttachmentSchema); err != nil {
 		return nil, err
@@ -65,7 +66,7 @@ func newHookServer(impl Hook, id pluginIdentity, info HookInfo) (*hookServer, er
 func (s *hookServer) Describe(context.Context) (*hook.Description, error) { return s.description, nil }
 
 // Configure calls the author's SetHost in the first call. Later calls only connect the
-// HostClient to the socket of another agent.
+// HostClient to the socket of the agent that now runs.
 func (s *hookServer) Configure(_ context.Context, c hook.Config) error {
 	user, ok := s.impl.(HostSetter)
 	if !ok {

@@ -11,8 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// basePlugin implements the calls that every plugin has: its description and its
-// configuration. It satisfies base.Plugin.
+// basePlugin implements base.Plugin, the calls that every kind of plugin has: its description and
+// its configuration.
 type basePlugin struct {
 	impl any // the author's value
 	pluginIdentity
@@ -30,8 +30,8 @@ type pluginIdentity struct {
 	configSchema *hclspec.Spec
 }
 
-// newPluginIdentity returns an error for an invalid name, for a schema that is not valid, and for
-// a schema without a Configure method of impl.
+// newPluginIdentity returns an error for an invalid name, for an invalid configSchema, and for a
+// configSchema if impl has no Configure method.
 func newPluginIdentity(impl any, name, version string, configSchema *hclspec.Spec) (pluginIdentity, error) {
 	if name == "" {
 		return pluginIdentity{}, fmt.Errorf("%T.Info has no Name", impl)
@@ -54,8 +54,7 @@ func newPluginIdentity(impl any, name, version string, configSchema *hclspec.Spe
 	return pluginIdentity{name, version, configSchema}, nil
 }
 
-// checkSchema returns an error for a schema that is not valid. The error names the field of
-// Info.
+// checkSchema returns an error for an invalid schema. field is the field of Info that has the schema, for the error.
 func checkSchema(field string, schema *hclspec.Spec) error {
 	if err := schema.Fault(); err != nil {
 		return fmt.Errorf("%s in Info: %w", field, err)
@@ -71,8 +70,8 @@ func (i *basePlugin) ConfigSchema(context.Context) (*hclspec.Spec, error) {
 	return i.configSchema, nil
 }
 
-// SetConfig calls the author's Configure if the configuration differs from the last one:
-// hosts send the same configuration repeatedly.
+// SetConfig calls the author's Configure only if the configuration differs from the last one that
+// Configure accepted, because hosts send the same configuration repeatedly.
 func (i *basePlugin) SetConfig(ctx context.Context, config *base.Config) error {
 	configurer, ok := i.impl.(Configurer)
 	if !ok {

@@ -21,7 +21,7 @@ type idleTimer struct {
 	stopServer func()
 }
 
-// start starts the timer; stop may be called from another goroutine.
+// start starts the timer. When the timer expires, stop is called in a goroutine of its own.
 func (i *idleTimer) start(stop func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -37,7 +37,7 @@ func (i *idleTimer) onTimeout() {
 	case i.isBusy():
 		i.timer.Reset(idleTimeout)
 	default:
-		go i.stopServer() // in a goroutine, because stop waits for connections, and connClosed locks mu
+		go i.stopServer() // in a goroutine, because stopServer waits until connections are closed, and connClosed locks mu
 	}
 }
 
@@ -57,8 +57,8 @@ func (i *idleTimer) connClosed() {
 	}
 }
 
-// grpcStatsHandler reports connections to idleTimer, and calls to trimmer; onFirstConn runs at the
-// first connection.
+// grpcStatsHandler reports connections to idleTimer, and calls to trimmer. It calls onFirstConn at each new
+// connection; the function itself has an effect only once.
 type grpcStatsHandler struct {
 	idleTimer   *idleTimer
 	trimmer     *memtrim.Trimmer
@@ -81,9 +81,9 @@ func (c *grpcStatsHandler) TagConn(ctx context.Context, _ *stats.ConnTagInfo) co
 	return ctx
 }
 
-// TagRPC implements stats.Handler. It reports a DestroyTask call as busy: the garbage
-// collector then runs less often during stops and restarts of tasks. A start alone is
-// not reported, because the objects that it allocates stay in use.
+// TagRPC implements stats.Handler. It reports a DestroyTask call to trimmer as busy: the garbage
+// collector then runs less often while tasks stop or restart. A StartTask call is not
+// reported, because the objects that it allocates stay in use.
 func (c *grpcStatsHandler) TagRPC(ctx context.Context, call *stats.RPCTagInfo) context.Context {
 	if strings.HasSuffix(call.FullMethodName, "/DestroyTask") {
 		c.trimmer.NotifyBusy()

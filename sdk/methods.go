@@ -67,7 +67,8 @@ func checkOptionalMethods(t reflect.Type, interfaces []reflect.Type) error {
 	return nil
 }
 
-// methodSignature formats the type of a method as authors write it, without the receiver.
+// methodSignature formats the type of a method without its receiver, as an author writes it. of is the type that
+// has the method.
 func methodSignature(of reflect.Type, method reflect.Method) string {
 	in := slices.Collect(method.Type.Ins())
 	if of.Kind() != reflect.Interface {

@@ -18,21 +18,22 @@ import (
 
 // pluginSpec describes an author's driver, hook or device plugin.
 type pluginSpec struct {
-	kind            string // name of the kind in messages
-	compatibleHosts string // " or …" if another host also supports this kind
+	kind            string // kind of the plugin in messages, such as "task driver"
+	compatibleHosts string // " or Nomad" if Nomad also supports this kind, for messages; else empty
 	pluginIdentity
 	// newService makes the service that calls the author's methods.
 	newService func(hclog.Logger) pluginService
-	// newDebugProxy makes a service that passes every call on to conn, a process under debug.
+	// newDebugProxy makes a service that passes every call on to conn, the connection to a process that runs under a
+	// debugger. gone is closed when that process has exited.
 	newDebugProxy func(conn grpc.ClientConnInterface, gone <-chan struct{}) pluginService
 }
 
 // pluginService is one plugin service with its name.
 type pluginService struct {
-	basePlugin base.Plugin
-	name       string // key in a plugin set
-	grpcPlugin pluginSetEntry
-	isBusy     func() bool // isBusy reports whether the process must not exit when it is idle
+	basePlugin   base.Plugin
+	pluginSetKey string // key in a plugin set
+	grpcPlugin   pluginSetEntry
+	isBusy       func() bool // isBusy reports whether the process must not exit, although no host is connected
 }
 
 // pluginSetEntry is an entry of a plugin set.
@@ -55,7 +56,7 @@ func newDriverSpec[T Task](impl Driver[T]) (*pluginSpec, error) {
 	if err := checkSchema("TaskSchema", info.TaskSchema); err != nil {
 		return nil, err
 	}
-	d, err := newTaskDriver(impl)
+	d, err := newUntypedDriver(impl)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +73,7 @@ func newDriverSpec[T Task](impl Driver[T]) (*pluginSpec, error) {
 		newService: func(logger hclog.Logger) pluginService {
 			s := newDriverServer(d, id, info, logger)
 			s.hostIsNomadLite = os.Getenv(keeper.EnvSocket) != "" // Nomad has no keeper
-			return newService(s, s, s.isBusy)
+			return newService(s, s, s.hasTasks)
 		},
 		newDebugProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) pluginService {
 			return newService(basewire.NewClient(conn, gone), driverwire.NewClient(conn, gone), alwaysBusy)
@@ -94,8 +95,8 @@ func newHookSpec(impl Hook) (*pluginSpec, error) {
 		kind:           "hook",
 		pluginIdentity: id,
 		newService: func(hclog.Logger) pluginService {
-			// A hook is never busy: without an agent, no hook point is called, and the work
-			// that a hook does for a task is not kept by its process.
+			// A hook is never busy: without an agent, no hook point is called, and a task loses
+			// nothing when the process of a hook exits.
 			return pluginService{s, hookwire.PluginName, &hookwire.GRPCPlugin{Impl: s, Hook: impl}, neverBusy}
 		},
 		newDebugProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) pluginService {
@@ -121,7 +122,7 @@ func newDeviceSpec(impl Device) (*pluginSpec, error) {
 		pluginIdentity:  id,
 		newService: func(logger hclog.Logger) pluginService {
 			s.logger = logger
-			// A device plugin is never busy: a reservation needs no process.
+			// A device plugin is never busy: a reservation lasts without the process of the plugin.
 			return pluginService{s, devicewire.PluginName, &devicewire.GRPCPlugin{Impl: s}, neverBusy}
 		},
 		newDebugProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) pluginService {

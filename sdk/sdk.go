@@ -25,14 +25,14 @@ import (
 // NOMAD_LITE_PLUGIN_DEBUG=NAME=SOCKET, and the host with the same variable: the process
 // that the host starts then passes every call on to your process. This works with any
 // host.
-func ServeDriver[T Task](d Driver[T]) { run(newDriverSpec(d)) }
+func ServeDriver[T Task](d Driver[T]) { serveOrExit(newDriverSpec(d)) }
 
 // ServeHook is [ServeDriver] for a hook: a hook without a host exits after ten minutes.
-func ServeHook(h Hook) { run(newHookSpec(h)) }
+func ServeHook(h Hook) { serveOrExit(newHookSpec(h)) }
 
 // ServeDevice is [ServeDriver] for a device plugin: a plugin without a host exits after ten
 // minutes.
-func ServeDevice(d Device) { run(newDeviceSpec(d)) }
+func ServeDevice(d Device) { serveOrExit(newDeviceSpec(d)) }
 
 // Configurer is a driver, a hook or a device plugin with its own configuration, in the `plugin` block of
 // the host.
@@ -46,7 +46,7 @@ type Configurer interface {
 // Config is the configuration of a plugin.
 type Config struct {
 	// MinPort and MaxPort limit the range of ports that Nomad reserves for helper processes of
-	// drivers; both are 0 if the host did not send them, and in other plugins.
+	// drivers; both are 0 if the host did not send them, and in hooks and device plugins.
 	MinPort, MaxPort uint32
 
 	body []byte
@@ -67,15 +67,15 @@ func (c *Config) Decode(dst any) error {
 
 // Recoverable marks an error of a driver's Start, or of a hook's Prestart, for which a
 // retry may succeed: the restart policy of the task applies. A marked error of Recover
-// means that the task may still exist, see [Recoverer]. nil stays nil.
+// means that the task may still exist, see [Recoverer]. For nil it returns nil.
 func Recoverable(err error) error { return driver.Recoverable(err) }
 
 // WaitIfExhausted marks an error of a driver's Start if its cause is that this process or the machine has no free
-// descriptors or processes: a nomad-lite agent waits, with an event, and calls Start again until it finds some, also if
+// descriptors or processes: a nomad-lite agent emits an event, and calls Start again until some are free, even if
 // the restart policy permits no attempt. Under Nomad the error is marked by [Recoverable]. Any other error is returned
 // unchanged, and nil stays nil.
 //
-// Start must have executed nothing of the task. Package osprocess marks its errors.
+// Start must have executed nothing of the task. Package sdk/process marks the errors of its own Start.
 func WaitIfExhausted(err error) error {
 	if !osprocess.IsTableFull(err) {
 		return err

@@ -22,11 +22,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 )
 
-// idleTimeout is how long a plugin without tasks waits for a connection of a host.
+// idleTimeout is the time after which a plugin without tasks and without a connection of a host exits.
 const idleTimeout = 10 * time.Minute
 
-// run serves a plugin, and exits the process with an error message if it cannot.
-func run(p *pluginSpec, err error) {
+// serveOrExit serves a plugin. It exits the process with an error message if err is not nil, or if the plugin cannot
+// be served.
+func serveOrExit(p *pluginSpec, err error) {
 	if err == nil {
 		err = runPlugin(p)
 	} else {
@@ -46,7 +47,7 @@ func runPlugin(p *pluginSpec) error {
 			fmt.Println(p.name, p.version)
 			return nil
 		}
-		return fmt.Errorf("this is the %s plugin %q, which a host such as nomad-lite%s starts: try \"nomad-lite plugin test %s\"", p.kind, p.name, p.compatibleHosts, quotedCommandLine())
+		return fmt.Errorf("this is the %s plugin %q, which a host such as nomad-lite%s starts: try \"nomad-lite plugin test %s\"", p.kind, p.name, p.compatibleHosts, pluginTestArgs())
 	}
 	isolateInheritedFDsAndSignals(!byHand)
 	setProcessName()
@@ -62,8 +63,8 @@ func runPlugin(p *pluginSpec) error {
 	return nil
 }
 
-// newLogger returns a logger for all levels, because hosts filter by level. It writes the
-// format that hosts parse.
+// newLogger returns a logger that writes all levels, because hosts filter by level, to standard error, in the JSON format that
+// hosts parse.
 func newLogger(name string) hclog.Logger {
 	return hclog.New(&hclog.LoggerOptions{
 		Name:       name,
@@ -74,8 +75,8 @@ func newLogger(name string) hclog.Logger {
 	})
 }
 
-// quotedCommandLine returns the command line of this process as arguments of `plugin test`.
-func quotedCommandLine() string {
+// pluginTestArgs returns the command line of this process as arguments of the command `nomad-lite plugin test`.
+func pluginTestArgs() string {
 	line := os.Args[0]
 	if len(os.Args) > 1 {
 		line += " -- " + strings.Join(os.Args[1:], " ")
@@ -87,20 +88,18 @@ func quotedCommandLine() string {
 // has been idle for idleTimeout, or ctx ends.
 func servePlugin(ctx context.Context, s pluginService, logger hclog.Logger) {
 	i := &idleTimer{isBusy: s.isBusy}
-	// Messages of go-plugin below the level Warn are not useful for users, and would be
-	// the last log lines of a plugin that has crashed.
+	// Messages of go-plugin below the level Warn are not useful for users: they would hide the plugin's own last
+	// log lines after a crash.
 	quiet := newLogger("go-plugin")
 	quiet.SetLevel(hclog.Warn)
-	prints := sync.OnceFunc(func() { captureStdio(logger) })
-	// The process is idle most of the time, so the trimmer returns unused memory to
-	// the system.
+	prints := sync.OnceFunc(func() { redirectStdioToLog(logger) })
 	trim := memtrim.New(25, 100)
 	defer trim.Stop()
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: basewire.Handshake,
 		Plugins: plugin.PluginSet{
 			basewire.PluginName: &basewire.GRPCPlugin{Impl: s.basePlugin},
-			s.name:              s.grpcPlugin,
+			s.pluginSetKey:      s.grpcPlugin,
 		},
 		Logger: quiet,
 		GRPCServer: func(opts []grpc.ServerOption) *grpc.Server {
@@ -112,16 +111,15 @@ func servePlugin(ctx context.Context, s pluginService, logger hclog.Logger) {
 	})
 }
 
-// setProcessName sets the process name to the name of the program. Without it, a host
-// that executes a file through its descriptor leaves the descriptor's number as the
-// name.
+// setProcessName sets the process name to the name of the program. When a host executes a
+// file through its descriptor, the kernel sets the descriptor's number as the name.
 func setProcessName() {
 	_ = os.WriteFile("/proc/self/comm", []byte(filepath.Base(os.Args[0])), 0)
 }
 
 // isolateInheritedFDsAndSignals prevents tasks from inheriting descriptors and signal settings of
-// the host, and keeps this process running after its host has exited. With hosted, the process
-// also survives SIGHUP, which comes from a closed terminal, or is the agent's reload signal.
+// the host, and makes this process survive the exit of its host. If hosted is true, the process also
+// survives SIGHUP, which a closed terminal or a reload of the agent can send to it.
 func isolateInheritedFDsAndSignals(hosted bool) {
 	// The host may pass on descriptors without close-on-exec.
 	if err := unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC); err != nil {
@@ -131,8 +129,7 @@ func isolateInheritedFDsAndSignals(hosted bool) {
 	}
 	// When the host has exited, a write to stderr raises SIGPIPE, which must not end the
 	// process. A handler is used instead of SIG_IGN, because tasks would inherit SIG_IGN.
-	// A signal that was already ignored (by a shell or nohup) also gets a handler, so
-	// that tasks do not inherit that.
+	// A signal that a shell or nohup has set to SIG_IGN gets a handler for the same reason.
 	caught := []os.Signal{syscall.SIGPIPE}
 	if hosted || signal.Ignored(syscall.SIGHUP) {
 		caught = append(caught, syscall.SIGHUP)
@@ -150,10 +147,10 @@ func redirectLogs(logger hclog.Logger) {
 	log.SetOutput(logger.StandardWriter(&hclog.StandardLoggerOptions{InferLevels: true}))
 }
 
-// captureStdio converts the plugin's output to log lines. It must run after go-plugin
-// has set os.Stdout and os.Stderr to its own pipes: Nomad discards the data of these
-// pipes, and without a host writes to them block.
-func captureStdio(logger hclog.Logger) {
+// redirectStdioToLog logs each line that the plugin writes to os.Stdout or os.Stderr. It must run after go-plugin
+// has set both to its own pipes: Nomad discards the data of these pipes, and without a host writes to them
+// block.
+func redirectStdioToLog(logger hclog.Logger) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		logger.Warn("prints of the plugin are not logged", "error", err)

@@ -24,7 +24,7 @@ const defaultFingerprintInterval = 30 * time.Second
 // driver.Driver and base.Plugin.
 type driverServer struct {
 	basePlugin
-	driver *taskDriver
+	driver *untypedDriver
 	info   DriverInfo
 	logger hclog.Logger
 	events eventBroadcaster
@@ -43,32 +43,32 @@ var (
 	_ base.Plugin   = (*driverServer)(nil)
 )
 
-// task is one start of a task. The fields from err to cancelWait may be read after
-// started is closed, the fields after exited when exited is closed.
+// task is one start of a task. The fields from startErr to cancelWait may be read after
+// started is closed, the fields from exitResult to completedAt after exited is closed.
 type task struct {
 	startRequest *StartRequest
-	cancel       context.CancelCauseFunc // cancels a Start that is in progress
+	cancelStart  context.CancelCauseFunc // cancels the context of a Start or Recover that is in progress
 
 	started    chan struct{} // closed when Start or Recover has returned
-	err        error         // reason why impl is not set
+	startErr   error         // error of Start or Recover; impl is nil if startErr is set
 	impl       Task
 	startedAt  time.Time
 	network    *driver.NetworkOverride
-	cancelWait context.CancelFunc // ends the author's Wait
+	cancelWait context.CancelFunc // cancels the context of the author's Wait
 
 	exited      chan struct{} // closed when the author's Wait has returned
-	result      driver.ExitResult
-	exitUnknown bool // Wait panicked: the task may still run
+	exitResult  driver.ExitResult
+	mayStillRun bool // Wait panicked: the task may still run
 	completedAt time.Time
 
 	destroyMu sync.Mutex // one DestroyTask at a time
-	destroyed bool       // guarded by destroy
+	destroyed bool       // guarded by destroyMu
 }
 
 var errDestroyed = errors.New("task was destroyed while it started")
 
-// newDriverServer returns a server for a driver whose info was validated.
-func newDriverServer(d *taskDriver, id pluginIdentity, info DriverInfo, logger hclog.Logger) *driverServer {
+// newDriverServer returns a server for a driver. The caller has validated id and info.
+func newDriverServer(d *untypedDriver, id pluginIdentity, info DriverInfo, logger hclog.Logger) *driverServer {
 	s := &driverServer{
 		basePlugin:   basePlugin{impl: d.impl, pluginIdentity: id, kind: base.TypeDriver, apiVersion: driver.APIVersion},
 		driver:       d,
@@ -119,7 +119,7 @@ func (s *driverServer) Capabilities(context.Context) (*driver.Capabilities, erro
 }
 
 func (s *driverServer) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
-	return sendChanges(ctx, s.fingerprint, s.info.FingerprintInterval, nil), nil
+	return streamFingerprints(ctx, s.fingerprint, s.info.FingerprintInterval, nil), nil
 }
 
 func (s *driverServer) fingerprint(ctx context.Context) driver.Fingerprint {
@@ -161,11 +161,13 @@ func (s *driverServer) StartTask(ctx context.Context, config *driver.TaskConfig)
 	}
 	start := s.newStartRequest(*config)
 	if s.hostIsNomadLite {
-		ctx = context.WithoutCancel(ctx) // if the agent dies, the next one asks for the task; an agent that gives up destroys it
+		// A start continues if the agent exits: the next agent inspects the start. An agent that gives up the
+		// start destroys it.
+		ctx = context.WithoutCancel(ctx)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	t := &task{startRequest: start, cancel: cancel, started: make(chan struct{}), exited: make(chan struct{})}
+	t := &task{startRequest: start, cancelStart: cancel, started: make(chan struct{}), exited: make(chan struct{})}
 	s.mu.Lock()
 	if s.tasks[config.ID] != nil {
 		s.mu.Unlock()
@@ -175,12 +177,12 @@ func (s *driverServer) StartTask(ctx context.Context, config *driver.TaskConfig)
 	sweep := s.activeSweeps[config.AllocID+"/"+config.Name]
 	s.mu.Unlock()
 	if sweep != nil {
-		<-sweep // wait for an earlier sweep, which could kill the processes of this start
+		<-sweep // wait for a sweep that is running, which could kill the processes of this start
 	}
 
 	author, err := s.driver.startMethod(ctx, start)
 	if err == nil && ctx.Err() != nil {
-		// The host cannot stop this task, because it gets no handle.
+		// The host gets no handle of this task, and so cannot stop it.
 		err = errors.Join(context.Cause(ctx), s.undoStart(context.WithoutCancel(ctx), author))
 	}
 	var handle *driver.Handle
@@ -191,16 +193,16 @@ func (s *driverServer) StartTask(ctx context.Context, config *driver.TaskConfig)
 		}
 	}
 	if err != nil {
-		s.failStart(t, err)
+		s.removeFailedStart(t, err)
 		s.sweepAfterStartPanic(context.WithoutCancel(ctx), start, err)
 		return nil, nil, err
 	}
-	s.run(t, author)
+	s.startWaitGoroutine(t, author)
 	return handle, t.network, nil
 }
 
 // sweepAfterStartPanic kills the processes that a Start may have started before it panicked:
-// it returned no task that could stop them.
+// that Start returned no Task whose Kill would kill them.
 func (s *driverServer) sweepAfterStartPanic(ctx context.Context, start *StartRequest, err error) {
 	var panicErr *basewire.PanicError
 	if !errors.As(err, &panicErr) {
@@ -212,7 +214,7 @@ func (s *driverServer) sweepAfterStartPanic(ctx context.Context, start *StartReq
 }
 
 func (s *driverServer) newStartRequest(config driver.TaskConfig) *StartRequest {
-	config.Env = maps.Clone(config.Env) // the author may change the clone; the handle must not change
+	config.Env = maps.Clone(config.Env) // the author may change the clone, but not the config in the handle
 	return &StartRequest{
 		TaskConfig: config,
 		events:     &s.events,
@@ -220,7 +222,7 @@ func (s *driverServer) newStartRequest(config driver.TaskConfig) *StartRequest {
 	}
 }
 
-// newHandle returns the handle that the host stores of a started task, and the network of the task.
+// newHandle returns the handle of a started task, which the host stores, and the network of the task.
 func (s *driverServer) newHandle(config *driver.TaskConfig, author Task) (*driver.Handle, *driver.NetworkOverride, error) {
 	h, err := s.encodeHandle(config, author)
 	if err != nil {
@@ -252,7 +254,8 @@ func (s *driverServer) encodeHandle(config *driver.TaskConfig, author Task) (*dr
 	return h, nil
 }
 
-// undoStart kills a task whose start was cancelled or could not be completed.
+// undoStart kills and destroys a task that has started and that the host will not learn of, because its start
+// was cancelled or its handle could not be made.
 func (s *driverServer) undoStart(ctx context.Context, author Task) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -265,18 +268,19 @@ func (s *driverServer) undoStart(ctx context.Context, author Task) error {
 	return callDestroy(ctx, author)
 }
 
-// failStart removes a task whose start has failed.
-func (s *driverServer) failStart(t *task, err error) {
+// removeFailedStart removes a start that has failed with err from the table, and unblocks the callers of waitStarted.
+func (s *driverServer) removeFailedStart(t *task, err error) {
 	s.mu.Lock()
 	delete(s.tasks, t.startRequest.ID)
 	s.mu.Unlock()
-	t.err = err
+	t.startErr = err
 	close(t.started)
 }
 
-// run starts the goroutine that waits for a task. The goroutine ends when the task
+// startWaitGoroutine marks a task as started, and starts the goroutine that calls the author's Wait. The goroutine
+// ends when the task
 // exits or is destroyed.
-func (s *driverServer) run(t *task, author Task) {
+func (s *driverServer) startWaitGoroutine(t *task, author Task) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.impl, t.cancelWait, t.startedAt = author, cancel, time.Now()
 	close(t.started)
@@ -285,10 +289,10 @@ func (s *driverServer) run(t *task, author Task) {
 		result, err := callWait(ctx, author)
 		if err != nil {
 			var panicErr *basewire.PanicError
-			t.exitUnknown = errors.As(err, &panicErr)
+			t.mayStillRun = errors.As(err, &panicErr)
 			result.Err = errors.Join(err, result.Err)
 		}
-		t.result, t.completedAt = result, time.Now()
+		t.exitResult, t.completedAt = result, time.Now()
 		close(t.exited)
 		t.startRequest.Logger().Debug("task ended", "exit_code", result.ExitCode, "signal", result.Signal, "error", result.Err)
 	}()
@@ -319,28 +323,28 @@ func (s *driverServer) RecoverTask(ctx context.Context, handle *driver.Handle) e
 	start.StateVersion, start.state, start.adopting = handle.Version, handle.DriverState, handle.Version == 0
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	t := &task{startRequest: start, cancel: cancel, started: make(chan struct{}), exited: make(chan struct{})}
+	t := &task{startRequest: start, cancelStart: cancel, started: make(chan struct{}), exited: make(chan struct{})}
 	s.tasks[start.ID] = t
 	s.mu.Unlock()
 
 	author, err := method(ctx, start)
 	if err != nil {
-		s.failStart(t, err)
+		s.removeFailedStart(t, err)
 		if errors.Is(err, ErrNotExecuted) {
 			return driver.ErrTaskNotFound
 		}
 		return err
 	}
-	// After an error the task is recovered without its address.
+	// After an error of Network the task is recovered without an address.
 	if t.network, err = callNetwork(author); err != nil {
 		start.Logger().Warn("the address of a recovered task is unknown", "error", err)
 	}
-	s.run(t, author)
+	s.startWaitGoroutine(t, author)
 	return nil
 }
 
-// findTask returns a started task.
-func (s *driverServer) findTask(ctx context.Context, id string) (*task, error) {
+// findStartedTask returns a task of the table, after its start. It blocks while the start is in progress.
+func (s *driverServer) findStartedTask(ctx context.Context, id string) (*task, error) {
 	s.mu.Lock()
 	t := s.tasks[id]
 	s.mu.Unlock()
@@ -350,14 +354,14 @@ func (s *driverServer) findTask(ctx context.Context, id string) (*task, error) {
 	return t.waitStarted(ctx)
 }
 
-// waitStarted blocks until the task has started.
+// waitStarted blocks until Start or Recover has returned, and returns the task, or ErrTaskNotFound if the start has failed.
 func (t *task) waitStarted(ctx context.Context) (*task, error) {
 	select {
 	case <-t.started:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if t.err != nil {
+	if t.startErr != nil {
 		return nil, driver.ErrTaskNotFound
 	}
 	return t, nil
@@ -373,13 +377,13 @@ func (t *task) hasExited() bool {
 }
 
 func (s *driverServer) WaitTask(ctx context.Context, id string) (*driver.ExitResult, error) {
-	t, err := s.findTask(ctx, id)
+	t, err := s.findStartedTask(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	select {
 	case <-t.exited:
-		result := t.result
+		result := t.exitResult
 		return &result, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -387,7 +391,7 @@ func (s *driverServer) WaitTask(ctx context.Context, id string) (*driver.ExitRes
 }
 
 func (s *driverServer) StopTask(ctx context.Context, id string, timeout time.Duration, signal string) error {
-	t, err := s.findTask(ctx, id)
+	t, err := s.findStartedTask(ctx, id)
 	if err != nil || t.hasExited() {
 		return err
 	}
@@ -455,7 +459,7 @@ func (s *driverServer) DestroyTask(ctx context.Context, id string, force bool) e
 		return s.sweepTask(ctx, id, force)
 	}
 	if force {
-		t.cancel(errDestroyed)
+		t.cancelStart(errDestroyed)
 	}
 	if _, err := t.waitStarted(ctx); err != nil {
 		return err
@@ -473,15 +477,15 @@ func (s *driverServer) DestroyTask(ctx context.Context, id string, force bool) e
 		if err := t.kill(ctx); err != nil {
 			return err
 		}
-	} else if t.exitUnknown {
+	} else if t.mayStillRun {
 		if err := callKill(ctx, t.impl); err != nil {
 			return fmt.Errorf("kill task %q, which may still run: %w", id, err)
 		}
 	}
 	t.cancelWait()
-	// The context is not cancelled if the host disconnects. After an error the task stays
-	// in the table: the host repeats the call, and for an unknown task the response would
-	// be that nothing is left.
+	// Destroy continues if the host disconnects. After an error the task stays in the table:
+	// the host repeats the call, and DestroyTask would return ErrTaskNotFound for a task
+	// that is not in the table, which means that nothing of the task is left.
 	if err := callDestroy(context.WithoutCancel(ctx), t.impl); err != nil {
 		return fmt.Errorf("destroy task %q: %w", id, err)
 	}
@@ -509,7 +513,8 @@ func (s *driverServer) destroyTasksWithPrefix(ctx context.Context, prefix string
 	return len(ids) > 0, errors.Join(errs...)
 }
 
-// sweepTask kills the remaining processes of a start that is not in the table.
+// sweepTask kills the remaining processes of a start that is not in the table, by the author's Sweep. It
+// returns ErrTaskNotFound if there are none, or if the driver has no Sweep.
 func (s *driverServer) sweepTask(ctx context.Context, id string, force bool) error {
 	sweeper, ok := s.impl.(OrphanKiller)
 	if !ok || !force {
@@ -550,7 +555,7 @@ func (s *driverServer) sweepTask(ctx context.Context, id string, force bool) err
 	return nil
 }
 
-// splitTaskID splits "<alloc id>/<task name>/<8 hex>".
+// splitTaskID splits an id of the form "<alloc id>/<task name>/<8 hexadecimal digits>".
 func splitTaskID(id string) (allocID, name string, ok bool) {
 	parts := strings.Split(id, "/")
 	if len(parts) != 3 || slices.Contains(parts, "") {
@@ -565,7 +570,7 @@ func (s *driverServer) InspectTask(ctx context.Context, id string) (*driver.Task
 			return &driver.TaskStatus{ID: id, State: driver.TaskUnknown, ExitResult: &driver.ExitResult{}, Start: start}, nil
 		}
 	}
-	t, err := s.findTask(ctx, id)
+	t, err := s.findStartedTask(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -578,7 +583,7 @@ func (s *driverServer) InspectTask(ctx context.Context, id string) (*driver.Task
 		NetworkOverride: t.network,
 	}
 	if t.hasExited() {
-		result := t.result
+		result := t.exitResult
 		status.State, status.CompletedAt, status.ExitResult = driver.TaskExited, t.completedAt, &result
 	}
 	if status.DriverAttributes, err = callAttributes(t.impl); err != nil {
@@ -586,7 +591,7 @@ func (s *driverServer) InspectTask(ctx context.Context, id string) (*driver.Task
 	}
 	if s.hostIsNomadLite {
 		config := t.startRequest.TaskConfig
-		config.DriverConfig = nil // it can hold passwords, and the host does not store it
+		config.DriverConfig = nil // DriverConfig can hold passwords, and the host does not store it
 		handle, err := s.encodeHandle(&config, t.impl)
 		if err != nil {
 			return nil, err
@@ -596,8 +601,8 @@ func (s *driverServer) InspectTask(ctx context.Context, id string) (*driver.Task
 	return status, nil
 }
 
-// inspectUnreturnedStart returns nil for a start whose task is known. It does not wait for a start in
-// progress, which can take minutes.
+// inspectUnreturnedStart returns the phase of a start that is in progress, or, for a driver with Adopt, of a start that is
+// not in the table. It returns nil for any other start. It does not wait for a start in progress, which can take minutes.
 func (s *driverServer) inspectUnreturnedStart(id string) *driver.StartStatus {
 	s.mu.Lock()
 	t := s.tasks[id]
@@ -617,7 +622,7 @@ func (s *driverServer) inspectUnreturnedStart(id string) *driver.StartStatus {
 }
 
 func (s *driverServer) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *driver.TaskStats, error) {
-	t, err := s.findTask(ctx, id)
+	t, err := s.findStartedTask(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -638,7 +643,7 @@ func (s *driverServer) TaskStats(ctx context.Context, id string, interval time.D
 			switch {
 			case err == nil:
 				if err := sample.Validate(); err != nil {
-					t.startRequest.Logger().Error("task statistics are refused", "error", err) // the host rejects invalid statistics
+					t.startRequest.Logger().Error("task statistics are refused", "error", err) // the host rejects invalid statistics without a message to the user
 				}
 				if sample.Timestamp.IsZero() {
 					sample.Timestamp = time.Now()
@@ -666,7 +671,7 @@ func (s *driverServer) TaskStats(ctx context.Context, id string, interval time.D
 }
 
 func (s *driverServer) SignalTask(ctx context.Context, id, signal string) error {
-	t, err := s.findTask(ctx, id)
+	t, err := s.findStartedTask(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -693,8 +698,8 @@ func (s *driverServer) ExecTask(ctx context.Context, id string, command []string
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("command %q did not end within %v", programName(command), timeout))
 		defer cancel()
 	}
-	// One buffer holds both streams in order, as in a terminal, because hosts show only
-	// Stdout as the output of a check.
+	// One buffer holds standard output and standard error in the order of their writes, because hosts
+	// show only ExecResult.Stdout as the output of a check.
 	var output outputTail
 	exit, err := s.execInTask(ctx, id, driver.Exec{Command: command, Stdout: &output, Stderr: &output})
 	if err != nil {
@@ -712,7 +717,7 @@ func (s *driverServer) ExecTaskStreaming(ctx context.Context, id string, exec dr
 }
 
 func (s *driverServer) execInTask(ctx context.Context, id string, exec driver.Exec) (driver.ExitResult, error) {
-	t, err := s.findTask(ctx, id)
+	t, err := s.findStartedTask(ctx, id)
 	if err != nil {
 		return driver.ExitResult{}, err
 	}
@@ -759,8 +764,9 @@ func (s *driverServer) DestroyNetwork(ctx context.Context, allocID string, isola
 	return callDestroyNetwork(ctx, networker, allocID, isolation)
 }
 
-// isBusy reports whether the table has tasks, for which a host may call again.
-func (s *driverServer) isBusy() bool {
+// hasTasks reports whether the table has tasks. The process must not exit while it has, because a host may
+// connect again and call methods of these tasks.
+func (s *driverServer) hasTasks() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.tasks) > 0

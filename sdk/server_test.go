@@ -218,7 +218,7 @@ func newTestServer[T Task](d Driver[T]) *driverServer {
 	if err != nil {
 		panic(err)
 	}
-	untyped, err := newTaskDriver(d)
+	untyped, err := newUntypedDriver(d)
 	if err != nil {
 		panic(err)
 	}

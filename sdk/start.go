@@ -22,7 +22,7 @@ type StartRequest struct {
 	StateVersion int32
 
 	state    []byte
-	adopting bool // Adopt gets this request
+	adopting bool // this is the request of Adopt
 	events   *eventBroadcaster
 	logger   hclog.Logger
 }
@@ -62,7 +62,7 @@ func (s *StartRequest) State(dst any) error {
 // TaskDir is the task's own directory on the host.
 func (s *StartRequest) TaskDir() string { return filepath.Join(s.AllocDir, s.Name) }
 
-// Event adds a message for the user to the task's events, such as "pulling image". It
+// Event adds a message for the user to the task's events, such as "pulling image". Event
 // may be called as long as the process lives, and never blocks.
 func (s *StartRequest) Event(message string, annotations map[string]string) {
 	s.emitEvent(message, annotations)
@@ -77,7 +77,7 @@ func (s *StartRequest) EventOnce(message string) {
 
 func (s *StartRequest) emitEvent(message string, annotations map[string]string) {
 	if s.events == nil {
-		return // events is nil in a test of a plugin author
+		return // a StartRequest that a test of a plugin author has made has no events
 	}
 	s.events.send(&driver.TaskEvent{
 		TaskID:      s.ID,

@@ -2,11 +2,11 @@ package sdk
 
 import "sync"
 
-// outputTailSize is the maximum size of a command's output that a host receives, in bytes:
-// the end of the output, far below the 4 MiB limit of a message.
+// outputTailSize is the size in bytes of the end of a command's output that a host receives. It is far below the
+// 4 MiB limit of a gRPC message.
 const outputTailSize = 64 << 10
 
-// outputTail keeps the end of the data written to it.
+// outputTail is a writer that keeps the last outputTailSize bytes.
 type outputTail struct {
 	mu  sync.Mutex
 	buf []byte
@@ -20,8 +20,8 @@ func (t *outputTail) Write(p []byte) (int, error) {
 		p = p[len(p)-outputTailSize:]
 	}
 	t.buf = append(t.buf, p...)
-	// The data are cut only at twice the size, so that the cost of copying is
-	// linear.
+	// The buffer is cut only at twice the size, so that the total cost of copying is linear in the length of
+	// the output.
 	if len(t.buf) > 2*outputTailSize {
 		t.buf = append(t.buf[:0], t.buf[len(t.buf)-outputTailSize:]...)
 	}

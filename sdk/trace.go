@@ -6,9 +6,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base/basewire"
 )
 
-// Traceparent returns the context, in the trace of the allocation, of the call that a method of a driver or
-// a hook is handling under ctx. It has the format of the HTTP header traceparent of W3C Trace Context, and
-// is the parent for spans that the plugin exports. It is empty if the host exports no traces.
+// Traceparent returns the trace context of the call whose context is ctx, for a method of a driver or a hook. It has
+// the format of the HTTP header traceparent of W3C Trace Context, and is the parent for spans that the plugin exports.
+// The trace is that of the allocation. The result is empty if the host exports no traces.
 //
 // With OpenTelemetry for Go:
 //

@@ -27,8 +27,8 @@ const Name = "artifact"
 // maxConcurrentDownloads limits the concurrent downloads of a task.
 const maxConcurrentDownloads = 3
 
-// Hook downloads the artifacts of tasks. Each download is a process of this program,
-// started with DownloadArgs, which must call Download.
+// Hook downloads the artifacts of tasks. Each download is a process of this program, started with
+// DownloadArgs, for which the program must call Download.
 type Hook struct {
 	DownloadArgs []string
 
@@ -51,12 +51,12 @@ func (h *Hook) Info() sdk.HookInfo {
 			"artifacts": hclspec.Attr("artifacts", "any", true),
 			"limits":    hclspec.Attr("limits", "any", false),
 		}),
-		// No timeout in practice: each download has its own.
+		// The limit is never reached in practice, because each download has a timeout of its own.
 		Timeouts: map[hook.Point]time.Duration{hook.Prestart: 7 * 24 * time.Hour},
 	}
 }
 
-// SetHost stores the host, which resolves references and shows events.
+// SetHost stores the host, which interpolates references and emits task events for the hook.
 func (h *Hook) SetHost(host hook.Host, _ hook.Node) { h.host = host }
 
 // attachmentConfig has the artifact blocks of a task and the operator's limits.
@@ -77,16 +77,16 @@ type artifact struct {
 	Chown       bool              `json:"Chown"`
 }
 
-// key returns a hash of the block.
-func (a *artifact) key() string {
-	text, _ := json.Marshal(a) // cannot fail: strings and booleans only
+// hash returns a hash of the block, by which the hook's state identifies the artifact.
+func (a *artifact) hash() string {
+	text, _ := json.Marshal(a) // cannot fail: the fields are strings, booleans and maps of strings
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
 }
 
-// Prestart downloads the artifacts that are missing. Its state has a path of
-// each artifact that was downloaded, so that no artifact is downloaded twice.
-// It returns the last error, which is recoverable.
+// Prestart downloads the artifacts that are missing. The state in its response has a path of each
+// downloaded artifact, so that a later call does not download the artifact again. It returns the
+// last error, which is recoverable.
 func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	at := attachmentConfig{Limits: defaultLimits()}
 	if err := json.Unmarshal(req.Attachment, &at); err != nil {
@@ -96,12 +96,12 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 		return hook.TaskPrestartResponse{State: req.PreviousState}, nil
 	}
 	answer := hook.TaskPrestartResponse{State: map[string]string{}, Done: true}
-	missing := map[string]artifact{} // by key: equal blocks need one download
+	missing := map[string]artifact{} // hash of the block -> block: equal blocks need one download
 	for _, a := range at.Artifacts {
-		if path, ok := req.PreviousState[a.key()]; ok && pathExists(path) {
-			answer.State[a.key()] = path
+		if path, ok := req.PreviousState[a.hash()]; ok && pathExists(path) {
+			answer.State[a.hash()] = path
 		} else {
-			missing[a.key()] = a
+			missing[a.hash()] = a
 		}
 	}
 	if len(missing) > 0 {
@@ -171,7 +171,7 @@ func (h *Hook) downloadArtifact(ctx context.Context, req *hook.TaskPrestartReque
 
 func (h *Hook) downloadAndInstall(ctx context.Context, req *hook.TaskPrestartRequest, a artifact, limits Limits) (installed string, err error) {
 	progress := h.newProgressTracker(req, a)
-	finish := progress.start(ctx)
+	finish := progress.startEvents(ctx)
 	defer func() { finish(err) }()
 	if a, err = h.interpolateArtifact(ctx, req, a); err != nil {
 		return "", err
@@ -184,22 +184,22 @@ func (h *Hook) downloadAndInstall(ctx context.Context, req *hook.TaskPrestartReq
 	if err != nil {
 		return "", err
 	}
-	p, err := newInstaller(to, req.Task.Name, a.key(), owner)
+	inst, err := newInstaller(to, req.Task.Name, a.hash(), owner)
 	if err != nil {
 		return "", err
 	}
-	defer p.close()
-	o := downloadRequest{Source: a.Source, Options: a.Options, Headers: a.Headers, Mode: a.Mode, Insecure: a.Insecure, Limits: limits}
-	if err := h.downloadToStagingDir(ctx, o, p, progress); err != nil {
+	defer inst.cleanUp()
+	request := downloadRequest{Source: a.Source, Options: a.Options, Headers: a.Headers, Mode: a.Mode, Insecure: a.Insecure, Limits: limits}
+	if err := h.downloadToStagingDir(ctx, request, inst, progress); err != nil {
 		return "", err
 	}
 	h.installMu.Lock()
-	installed, err = p.install()
+	installed, err = inst.install()
 	h.installMu.Unlock()
 	if err != nil {
 		return "", err
 	}
-	if note := p.removedBitsText(); note != "" {
+	if note := inst.removedBitsText(); note != "" {
 		hclog.Default().Warn("changed what was downloaded", "task", req.Task.Name, "alloc_id", req.Alloc.ID, "change", note)
 		h.emitEvent(ctx, req, hook.Event{Message: note})
 	}
@@ -209,13 +209,13 @@ func (h *Hook) downloadAndInstall(ctx context.Context, req *hook.TaskPrestartReq
 // downloadToStagingDir downloads an artifact into the staging directory. The hook itself
 // compares a checksum, and another process unpacks the verified file, so that a server
 // that compromises the download process can affect neither.
-func (h *Hook) downloadToStagingDir(ctx context.Context, o downloadRequest, p *installer, progress io.Writer) error {
-	src, err := parseSource(o.Source, o.Options)
+func (h *Hook) downloadToStagingDir(ctx context.Context, request downloadRequest, inst *installer, progress io.Writer) error {
+	src, err := parseSource(request.Source, request.Options)
 	if err != nil {
 		return err
 	}
 	if src.isRepository() || src.checksum == "" {
-		return runDownloadProcess(ctx, h.DownloadArgs, o, p.dir, progress)
+		return runDownloadProcess(ctx, h.DownloadArgs, request, inst.stagingDir, progress)
 	}
 	name, err := src.fileName()
 	if err != nil {
@@ -228,23 +228,23 @@ func (h *Hook) downloadToStagingDir(ctx context.Context, o downloadRequest, p *i
 	if _, err := parseChecksum(src.checksum); err != nil && !src.hasChecksumFile() {
 		return err
 	}
-	o.Step = stepFetch
-	if err := runDownloadProcess(ctx, h.DownloadArgs, o, p.dir, progress); err != nil {
+	request.Step = stepFetch
+	if err := runDownloadProcess(ctx, h.DownloadArgs, request, inst.stagingDir, progress); err != nil {
 		return err
 	}
-	if err := p.verifyChecksum(ctx, name, src.checksum); err != nil {
+	if err := inst.verifyChecksum(ctx, name, src.checksum); err != nil {
 		return err
 	}
 	if format == nil {
-		d := &downloader{downloadRequest: o, parsedSource: src, stagingRoot: p.stagingRoot}
+		d := &downloader{downloadRequest: request, parsedSource: src, stagingRoot: inst.stagingRoot}
 		return d.moveFetchedFileToResult(name)
 	}
-	o.Step = stepUnpack
-	return runDownloadProcess(ctx, h.DownloadArgs, o, p.dir, progress)
+	request.Step = stepUnpack
+	return runDownloadProcess(ctx, h.DownloadArgs, request, inst.stagingDir, progress)
 }
 
-// interpolateArtifact resolves the references in all fields that may have them. In a
-// destination, the directories of the task are their paths on the host.
+// interpolateArtifact resolves the references in all fields that may have them. In a destination,
+// the variables of the task's directories become the paths of the directories on the host.
 func (h *Hook) interpolateArtifact(ctx context.Context, req *hook.TaskPrestartRequest, a artifact) (artifact, error) {
 	var interpolateErr error
 	fill := func(text string) string {

@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 		os.Exit(Download(os.Stdin, os.Stdout, os.Stderr))
 	}
 	if len(os.Args) == 2 && os.Args[1] == "confined" {
-		ConfineProcess()
+		ConfineHookProcess()
 		os.Exit(tryConfinedCalls())
 	}
 	if len(os.Args) == 2 && os.Args[1] == "gitburgle" {
@@ -717,14 +717,14 @@ func TestNewInstallerRemovesOldStagingDirs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	left.close() // the earlier agent is still closing its installer
+	left.cleanUp() // the earlier agent is still closing its installer
 	for p, want := range map[*installer]bool{left: false, other: true, next: true} {
 		if got := pathExists(filepath.Join(w.dir.Dir, p.stagingDirName)); got != want {
 			t.Errorf("%s is there: %v, want %v", p.stagingDirName, got, want)
 		}
 	}
-	other.close()
-	next.close()
+	other.cleanUp()
+	next.cleanUp()
 }
 
 // Secrets are downloaded again after a reboot, because their directory is in

@@ -28,7 +28,7 @@ var hashFuncs = []struct {
 // checksum is the expected checksum of a file.
 type checksum struct {
 	algorithm string
-	expected  string // lower case hex
+	expected  string // lower-case hexadecimal
 	hash      hash.Hash
 }
 
@@ -61,9 +61,9 @@ func parseChecksum(text string) (*checksum, error) {
 // bsdChecksumPattern matches a line of BSD's checksum tools, such as "SHA256 (file) = hex".
 var bsdChecksumPattern = lazyRegexp(`^(MD5|SHA1|SHA256|SHA512) \((.+)\) = ([0-9a-fA-F]+)$`)
 
-// findChecksum reads a file of checksums in the format of sha256sum or of BSD's
-// sha256, or a file with a single checksum. It returns the checksum of the named
-// file in the form of parseChecksum.
+// findChecksum reads a file of checksums in the format of sha256sum or of BSD's sha256, or a file
+// with a single checksum. It returns the checksum of the named file in a form that parseChecksum
+// accepts.
 func findChecksum(r io.Reader, name string) (string, error) {
 	var hashOnlyLines []string
 	for lines := bufio.NewScanner(r); lines.Scan(); {
@@ -87,9 +87,9 @@ func findChecksum(r io.Reader, name string) (string, error) {
 	return "", fmt.Errorf("the file of checksums has none for %q", name)
 }
 
-// verify returns an error if the checksum differs from the checksum of the data
+// checkWrittenData returns an error if the checksum differs from the checksum of the data
 // written to hash.
-func (c *checksum) verify(name string) error {
+func (c *checksum) checkWrittenData(name string) error {
 	if got := hex.EncodeToString(c.hash.Sum(nil)); got != c.expected {
 		//lint:ignore ST1005 people and scripts know these words
 		return fmt.Errorf("Checksums did not match for %s: expected %s %s, got %s", name, c.algorithm, c.expected, got)

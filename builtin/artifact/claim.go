@@ -53,7 +53,7 @@ func isNotOpenForWriting(f *os.File) bool {
 	return err == nil
 }
 
-// replaceWithCopy replaces a file with a copy that no process has open.
+// replaceWithCopy replaces the open file f with a copy that no process has open.
 func (p *installer) replaceWithCopy(name string, f *os.File) error {
 	// A file with more than one name is rejected: a copy would change the link
 	// count, which inspectResult checks.
@@ -76,8 +76,9 @@ func (p *installer) replaceWithCopy(name string, f *os.File) error {
 	return errors.Join(to.Close(), p.stagingRoot.Rename(copied, name))
 }
 
-// verifyChecksum compares the downloaded file with the checksum of the source, and
-// removes everything else from the staging directory.
+// verifyChecksum returns an error if the downloaded file does not have the checksum sum, or the
+// checksum in the stored checksum file if sum names one. It removes everything except the
+// downloaded file from the staging directory.
 func (p *installer) verifyChecksum(ctx context.Context, name, sum string) error {
 	info, err := p.stagingRoot.Lstat(fetchedFileName)
 	if err != nil {
@@ -106,7 +107,7 @@ func (p *installer) verifyChecksum(ctx context.Context, name, sum string) error 
 	if _, err := io.Copy(want.hash, contextReader{ctx, f}); err != nil {
 		return err
 	}
-	if err := want.verify(name); err != nil {
+	if err := want.checkWrittenData(name); err != nil {
 		return err
 	}
 	if err := f.Chmod(0o644); err != nil { // readable for the process that unpacks the file

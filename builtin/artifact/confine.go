@@ -13,10 +13,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/confine"
 )
 
-// ConfineProcess permanently drops the system calls and capabilities that neither this process nor
-// its downloads need. A process that only serves the hook must call ConfineProcess at the start of
-// main: ConfineProcess may execute the program again, see confine.KeepProcessCapabilities.
-func ConfineProcess() {
+// ConfineHookProcess permanently drops the system calls and capabilities that neither this process nor
+// its downloads need. A process that only serves the hook must call ConfineHookProcess at the start of
+// main: ConfineHookProcess may execute the program again, see confine.KeepProcessCapabilities.
+func ConfineHookProcess() {
 	err := confine.KeepProcessCapabilities(
 		unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, // to take ownership of downloaded files, and to give them to a task
 		unix.CAP_SETUID, unix.CAP_SETGID, // to start a download with its own user id
@@ -38,7 +38,8 @@ const (
 	landlockWriteRights   = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE |
 		unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REFER
 
-	// landlockFileRights are the Landlock access rights that apply to files.
+	// landlockFileRights are the access rights that apply to files; Landlock rejects the others in
+	// a rule for a file.
 	landlockFileRights = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_EXECUTE |
 		unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
 )
@@ -79,11 +80,10 @@ var landlockPaths = []struct {
 // errNoLandlock means that the kernel does not support Landlock.
 var errNoLandlock = errors.New("this kernel has no landlock")
 
-// restrictThreadWithLandlock restricts the file access of the calling thread, and of
-// processes that it starts, to landlockPaths, the extra paths of limits, and
-// the stage directory. With proc it also allows /proc, which a thread needs to
-// make a user namespace.
-func restrictThreadWithLandlock(stage *os.File, limits Limits, proc bool) error {
+// restrictThreadWithLandlock restricts the file access of the calling thread, and of processes that
+// it starts, to landlockPaths, the extra paths of limits, and the stage directory. If allowProc is
+// true, it also allows /proc, which a thread needs to make a user namespace.
+func restrictThreadWithLandlock(stage *os.File, limits Limits, allowProc bool) error {
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
 		return errNoLandlock
@@ -111,7 +111,7 @@ func restrictThreadWithLandlock(stage *os.File, limits Limits, proc bool) error 
 	if err := rules.allowBeneath(int(stage.Fd()), landlockReadRights|landlockWriteRights|landlockCreateRights); err != nil {
 		return err
 	}
-	if proc {
+	if allowProc {
 		if err := rules.allowPath("/proc", landlockReadRights|landlockWriteRights); err != nil {
 			return err
 		}
@@ -131,8 +131,8 @@ func restrictThreadWithLandlock(stage *os.File, limits Limits, proc bool) error 
 	return nil
 }
 
-// newRulesetAttr returns the access rights that the Landlock version abi can
-// restrict. Downloads get them only for allowed paths.
+// newRulesetAttr returns the access rights that the version abi of Landlock can restrict. A
+// download has these rights only for allowed paths.
 func newRulesetAttr(abi int) unix.LandlockRulesetAttr {
 	rules := unix.LandlockRulesetAttr{Handled_access_fs: 1<<13 - 1} // all access rights of Landlock ABI 1
 	if abi >= 2 {
@@ -154,19 +154,19 @@ func newRulesetAttr(abi int) unix.LandlockRulesetAttr {
 // allowed paths.
 type landlockRuleset struct {
 	fd           int
-	deniedRights uint64 // denied except below the paths that allowBeneath has allowed
+	deniedRights uint64 // access rights that are denied except below allowed paths
 }
 
-func (r landlockRuleset) allowBeneath(beneath int, access uint64) error {
+func (r landlockRuleset) allowBeneath(parentFD int, access uint64) error {
 	var fileStat unix.Stat_t
-	if err := unix.Fstat(beneath, &fileStat); err != nil {
+	if err := unix.Fstat(parentFD, &fileStat); err != nil {
 		return err
 	}
 	access &= r.deniedRights
 	if fileStat.Mode&unix.S_IFMT != unix.S_IFDIR {
 		access &= landlockFileRights
 	}
-	rule := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(beneath)}
+	rule := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(parentFD)}
 	if _, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(r.fd), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0); errno != 0 {
 		return fmt.Errorf("landlock: %w", errno)
 	}

@@ -69,7 +69,7 @@ func attackHostFromDownload(outer string) int {
 	return 0
 }
 
-// tryConfinedCalls makes calls that ConfineProcess denies, and reports those that
+// tryConfinedCalls makes calls that ConfineHookProcess denies, and reports those that
 // were not denied.
 func tryConfinedCalls() int {
 	self, err := os.Open("/proc/self/ns/uts")
@@ -146,7 +146,7 @@ func TestConfinement(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer dir.Close()
-			err = runDownloadProcess(t.Context(), []string{"burgle", w.outerDir}, downloadRequest{Limits: Limits{NoLandlock: c.noLandlock}}, dir, io.Discard)
+			err = runDownloadProcess(t.Context(), []string{"burgle", w.outerDir}, downloadRequest{Limits: Limits{DisableLandlock: c.noLandlock}}, dir, io.Discard)
 			switch {
 			case c.want == "" && err != nil:
 				t.Errorf("the process %v", err)
@@ -182,7 +182,7 @@ func TestInspectRejectsHostileResults(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer p.close()
+			defer p.cleanUp()
 			dir := filepath.Join(w.dir.Dir, p.stagingDirName, resultFileName)
 			if err := errors.Join(os.Mkdir(dir, 0o755), c.make(dir, w.outerDir)); err != nil {
 				t.Fatal(err)

@@ -50,9 +50,9 @@ const (
 	stepUnpack         downloadStep = "unpack" // unpacks the file that was fetched
 )
 
-// stagingDirFD is the descriptor of the staging directory, in which the download
-// process works. The process leaves its output there under the name resultFileName:
-// a file if the mode is "file", else a directory with the content of the
+// stagingDirFD is the file descriptor under which the download process inherits the staging
+// directory, its working directory. The process writes its output there under the name
+// resultFileName: a file if the mode is "file", else a directory with the content of the
 // destination.
 const (
 	stagingDirFD = 3
@@ -66,9 +66,9 @@ const (
 	repositoryDirName = "scratch/repository"
 )
 
-// Download is the main function of the process that makes one download, and
-// returns its exit code. It reads the request from in, and writes reports of its progress to out
-// and errors to stderr. It exits when in is closed, which means that its caller has exited.
+// Download is the main function of the process that makes one download, and returns its exit code.
+// It reads the request from in, and writes reports of its progress to out and errors to stderr. The
+// process exits when in is closed, which means that the hook's process has exited.
 func Download(in io.Reader, out, stderr io.Writer) int {
 	// This call comes first: the request may have secrets, and other processes of the same user
 	// must not read them from the memory of this process. Processes that the download starts are
@@ -85,40 +85,40 @@ func Download(in io.Reader, out, stderr io.Writer) int {
 }
 
 func runDownload(in io.Reader, out io.Writer) error {
-	var o downloadRequest
-	if err := json.NewDecoder(in).Decode(&o); err != nil {
+	var request downloadRequest
+	if err := json.NewDecoder(in).Decode(&request); err != nil {
 		return fmt.Errorf("read what to download (the hook artifact starts this command): %w", err)
 	}
 	if err := unix.Fchdir(stagingDirFD); err != nil {
 		return fmt.Errorf("enter the directory of the download: %w", err)
 	}
 	unix.Close(stagingDirFD) // git and hg must not inherit the descriptor
-	for name, value := range o.Env {
+	for name, value := range request.Env {
 		if err := os.Setenv(name, value); err != nil {
 			return fmt.Errorf("the variable %s: %w", name, err)
 		}
 	}
 	go func() { // the goroutine runs until the process exits
-		_, _ = io.Copy(io.Discard, in) // an error, too, means that the plugin no longer holds the other end
+		_, _ = io.Copy(io.Discard, in) // Copy returns, with or without an error, when the hook's process has closed its end of the pipe
 		// The signal kills the process group, with git and its children. Kill cannot fail for the own group, but the init
 		// process of a PID namespace ignores the signal.
 		_ = syscall.Kill(0, syscall.SIGKILL)
 		os.Exit(1)
 	}()
-	return runDownloadSteps(context.Background(), o, out)
+	return runDownloadSteps(context.Background(), request, out)
 }
 
-// downloader makes one download into the working directory.
+// downloader makes one download into the staging directory, the working directory of its process.
 type downloader struct {
 	downloadRequest
 	*parsedSource
 	stagingRoot *os.Root
 	counter     *transferCounter
-	client      *http.Client // client of several requests; nil means one per file
+	client      *http.Client // client for several requests; nil means a new client for each file
 }
 
-func runDownloadSteps(ctx context.Context, o downloadRequest, out io.Writer) error {
-	src, err := parseSource(o.Source, o.Options)
+func runDownloadSteps(ctx context.Context, request downloadRequest, out io.Writer) error {
+	src, err := parseSource(request.Source, request.Options)
 	if err != nil {
 		return err
 	}
@@ -130,31 +130,31 @@ func runDownloadSteps(ctx context.Context, o downloadRequest, out io.Writer) err
 	if err := stage.Mkdir(scratchDirName, 0o700); err != nil {
 		return err
 	}
-	d := &downloader{downloadRequest: o, parsedSource: src, stagingRoot: stage, counter: new(transferCounter)}
+	d := &downloader{downloadRequest: request, parsedSource: src, stagingRoot: stage, counter: new(transferCounter)}
 	reportCtx, stopReports := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stopReports()
-	wg.Go(func() { d.counter.writeReports(reportCtx, out, d.updateCounter) })
-	timeout, setting, download := o.Limits.HTTPTimeout, "http_read_timeout", d.downloadFile
+	wg.Go(func() { d.counter.writeReports(reportCtx, out, d.countRepositoryBytes) })
+	timeout, setting, download := request.Limits.HTTPTimeout, "http_read_timeout", d.downloadFile
 	switch src.sourceType {
 	case "git":
-		timeout, setting, download = o.Limits.GitTimeout, "git_timeout", d.downloadGit
+		timeout, setting, download = request.Limits.GitTimeout, "git_timeout", d.downloadGit
 	case "hg":
-		timeout, setting, download = o.Limits.HgTimeout, "hg_timeout", d.downloadHg
+		timeout, setting, download = request.Limits.HgTimeout, "hg_timeout", d.downloadHg
 	case "s3":
-		timeout, setting, download = o.Limits.S3Timeout, "s3_timeout", d.downloadS3
+		timeout, setting, download = request.Limits.S3Timeout, "s3_timeout", d.downloadS3
 	}
 	ctx, cancel := withTimeout(ctx, timeout, setting)
 	defer cancel()
 	return download(ctx)
 }
 
-func withTimeout(ctx context.Context, d time.Duration, setting string) (context.Context, context.CancelFunc) {
+func withTimeout(ctx context.Context, d time.Duration, settingName string) (context.Context, context.CancelFunc) {
 	if d <= 0 {
 		return context.WithCancel(ctx)
 	}
-	return context.WithTimeoutCause(ctx, d, fmt.Errorf("not done after %v: see %s in the client's artifact block", d, setting))
+	return context.WithTimeoutCause(ctx, d, fmt.Errorf("not done after %v: see %s in the client's artifact block", d, settingName))
 }
 
 // downloadFile downloads a file, and unpacks it if it is an archive.
@@ -164,7 +164,7 @@ func (d *downloader) downloadFile(ctx context.Context) error {
 		return err
 	}
 	if d.Step == stepFetch && d.hasChecksumFile() {
-		if err := d.fetchChecksum(ctx, name); err != nil {
+		if err := d.fetchExpectedChecksum(ctx, name); err != nil {
 			return err
 		}
 	}
@@ -186,7 +186,7 @@ func (d *downloader) downloadFile(ctx context.Context) error {
 	if format.unpackEntries == nil {
 		name = format.trimExtension(name)
 	}
-	d.counter.unpacking.Store(true)
+	d.counter.isUnpacking.Store(true)
 	if err := d.unpack(ctx, format, fetchedFileName, unpackedDirName); err != nil {
 		return fmt.Errorf("unpack %s: %w", path.Base(d.url.Path), err)
 	}
@@ -201,9 +201,9 @@ func (d *downloader) moveFetchedFileToResult(name string) error {
 	return d.moveToResult(fetchedFileName, name)
 }
 
-// fetchChecksum downloads the file of checksums and stores the expected checksum of
+// fetchExpectedChecksum downloads the file of checksums and stores the expected checksum of
 // the named file.
-func (d *downloader) fetchChecksum(ctx context.Context, name string) error {
+func (d *downloader) fetchExpectedChecksum(ctx context.Context, name string) error {
 	of, err := parseSource(strings.TrimPrefix(d.checksum, checksumFilePrefix), nil)
 	if err != nil {
 		return fmt.Errorf("file of checksums: %w", err)
@@ -211,7 +211,7 @@ func (d *downloader) fetchChecksum(ctx context.Context, name string) error {
 	other := &downloader{downloadRequest: d.downloadRequest, parsedSource: of, stagingRoot: d.stagingRoot, counter: new(transferCounter)}
 	other.Headers = nil // the headers are only for the server of the source
 	if of.s3 != nil && d.s3 != nil {
-		of.s3.useAccessOf(d.s3)
+		of.s3.copyRegionAndCredentials(d.s3)
 	}
 	r, err := other.openSource(ctx)
 	if err != nil {
@@ -228,24 +228,24 @@ func (d *downloader) fetchChecksum(ctx context.Context, name string) error {
 	return d.stagingRoot.WriteFile(checksumFileName, []byte(text), 0o600)
 }
 
-// fetchFile downloads the file of the source to the named file.
-func (d *downloader) fetchFile(ctx context.Context, to string) error {
+// fetchFile downloads the file of the source to a new file in the staging directory.
+func (d *downloader) fetchFile(ctx context.Context, stagingName string) error {
 	r, err := d.openSource(ctx)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	f, err := d.stagingRoot.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	f, err := d.stagingRoot.OpenFile(stagingName, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	w := io.MultiWriter(d.counter, f)
-	if limit := d.Limits.HTTPMaxSize; limit > 0 {
-		w = io.MultiWriter(&limitWriter{remaining: limit, errFull: func() error { return newFileTooLargeError(limit) }}, w)
+	if limit := d.Limits.HTTPMaxBytes; limit > 0 {
+		w = io.MultiWriter(&limitWriter{remaining: limit, newLimitError: func() error { return newFileTooLargeError(limit) }}, w)
 	}
 	if _, err := io.Copy(w, r); err != nil {
-		return contextCause(ctx, err)
+		return preferContextCause(ctx, err)
 	}
 	return f.Close()
 }
@@ -259,12 +259,12 @@ func newFileTooLargeError(maxSize int64) error {
 func (d *downloader) openSource(ctx context.Context) (io.ReadCloser, error) {
 	switch d.sourceType {
 	case "http":
-		return d.get(ctx)
+		return d.openHTTPFile(ctx)
 	case "s3":
-		if err := d.s3.resolveEnv(d.Env); err != nil {
+		if err := d.s3.setDefaultsFromEnv(d.Env); err != nil {
 			return nil, err
 		}
-		return d.get(ctx)
+		return d.openHTTPFile(ctx)
 	case "file":
 		return d.openLocalFile()
 	}
@@ -282,7 +282,7 @@ func (d *downloader) openLocalFile() (io.ReadCloser, error) {
 		if !p.isReadable() || p.path != name && !strings.HasPrefix(name, strings.TrimSuffix(p.path, "/")+"/") {
 			continue
 		}
-		f, err := openBelow(p.path, strings.TrimPrefix(name[len(p.path):], "/"))
+		f, err := openFileBelow(p.path, strings.TrimPrefix(name[len(p.path):], "/"))
 		if err != nil {
 			return nil, err
 		}
@@ -291,32 +291,34 @@ func (d *downloader) openLocalFile() (io.ReadCloser, error) {
 			f.Close()
 			return nil, errors.Join(err, fmt.Errorf("%s is no regular file; a directory can be packed into an archive", name))
 		}
-		d.counter.total.Store(info.Size())
+		d.counter.totalBytes.Store(info.Size())
 		return f, nil
 	}
 	return nil, unsupportedSchemeError("file")
 }
 
-// openBelow opens a file below a listed directory, or the listed file itself if rest is "".
-func openBelow(listed, rest string) (*os.File, error) {
+// openFileBelow opens the file relativePath below the directory listedPath, or the file listedPath
+// itself if relativePath is "".
+func openFileBelow(listedPath, relativePath string) (*os.File, error) {
 	const flags = os.O_RDONLY | syscall.O_NONBLOCK // without O_NONBLOCK, opening a FIFO would block
-	if rest == "" {
+	if relativePath == "" {
 		// Landlock forbids this process to open the directory of a listed file.
-		f, err := os.OpenFile(listed, flags|syscall.O_NOFOLLOW, 0)
+		f, err := os.OpenFile(listedPath, flags|syscall.O_NOFOLLOW, 0)
 		if errors.Is(err, syscall.ELOOP) {
-			return nil, fmt.Errorf("%s is a symbolic link: use the path of its target, here and in filesystem_isolation_extra_paths", listed)
+			return nil, fmt.Errorf("%s is a symbolic link: use the path of its target, here and in filesystem_isolation_extra_paths", listedPath)
 		}
 		return f, err
 	}
-	root, err := os.OpenRoot(listed)
+	root, err := os.OpenRoot(listedPath)
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
-	return root.OpenFile(rest, flags, 0)
+	return root.OpenFile(relativePath, flags, 0)
 }
 
-// moveTreeToResult moves a directory tree, or the requested part of it, to the result.
+// moveTreeToResult moves a directory tree, or the requested subpath of the tree, to the result. If
+// the tree is a single file, name is its name in the result.
 func (d *downloader) moveTreeToResult(tree, name string) error {
 	if d.subpath != "" {
 		part, err := d.findSubpath(tree)
@@ -347,8 +349,8 @@ func (d *downloader) moveTreeToResult(tree, name string) error {
 	return d.stagingRoot.Rename(path.Join(tree, entries[0].Name()), resultFileName)
 }
 
-// findSubpath returns the path of the requested part of a directory tree. The request is a
-// path or a pattern.
+// findSubpath returns the path of the requested subpath in a directory tree. The subpath can be a
+// glob pattern.
 func (d *downloader) findSubpath(tree string) (string, error) {
 	part := path.Join(tree, d.subpath)
 	if _, err := d.stagingRoot.Lstat(part); err == nil || !strings.ContainsAny(d.subpath, "*?[") {
@@ -364,7 +366,8 @@ func (d *downloader) findSubpath(tree string) (string, error) {
 	return append(found, part)[0], nil
 }
 
-// moveToResult moves one file to the result.
+// moveToResult moves one file to the result: to the result itself in mode "file", else to name in
+// the result directory.
 func (d *downloader) moveToResult(file, name string) error {
 	switch d.Mode {
 	case "file":
@@ -378,22 +381,22 @@ func (d *downloader) moveToResult(file, name string) error {
 	return d.stagingRoot.Rename(file, path.Join(resultFileName, name))
 }
 
-// limitWriter is a writer that fails with errFull when its limit is exceeded.
+// limitWriter is a writer that fails with newLimitError when its limit is exceeded.
 type limitWriter struct {
-	remaining int64
-	errFull   func() error
+	remaining     int64
+	newLimitError func() error
 }
 
 func (m *limitWriter) Write(p []byte) (int, error) {
 	if m.remaining -= int64(len(p)); m.remaining < 0 {
-		return 0, m.errFull()
+		return 0, m.newLimitError()
 	}
 	return len(p), nil
 }
 
-// contextCause returns nil for a nil err, the cause of ctx if ctx has ended, and otherwise
-// err without its URL.
-func contextCause(ctx context.Context, err error) error {
+// preferContextCause returns nil if err is nil, the cause of ctx if ctx has ended, and otherwise
+// err without the URL that it may contain.
+func preferContextCause(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

@@ -20,8 +20,8 @@ const (
 	maxNameLength = 4096
 )
 
-// checkEntryName rejects the name of an entry that leads out of the artifact, is empty, too long
-// or too deep, or has a zero byte.
+// checkEntryName rejects the name of an entry that leads out of the artifact, is empty, too long or
+// too deep, or has a zero byte. It returns the clean name.
 func checkEntryName(name string) (string, error) {
 	switch {
 	case len(name) > maxNameLength:

@@ -61,7 +61,7 @@ func FuzzUnpack(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer stage.Close()
-		d := &downloader{stagingRoot: stage, downloadRequest: downloadRequest{Limits: Limits{Files: 100, Unpacked: 1 << 20}}}
+		d := &downloader{stagingRoot: stage, downloadRequest: downloadRequest{Limits: Limits{MaxFiles: 100, MaxUnpackedBytes: 1 << 20}}}
 		_ = d.unpack(t.Context(), format, "file", "out")
 		entries, err := os.ReadDir(outer)
 		if err != nil || len(entries) != 1 {

@@ -25,10 +25,10 @@ func (d *downloader) downloadGit(ctx context.Context) error {
 	switch {
 	case d.checksum != "":
 		return errors.New("checksum cannot be specified for directory download")
-	case d.ref != "" && !revisionPattern().MatchString(d.ref):
-		return fmt.Errorf("the ref %q is no name of a branch, a tag or a commit", d.ref)
+	case d.revision != "" && !revisionPattern().MatchString(d.revision):
+		return fmt.Errorf("the ref %q is no name of a branch, a tag or a commit", d.revision)
 	}
-	if err := d.checkLogin(); err != nil {
+	if err := d.rejectMultilineLogin(); err != nil {
 		return err
 	}
 	// The archive option has no effect on git sources, as in Nomad.
@@ -36,7 +36,7 @@ func (d *downloader) downloadGit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := limitFileSize(d.Limits.Unpacked); err != nil {
+	if err := limitFileSize(d.Limits.MaxUnpackedBytes); err != nil {
 		return err
 	}
 	tree := repositoryDirName
@@ -44,15 +44,15 @@ func (d *downloader) downloadGit(ctx context.Context) error {
 	checkout := []string{"-C", tree, "checkout", "--quiet"}
 	if depth, err := strconv.ParseUint(cmp.Or(d.cloneDepth, "0"), 10, 31); err != nil {
 		return fmt.Errorf("the depth %q is no number", d.cloneDepth)
-	} else if depth > 0 && commitPattern().MatchString(d.ref) {
-		return fmt.Errorf("with a depth the ref must be a branch or a tag, and not the commit %s: leave the depth out", d.ref)
+	} else if depth > 0 && commitPattern().MatchString(d.revision) {
+		return fmt.Errorf("with a depth the ref must be a branch or a tag, and not the commit %s: leave the depth out", d.revision)
 	} else if depth > 0 {
 		clone = append(clone, "--depth", d.cloneDepth)
-		if d.ref != "" {
-			clone = append(clone, "--branch", d.ref)
+		if d.revision != "" {
+			clone = append(clone, "--branch", d.revision)
 		}
-	} else if d.ref != "" {
-		checkout = append(checkout, d.ref)
+	} else if d.revision != "" {
+		checkout = append(checkout, d.revision)
 	}
 	if err := d.runGit(ctx, env, append(clone, "--", d.repositoryURL(), tree), nil); err != nil {
 		return err
@@ -136,12 +136,12 @@ func (d *downloader) gitLoginConfig() (flags, env []string) {
 func (d *downloader) checkFileCount(ctx context.Context, env []string, tree string) error {
 	entries := &fileCounter{unpackQuota: d.newRepositoryQuota()}
 	err := errors.New("no revision")
-	for _, ref := range []string{cmp.Or(d.ref, "HEAD"), "origin/" + d.ref} {
-		if err != nil && entries.err == nil {
+	for _, ref := range []string{cmp.Or(d.revision, "HEAD"), "origin/" + d.revision} {
+		if err != nil && entries.limitErr == nil {
 			err = d.runGit(ctx, env, []string{"-C", tree, "ls-tree", "-r", "-z", "--name-only", ref}, entries)
 		}
 	}
-	return entries.err // an error of ls-tree is ignored: an invalid revision makes the checkout fail
+	return entries.limitErr // an error of ls-tree is ignored: an invalid revision makes the checkout fail
 }
 
 // commitPattern matches a full commit hash.

@@ -28,19 +28,19 @@ func (d *downloader) downloadHg(ctx context.Context) error {
 	switch {
 	case d.checksum != "":
 		return errors.New("checksum cannot be specified for directory download")
-	case d.ref != "" && !revisionPattern().MatchString(d.ref):
-		return fmt.Errorf("the rev %q is no name of a branch, a tag, a bookmark or a changeset", d.ref)
+	case d.revision != "" && !revisionPattern().MatchString(d.revision):
+		return fmt.Errorf("the rev %q is no name of a branch, a tag, a bookmark or a changeset", d.revision)
 	case d.url.Fragment != "":
 		return errors.New(`the source has a "#": name the revision in the option rev`)
 	}
-	if err := d.checkLogin(); err != nil {
+	if err := d.rejectMultilineLogin(); err != nil {
 		return err
 	}
 	env, err := d.prepareHg()
 	if err != nil {
 		return err
 	}
-	if err := limitFileSize(d.Limits.Unpacked); err != nil {
+	if err := limitFileSize(d.Limits.MaxUnpackedBytes); err != nil {
 		return err
 	}
 	tree := repositoryDirName
@@ -61,8 +61,8 @@ func (d *downloader) downloadHg(ctx context.Context) error {
 	files := &fileCounter{unpackQuota: d.newRepositoryQuota()}
 	// An error of hg is ignored: it is the result for a revision without files.
 	_ = d.runHg(ctx, env, []string{"-R", tree, "files", "--print0", "--rev", node}, files)
-	if files.err != nil {
-		return files.err
+	if files.limitErr != nil {
+		return files.limitErr
 	}
 	if err := d.runHg(ctx, env, []string{"-R", tree, "update", "--quiet", "--rev", node}, nil); err != nil {
 		return err
@@ -76,7 +76,7 @@ func (d *downloader) downloadHg(ctx context.Context) error {
 // findHgRevision returns the changeset of the requested revision. Without a request it
 // is the changeset to which hg clone updates; "" means that the repository is empty.
 func (d *downloader) findHgRevision(ctx context.Context, env []string, tree string) (string, error) {
-	rev := d.ref
+	rev := d.revision
 	if rev == "" {
 		rev = `first(present("@") + present("default") + tip)`
 	}
@@ -86,10 +86,10 @@ func (d *downloader) findHgRevision(ctx context.Context, env []string, tree stri
 	}
 	node := strings.TrimSpace(out.String())
 	switch {
-	case node == "" && d.ref == "", strings.Trim(node, "0") == "" && d.ref == "":
+	case node == "" && d.revision == "", strings.Trim(node, "0") == "" && d.revision == "":
 		return "", nil
 	case !hgNodePattern().MatchString(node):
-		return "", fmt.Errorf("there is no revision %q", d.ref)
+		return "", fmt.Errorf("there is no revision %q", d.revision)
 	}
 	return node, nil
 }
@@ -162,7 +162,7 @@ const hgStoreFileFactor = 4
 // checkCloneSize rejects a growing clone that is larger than the limits.
 func (d *downloader) checkCloneSize(tree string) error {
 	t := d.newRepositoryQuota()
-	t.limits.Files *= hgStoreFileFactor
+	t.limits.MaxFiles *= hgStoreFileFactor
 	return fs.WalkDir(d.stagingRoot.FS(), tree, func(_ string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return nil // hg removes files during the walk

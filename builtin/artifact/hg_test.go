@@ -233,7 +233,7 @@ func newHgDownloader(t *testing.T, source string) *downloader {
 	if err := root.Mkdir(scratchDirName, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	return &downloader{downloadRequest: downloadRequest{Limits: Limits{NoLandlock: true}}, parsedSource: src, stagingRoot: root, counter: new(transferCounter)}
+	return &downloader{downloadRequest: downloadRequest{Limits: Limits{DisableLandlock: true}}, parsedSource: src, stagingRoot: root, counter: new(transferCounter)}
 }
 
 // The password of a repository is in no argument of a process, and in no file

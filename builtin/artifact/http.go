@@ -21,30 +21,30 @@ const maxResumes = 5
 // resumeDelay is the delay before a download is resumed. Tests change it.
 var resumeDelay = time.Second
 
-// get requests the file and returns its content. It uses the proxies that the
+// openHTTPFile requests the file and returns its content. It uses the proxies that the
 // environment configures.
-func (d *downloader) get(ctx context.Context) (io.ReadCloser, error) {
+func (d *downloader) openHTTPFile(ctx context.Context) (io.ReadCloser, error) {
 	client := d.client
 	if client == nil {
 		client = d.newHTTPClient()
 	}
-	body := &resumableBody{d: d, ctx: ctx, client: client, resumesLeft: maxResumes}
-	response, err := d.sendToRegion(body.sendRequest)
+	body := &resumableBody{downloader: d, ctx: ctx, client: client, resumesLeft: maxResumes}
+	response, err := d.sendWithRegionRetry(body.sendRequest)
 	if err != nil {
-		return nil, contextCause(ctx, err)
+		return nil, preferContextCause(ctx, err)
 	}
 	if response.StatusCode != http.StatusOK {
 		defer response.Body.Close()
 		if d.s3 != nil {
-			return nil, d.s3.responseError(response)
+			return nil, d.s3.newResponseError(response)
 		}
 		return nil, fmt.Errorf("bad response code: %d", response.StatusCode)
 	}
-	if limit := d.Limits.HTTPMaxSize; limit > 0 && response.ContentLength > limit {
+	if limit := d.Limits.HTTPMaxBytes; limit > 0 && response.ContentLength > limit {
 		response.Body.Close()
-		return nil, newFileTooLargeError(d.Limits.HTTPMaxSize)
+		return nil, newFileTooLargeError(d.Limits.HTTPMaxBytes)
 	}
-	d.counter.total.Store(max(0, response.ContentLength))
+	d.counter.totalBytes.Store(max(0, response.ContentLength))
 	body.ReadCloser = response.Body
 	if response.Header.Get("Accept-Ranges") == "bytes" {
 		body.ifRangeValidator = response.Header.Get("Etag")
@@ -63,7 +63,7 @@ func (d *downloader) newHTTPClient() *http.Client {
 		Transport: transport,
 		CheckRedirect: func(r *http.Request, via []*http.Request) error {
 			if d.s3 != nil {
-				return http.ErrUseLastResponse // another server must not get a signed request; sendToRegion follows the redirects of Amazon
+				return http.ErrUseLastResponse // another server must not get a signed request; sendWithRegionRetry follows redirects to another region
 			}
 			if len(via) >= 10 {
 				return errors.New("it redirects more than 10 times")
@@ -99,7 +99,7 @@ func (d *downloader) newRequest(ctx context.Context, target *url.URL) (*http.Req
 // requests the rest, if the server identifies the version of the file.
 type resumableBody struct {
 	io.ReadCloser
-	d                *downloader
+	downloader       *downloader
 	ctx              context.Context
 	client           *http.Client
 	ifRangeValidator string // ETag or Last-Modified of the file; "" if the download cannot be resumed
@@ -108,11 +108,11 @@ type resumableBody struct {
 }
 
 func (b *resumableBody) sendRequest() (*http.Response, error) {
-	target := b.d.url
-	if b.d.s3 != nil {
-		target = b.d.s3.objectURL(b.d.url)
+	target := b.downloader.url
+	if b.downloader.s3 != nil {
+		target = b.downloader.s3.objectURL(b.downloader.url)
 	}
-	request, err := b.d.newRequest(b.ctx, target)
+	request, err := b.downloader.newRequest(b.ctx, target)
 	if err != nil {
 		return nil, err
 	}
@@ -120,8 +120,8 @@ func (b *resumableBody) sendRequest() (*http.Response, error) {
 		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", b.receivedBytes))
 		request.Header.Set("If-Range", b.ifRangeValidator)
 	}
-	if b.d.s3 != nil {
-		if err := b.d.s3.sign(request, time.Now()); err != nil {
+	if b.downloader.s3 != nil {
+		if err := b.downloader.s3.signRequest(request, time.Now()); err != nil {
 			return nil, err
 		}
 	}

@@ -29,9 +29,8 @@ type userIDAllocator struct {
 	idReleased  chan struct{} // closed when an id is released; nil if no reserve call waits
 }
 
-// reserveID returns an id of the set that no account of this machine and no other
-// download of this process has. It blocks while all ids are in use. The caller
-// must call release.
+// reserveID returns an id of the set that no account of this machine and no other download of this
+// process has. It blocks while all ids are in use. The caller must call releaseID.
 func (d *userIDAllocator) reserveID(ctx context.Context, set idrange.Set) (uint32, error) {
 	accounts, err := readAccounts(d.accountDir)
 	if err != nil {
@@ -50,14 +49,15 @@ func (d *userIDAllocator) reserveID(ctx context.Context, set idrange.Set) (uint3
 	}
 }
 
-// minSharedIDs is the number of download_uids from which on downloads can do without one of them. Of fewer, concurrent downloads
-// could need all.
+// minSharedIDs is the minimum size of download_uids for which FindUnusedUserID takes one of the ids:
+// concurrent downloads could need all ids of a smaller set.
 const minSharedIDs = 100
 
-// FindUserID returns a user id of uids, in the format of download_uids, that no account and no process of this machine has, for
-// another process than a download. A download does not use an id that a process has.
-func FindUserID(ctx context.Context, uids string) (uint32, error) {
-	set, err := idrange.ParseDownloadUIDs(uids)
+// FindUnusedUserID returns one of the user ids in allowedUIDs, in the format of download_uids, that no
+// account and no process of this machine has. The id is for a process that is not a download;
+// downloads skip an id that a process has.
+func FindUnusedUserID(ctx context.Context, allowedUIDs string) (uint32, error) {
+	set, err := idrange.ParseDownloadUIDs(allowedUIDs)
 	if err != nil {
 		return 0, fmt.Errorf("download_uids in the client's artifact block: %w", err)
 	}
@@ -137,13 +137,13 @@ func readAccounts(dir string) (*systemAccounts, error) {
 	a := &systemAccounts{}
 	for _, file := range []struct {
 		name  string
-		first int  // index of the field with the (first) id
+		first int  // index of the field with the id, or with the first id of a range
 		count bool // the next field is the number of ids in the range
 	}{{"passwd", 2, false}, {"passwd", 3, false}, {"group", 2, false}, {"subuid", 1, true}, {"subgid", 1, true}} {
 		if err := forEachLine(dir+"/"+file.name, func(line string) {
 			fields := strings.Split(line, ":")
 			if len(fields) > file.first+1 || len(fields) > file.first && !file.count {
-				a.assignedIDs = addIDRanges(a.assignedIDs, fields[file.first:], file.count)
+				a.assignedIDs = addIDRange(a.assignedIDs, fields[file.first:], file.count)
 			}
 		}); err != nil {
 			return nil, err
@@ -152,7 +152,7 @@ func readAccounts(dir string) (*systemAccounts, error) {
 	for name, to := range map[string]*idrange.Set{"uid_map": &a.mappedUserIDs, "gid_map": &a.mappedGroupIDs} {
 		if err := forEachLine("/proc/self/"+name, func(line string) {
 			if fields := strings.Fields(line); len(fields) == 3 {
-				*to = addIDRanges(*to, []string{fields[0], fields[2]}, true)
+				*to = addIDRange(*to, []string{fields[0], fields[2]}, true)
 			}
 		}); err != nil {
 			return nil, err
@@ -161,16 +161,15 @@ func readAccounts(dir string) (*systemAccounts, error) {
 	return a, nil
 }
 
-// addIDRanges adds the id in the first field to the set. If counted is true, it adds
-// a range: the first field is the first id, the second field is the number of
-// ids.
-func addIDRanges(set idrange.Set, fields []string, counted bool) idrange.Set {
+// addIDRange adds the id in the first field to the set. If hasCount is true, it adds a range: the
+// first field is the first id, the second field is the number of ids.
+func addIDRange(set idrange.Set, fields []string, hasCount bool) idrange.Set {
 	first, err := strconv.ParseUint(fields[0], 10, 32)
 	if err != nil {
 		return set
 	}
 	n := uint64(1)
-	if counted {
+	if hasCount {
 		if n, err = strconv.ParseUint(fields[1], 10, 64); err != nil || n == 0 {
 			return set
 		}
@@ -255,15 +254,15 @@ func killProcessesOfUser(id uint32) error {
 		if err != nil || len(pids) == 0 {
 			return err
 		}
-		if err := killAndWait(ctx, pids, id); err != nil {
+		if err := killPIDsAndWait(ctx, pids, id); err != nil {
 			return fmt.Errorf("processes of the download (user id %d) cannot be ended: %w", id, err)
 		}
 	}
 }
 
-// killAndWait kills each of the processes that has the user id, and waits for their exits.
+// killPIDsAndWait kills each of the processes that has the user id, and waits for their exits.
 // It never kills another process that reuses a pid.
-func killAndWait(ctx context.Context, pids []int, id uint32) error {
+func killPIDsAndWait(ctx context.Context, pids []int, id uint32) error {
 	var killedProcesses []*osprocess.Pidfd
 	for _, pid := range pids {
 		f, err := osprocess.OpenPidfd(pid)

@@ -25,8 +25,8 @@ import (
 // destination is the path of an artifact in one of the two directories that a
 // task may write to.
 type destination struct {
-	root string // directory of the task, or the shared directory of its allocation
-	path string // path in root, with slashes
+	root string // path of the task directory, or of the shared alloc directory
+	path string // slash-separated path relative to root
 }
 
 // findDestination returns the destination for a job's path, in which references
@@ -60,21 +60,21 @@ type fileOwner struct{ uid, gid int }
 // lookupFileOwner returns the owner of an artifact's files: the user of the task if
 // chown is true, else root, like the other files in a task's directory. It returns nil
 // if the agent is not root: it cannot change owners then.
-func lookupFileOwner(chown bool, name string) (*fileOwner, error) {
+func lookupFileOwner(chown bool, userName string) (*fileOwner, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
 	}
-	if !chown || name == "" {
+	if !chown || userName == "" {
 		return &fileOwner{0, 0}, nil
 	}
-	name, group, hasGroup := strings.Cut(name, ":")
-	if id, ok := strings.CutPrefix(name, "nomad-"); ok && strings.Trim(id, "0123456789") == "" {
-		name = id // a user that the agent has assigned to the task
+	userName, group, hasGroup := strings.Cut(userName, ":")
+	if id, ok := strings.CutPrefix(userName, "nomad-"); ok && strings.Trim(id, "0123456789") == "" {
+		userName = id // the name of a dynamic user, which the agent has assigned to the task
 	}
-	u, err := user.Lookup(name)
-	if err != nil && strings.Trim(name, "0123456789") == "" {
-		if u, err = user.LookupId(name); err != nil {
-			u, err = &user.User{Uid: name, Gid: name}, nil // the user may exist only in the image of a container
+	u, err := user.Lookup(userName)
+	if err != nil && strings.Trim(userName, "0123456789") == "" {
+		if u, err = user.LookupId(userName); err != nil {
+			u, err = &user.User{Uid: userName, Gid: userName}, nil // the user may exist only in the image of a container
 		}
 	}
 	if err != nil {
@@ -99,28 +99,28 @@ func lookupFileOwner(chown bool, name string) (*fileOwner, error) {
 type installer struct {
 	destination     destination
 	owner           *fileOwner
-	root            *os.Root // root directory of the destination
-	stagingDirName  string   // name of the staging directory in root
+	destinationRoot *os.Root // root directory of the destination
+	stagingDirName  string   // name of the staging directory in destinationRoot
 	stagingRoot     *os.Root
-	dir             *os.File // open handle of the staging directory
-	removedModeBits []string // special mode bits that install has removed, for example: the setuid bit of "x"
+	stagingDir      *os.File // open handle of the staging directory
+	removedModeBits []string // descriptions of removed special mode bits, such as: the setuid bit of "x"
 
 	entryModes []fs.FileMode // modes of the files and directories of the result, in the order of inspectResult's walk
 }
 
 // newInstaller makes the staging directory of a download, on the file system of
 // the destination.
-func newInstaller(to destination, task, key string, owner *fileOwner) (*installer, error) {
+func newInstaller(to destination, taskName, artifactHash string, owner *fileOwner) (*installer, error) {
 	root, err := os.OpenRoot(to.root)
 	if err != nil {
 		return nil, err
 	}
-	p := &installer{destination: to, owner: owner, root: root}
+	p := &installer{destination: to, owner: owner, destinationRoot: root}
 	// The task name is hashed, because it may have the maximum length of a file
 	// name.
-	of := sha256.Sum256([]byte(task))
-	if err := p.openStagingDir(".artifact-" + hex.EncodeToString(of[:8]) + "-" + key + "-"); err != nil {
-		p.close()
+	of := sha256.Sum256([]byte(taskName))
+	if err := p.openStagingDir(".artifact-" + hex.EncodeToString(of[:8]) + "-" + artifactHash + "-"); err != nil {
+		p.cleanUp()
 		return nil, fmt.Errorf("make room for the download: %w", err)
 	}
 	return p, nil
@@ -130,43 +130,43 @@ func newInstaller(to destination, task, key string, owner *fileOwner) (*installe
 // the same artifact have left. The new directory has a unique name, because an earlier
 // download may still be shutting down, and must not find it under its own name.
 func (p *installer) openStagingDir(prefix string) error {
-	old, err := fs.Glob(p.root.FS(), prefix+"*")
+	old, err := fs.Glob(p.destinationRoot.FS(), prefix+"*")
 	if err != nil {
 		return err
 	}
 	for _, name := range old {
-		if err := p.root.RemoveAll(name); err != nil {
+		if err := p.destinationRoot.RemoveAll(name); err != nil {
 			return err
 		}
 	}
 	p.stagingDirName = prefix + rand.Text()
-	if err := p.root.Mkdir(p.stagingDirName, 0o700); err != nil {
+	if err := p.destinationRoot.Mkdir(p.stagingDirName, 0o700); err != nil {
 		return err
 	}
-	if p.stagingRoot, err = p.root.OpenRoot(p.stagingDirName); err != nil {
+	if p.stagingRoot, err = p.destinationRoot.OpenRoot(p.stagingDirName); err != nil {
 		return err
 	}
-	p.dir, err = p.stagingRoot.Open(".")
+	p.stagingDir, err = p.stagingRoot.Open(".")
 	return err
 }
 
-// close removes the staging directory.
-func (p *installer) close() {
-	if p.dir != nil {
-		p.dir.Close()
+// cleanUp closes the open directories and removes the staging directory.
+func (p *installer) cleanUp() {
+	if p.stagingDir != nil {
+		p.stagingDir.Close()
 	}
 	if p.stagingRoot != nil {
 		p.stagingRoot.Close()
 	}
 	if p.stagingDirName != "" {
-		_ = p.root.RemoveAll(p.stagingDirName) // what remains after an error is removed with the allocation directory, or by the next download
+		_ = p.destinationRoot.RemoveAll(p.stagingDirName) // after an error, the next download or the removal of the alloc directory removes the rest
 	}
-	p.root.Close()
+	p.destinationRoot.Close()
 }
 
-// install moves the result of the download to its destination, if all of it is
-// allowed there, and returns a path of it. Existing files are replaced;
-// directories are merged.
+// install moves the result of the download to its destination, if inspectResult allows all files,
+// and returns the path of one installed file or directory. Existing files are replaced; directories
+// are merged.
 func (p *installer) install() (string, error) {
 	if err := p.inspectResult(); err != nil {
 		return "", err
@@ -179,12 +179,12 @@ func (p *installer) install() (string, error) {
 		return "", err
 	}
 	if !info.IsDir() {
-		if err := p.makeDirs(path.Dir(p.destination.path)); err != nil {
+		if err := p.makeDestinationDirs(path.Dir(p.destination.path)); err != nil {
 			return "", err
 		}
 		return filepath.Join(p.destination.root, p.destination.path), p.moveEntry(resultFileName, p.destination.path)
 	}
-	if err := p.makeDirs(p.destination.path); err != nil {
+	if err := p.makeDestinationDirs(p.destination.path); err != nil {
 		return "", err
 	}
 	entries, err := fs.ReadDir(p.stagingRoot.FS(), resultFileName)
@@ -203,12 +203,12 @@ func (p *installer) install() (string, error) {
 	return filepath.Join(p.destination.root, first), nil
 }
 
-// makeDirs makes a directory and its parents.
-func (p *installer) makeDirs(name string) error {
+// makeDestinationDirs makes a directory and its parents.
+func (p *installer) makeDestinationDirs(name string) error {
 	if name == "." {
 		return nil
 	}
-	info, err := p.root.Stat(name)
+	info, err := p.destinationRoot.Stat(name)
 	if err == nil && info.IsDir() {
 		return nil
 	}
@@ -218,13 +218,13 @@ func (p *installer) makeDirs(name string) error {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("destination %q: %w", name, err)
 	}
-	if err := p.makeDirs(path.Dir(name)); err != nil {
+	if err := p.makeDestinationDirs(path.Dir(name)); err != nil {
 		return err
 	}
-	if err := p.root.Mkdir(name, 0o755); err != nil {
+	if err := p.destinationRoot.Mkdir(name, 0o755); err != nil {
 		return err
 	}
-	return p.setOwner(p.root, name)
+	return p.setOwner(p.destinationRoot, name)
 }
 
 func (p *installer) setOwner(root *os.Root, name string) error {
@@ -257,7 +257,7 @@ func (p *installer) inspectResult() error {
 		mode, sys := info.Mode(), info.Sys().(*syscall.Stat_t)
 		if of := (inode{sys.Dev, sys.Ino}); !mode.IsDir() && sys.Nlink > 1 {
 			if first, ok := modes[of]; ok {
-				mode = first // the original mode: takeOwnership has changed it under the first name of the file
+				mode = first // the mode before takeOwnership changed it under the file's first name
 			}
 			names[of]++
 			modes[of], links[of], linked[of] = mode, uint64(sys.Nlink), inside
@@ -339,14 +339,14 @@ func (p *installer) moveEntry(from, to string) error {
 	if err != nil {
 		return err
 	}
-	old, err := p.root.Lstat(to)
+	old, err := p.destinationRoot.Lstat(to)
 	switch {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	case err == nil && old.IsDir() && !info.IsDir():
 		return fmt.Errorf("%q is a directory already, and a file of the artifact", to)
 	case err == nil && !old.IsDir() && info.IsDir():
-		if err := p.root.Remove(to); err != nil {
+		if err := p.destinationRoot.Remove(to); err != nil {
 			return err
 		}
 	case err == nil && info.IsDir():
@@ -367,7 +367,7 @@ func (p *installer) renameEntry(from, to string) error {
 		return err
 	}
 	defer fromDir.Close()
-	toDir, err := p.root.Open(path.Dir(to))
+	toDir, err := p.destinationRoot.Open(path.Dir(to))
 	if err != nil {
 		return err
 	}
@@ -398,14 +398,14 @@ func (p *installer) copyEntry(from, to string, info fs.FileInfo) error {
 	var err error
 	switch {
 	case info.IsDir():
-		if err = p.root.Mkdir(to, info.Mode().Perm()); err == nil {
+		if err = p.destinationRoot.Mkdir(to, info.Mode().Perm()); err == nil {
 			err = p.mergeDir(from, to)
 		}
 	case info.Mode().Type() == fs.ModeSymlink:
-		_ = p.root.Remove(to) // Symlink reports what cannot be removed
+		_ = p.destinationRoot.Remove(to) // if Remove fails, Symlink returns an error because the name exists
 		var linkTarget string
 		if linkTarget, err = p.stagingRoot.Readlink(from); err == nil {
-			err = p.root.Symlink(linkTarget, to)
+			err = p.destinationRoot.Symlink(linkTarget, to)
 		}
 	default:
 		err = p.copyFile(from, to, info.Mode().Perm())
@@ -413,7 +413,7 @@ func (p *installer) copyEntry(from, to string, info fs.FileInfo) error {
 	if err != nil {
 		return err
 	}
-	return p.setOwner(p.root, to)
+	return p.setOwner(p.destinationRoot, to)
 }
 
 func (p *installer) copyFile(from, to string, mode fs.FileMode) error {
@@ -422,8 +422,8 @@ func (p *installer) copyFile(from, to string, mode fs.FileMode) error {
 		return err
 	}
 	defer r.Close()
-	_ = p.root.Remove(to) // O_EXCL reports what cannot be removed
-	w, err := p.root.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	_ = p.destinationRoot.Remove(to) // if Remove fails, OpenFile returns an error because the name exists
+	w, err := p.destinationRoot.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}

@@ -13,38 +13,38 @@ import (
 // Limits is the operator's configuration, with the names of the artifact block
 // in Nomad's client block.
 type Limits struct {
-	HTTPTimeout time.Duration `json:"http_read_timeout"` // timeout per file; 0 means no timeout
-	HTTPMaxSize int64         `json:"http_max_size"`     // bytes per file; 0 means no limit
-	GitTimeout  time.Duration `json:"git_timeout"`
-	HgTimeout   time.Duration `json:"hg_timeout"`
-	S3Timeout   time.Duration `json:"s3_timeout"`                     // timeout for all objects of an artifact
-	Files       int           `json:"decompression_limit_file_count"` // number of files; 0 means no limit
-	Unpacked    int64         `json:"decompression_limit_size"`       // bytes; 0 means no limit
-	// MaxUnpackRatio is the maximum size of an archive's content, as a multiple of the
-	// archive's size. It applies to content above unpackRatioLimitMinSize.
+	HTTPTimeout      time.Duration `json:"http_read_timeout"` // timeout of each file; 0 means no timeout
+	HTTPMaxBytes     int64         `json:"http_max_size"`     // maximum bytes of each file; 0 means no limit
+	GitTimeout       time.Duration `json:"git_timeout"`
+	HgTimeout        time.Duration `json:"hg_timeout"`
+	S3Timeout        time.Duration `json:"s3_timeout"`                     // timeout of all objects of an artifact together
+	MaxFiles         int           `json:"decompression_limit_file_count"` // number of files; 0 means no limit
+	MaxUnpackedBytes int64         `json:"decompression_limit_size"`       // bytes; 0 means no limit
+	// MaxUnpackRatio is the maximum size of an archive's content, as a multiple of the archive's
+	// size. Content of at most unpackRatioLimitMinSize bytes is always allowed.
 	MaxUnpackRatio int64 `json:"decompression_limit_ratio"` // 0 means no limit
-	// Env has the names of additional environment variables for downloads.
-	Env []string `json:"set_environment_variables"`
+	// EnvNames are the names of additional environment variables for downloads.
+	EnvNames []string `json:"set_environment_variables"`
 	// ExtraPaths are additional paths that downloads can access, as "d:rx:/path" for
 	// a directory and "f:r:/path" for a file. A readable path may be a source.
-	ExtraPaths []string `json:"filesystem_isolation_extra_paths"`
-	NoLandlock bool     `json:"disable_filesystem_isolation"`
-	// UIDs are the user ids that downloads may have, in the syntax of
+	ExtraPaths      []string `json:"filesystem_isolation_extra_paths"`
+	DisableLandlock bool     `json:"disable_filesystem_isolation"`
+	// DownloadUIDs are the user ids that downloads may have, in the syntax of
 	// idrange.ParseDownloadUIDs.
-	UIDs string `json:"download_uids"`
+	DownloadUIDs string `json:"download_uids"`
 }
 
 // defaultLimits returns Nomad's defaults.
 func defaultLimits() Limits {
 	return Limits{
-		HTTPTimeout:    30 * time.Minute,
-		HTTPMaxSize:    100e9,
-		GitTimeout:     30 * time.Minute,
-		HgTimeout:      30 * time.Minute,
-		S3Timeout:      30 * time.Minute,
-		Files:          4096,
-		Unpacked:       100e9,
-		MaxUnpackRatio: 1000,
+		HTTPTimeout:      30 * time.Minute,
+		HTTPMaxBytes:     100e9,
+		GitTimeout:       30 * time.Minute,
+		HgTimeout:        30 * time.Minute,
+		S3Timeout:        30 * time.Minute,
+		MaxFiles:         4096,
+		MaxUnpackedBytes: 100e9,
+		MaxUnpackRatio:   1000,
 	}
 }
 
@@ -59,7 +59,7 @@ func (l *Limits) maxDownloadDuration() time.Duration {
 
 // extraLandlockPath is a parsed element of Limits.ExtraPaths.
 type extraLandlockPath struct {
-	accessMode string // letters of r, w, c and x
+	accessMode string // letters: r = read, w = write, c = create, x = execute
 	path       string
 }
 
@@ -94,40 +94,40 @@ func (l Limits) withoutInaccessiblePaths() Limits {
 // unpackQuota counts the unpacked files, directories and bytes of an archive or
 // a repository.
 type unpackQuota struct {
-	limits      Limits
-	archiveSize int64 // size of the archive; 0 means no limit of the ratio
-	files       int
-	dirs        int // directories that are made only because an entry is below them
-	bytes       int64
+	limits           Limits
+	archiveSize      int64 // bytes; 0 means that MaxUnpackRatio does not apply
+	fileCount        int
+	implicitDirCount int // directories that are no entry of the archive, and are made because an entry is below them
+	byteCount        int64
 }
 
 func (t *unpackQuota) addFile() error {
-	if t.files++; t.limits.Files > 0 && t.files > t.limits.Files {
-		return fmt.Errorf("it holds more than %d files: see decompression_limit_file_count in the client's artifact block", t.limits.Files)
+	if t.fileCount++; t.limits.MaxFiles > 0 && t.fileCount > t.limits.MaxFiles {
+		return fmt.Errorf("it holds more than %d files: see decompression_limit_file_count in the client's artifact block", t.limits.MaxFiles)
 	}
 	return nil
 }
 
-func (t *unpackQuota) addDir() error {
-	if t.dirs++; t.limits.Files > 0 && t.dirs > t.limits.Files {
-		return fmt.Errorf("it holds more than %d directories: see decompression_limit_file_count in the client's artifact block", t.limits.Files)
+func (t *unpackQuota) addImplicitDir() error {
+	if t.implicitDirCount++; t.limits.MaxFiles > 0 && t.implicitDirCount > t.limits.MaxFiles {
+		return fmt.Errorf("it holds more than %d directories: see decompression_limit_file_count in the client's artifact block", t.limits.MaxFiles)
 	}
 	return nil
 }
 
 func (t *unpackQuota) addBytes(n int64) error {
-	t.bytes += n
-	if t.limits.Unpacked > 0 && t.bytes > t.limits.Unpacked {
-		return t.errContentTooLarge()
+	t.byteCount += n
+	if t.limits.MaxUnpackedBytes > 0 && t.byteCount > t.limits.MaxUnpackedBytes {
+		return t.newContentTooLargeError()
 	}
-	if r := t.limits.MaxUnpackRatio; r > 0 && t.archiveSize > 0 && t.bytes > unpackRatioLimitMinSize && t.bytes/r > t.archiveSize {
+	if r := t.limits.MaxUnpackRatio; r > 0 && t.archiveSize > 0 && t.byteCount > unpackRatioLimitMinSize && t.byteCount/r > t.archiveSize {
 		return fmt.Errorf("it unpacks to more than %d times its size, like a bomb: see decompression_limit_ratio in the client's artifact block", r)
 	}
 	return nil
 }
 
-func (t *unpackQuota) errContentTooLarge() error {
-	return fmt.Errorf("it unpacks to more than %s: see decompression_limit_size in the client's artifact block", formatSize(t.limits.Unpacked))
+func (t *unpackQuota) newContentTooLargeError() error {
+	return fmt.Errorf("it unpacks to more than %s: see decompression_limit_size in the client's artifact block", formatSize(t.limits.MaxUnpackedBytes))
 }
 
 // Write counts the bytes that are written to an unpacked file.

@@ -17,31 +17,32 @@ import (
 )
 
 const (
-	reportInterval = time.Second     // between two reports of the download process
-	eventInterval  = 2 * time.Second // before the first event about a download, and between two events
+	reportInterval = time.Second     // interval between two reports of the download process
+	eventInterval  = 2 * time.Second // interval before the first event about a download, and between two events
 )
 
 // progressReport is a line of JSON that the download process writes to its standard output.
 type progressReport struct {
-	Received  int64 `json:"received"`            // bytes
-	Total     int64 `json:"total,omitempty"`     // bytes; 0 if the server did not send the size
-	Unpacking bool  `json:"unpacking,omitempty"` // the whole file was received
+	ReceivedBytes int64 `json:"received"`            // bytes
+	TotalBytes    int64 `json:"total,omitempty"`     // bytes; 0 if the server did not send the size
+	Unpacking     bool  `json:"unpacking,omitempty"` // true when the whole file was received
 }
 
 // transferCounter counts what a download process receives. All methods can be called concurrently.
 type transferCounter struct {
-	received, total atomic.Int64
-	unpacking       atomic.Bool
+	receivedBytes, totalBytes atomic.Int64
+	isUnpacking               atomic.Bool
 }
 
 // Write counts the bytes of a file.
 func (c *transferCounter) Write(p []byte) (int, error) {
-	c.received.Add(int64(len(p)))
+	c.receivedBytes.Add(int64(len(p)))
 	return len(p), nil
 }
 
-// writeReports writes a report whenever the counter has changed, at most once in reportInterval, until ctx
-// ends, and a last report then. Before each report it calls update.
+// writeReports writes a report whenever the counter has changed, at most once in reportInterval,
+// until ctx ends. It calls update each time before it compares the counter, and once more after the
+// end of ctx.
 func (c *transferCounter) writeReports(ctx context.Context, out io.Writer, update func()) {
 	ticker := time.NewTicker(reportInterval)
 	defer ticker.Stop()
@@ -52,7 +53,7 @@ func (c *transferCounter) writeReports(ctx context.Context, out io.Writer, updat
 		case <-ticker.C:
 		}
 		update()
-		r := progressReport{Received: c.received.Load(), Total: c.total.Load(), Unpacking: c.unpacking.Load()}
+		r := progressReport{ReceivedBytes: c.receivedBytes.Load(), TotalBytes: c.totalBytes.Load(), Unpacking: c.isUnpacking.Load()}
 		if r == last {
 			continue
 		}
@@ -64,9 +65,10 @@ func (c *transferCounter) writeReports(ctx context.Context, out io.Writer, updat
 	}
 }
 
-// updateCounter counts what git has received, the size of the repository's pack files, or hg, the size of its
-// store. Both print their own progress in a form for people only. For other sources updateCounter does nothing.
-func (d *downloader) updateCounter() {
+// countRepositoryBytes sets the received bytes to the size of the repository's pack files for git, or of
+// the store for hg, because both programs print their progress only in a form for people. For other
+// sources countRepositoryBytes does nothing.
+func (d *downloader) countRepositoryBytes() {
 	received := map[string]string{"git": ".git/objects/pack", "hg": ".hg/store"}[d.sourceType]
 	if received == "" {
 		return
@@ -81,29 +83,30 @@ func (d *downloader) updateCounter() {
 		}
 		return nil
 	})
-	d.counter.received.Store(size)
+	d.counter.receivedBytes.Store(size)
 }
 
-// progressTracker emits task events with the progress of one download, and one with its result. Each event replaces the
-// one before. A download that ends within eventInterval has no such event.
+// progressTracker emits task events with the progress of one download, and one with its result.
+// Each event replaces the previous one. A download that takes less than eventInterval emits none of
+// them.
 type progressTracker struct {
-	name string // of the file or repository, for users
-	emit func(context.Context, hook.Event)
+	sourceName string // name of the file or repository, for messages
+	emitEvent  func(context.Context, hook.Event)
 
-	started time.Time
+	startTime time.Time
 
-	mu      sync.Mutex
-	partial []byte // start of a line of the download process
-	report  progressReport
+	mu          sync.Mutex
+	partialLine []byte // start of a line that the download process has not yet completed
+	lastReport  progressReport
 }
 
 // newProgressTracker returns the tracker of the artifact's download.
 func (h *Hook) newProgressTracker(req *hook.TaskPrestartRequest, a artifact) *progressTracker {
-	key := a.key()
+	key := a.hash()
 	return &progressTracker{
-		name:    displayName(a.Source),
-		started: time.Now(),
-		emit: func(ctx context.Context, e hook.Event) {
+		sourceName: displayName(a.Source),
+		startTime:  time.Now(),
+		emitEvent: func(ctx context.Context, e hook.Event) {
 			e.OperationID = key
 			h.emitEvent(ctx, req, e)
 		},
@@ -125,61 +128,61 @@ func (t *progressTracker) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for line := range bytes.Lines(p) {
-		t.partial = append(t.partial, line[:min(len(line), maxReportLen)]...)
-		if len(t.partial) > maxReportLen {
-			t.partial = t.partial[:maxReportLen]
+		t.partialLine = append(t.partialLine, line[:min(len(line), maxReportLen)]...)
+		if len(t.partialLine) > maxReportLen {
+			t.partialLine = t.partialLine[:maxReportLen]
 		}
 		if !bytes.HasSuffix(line, []byte("\n")) {
 			continue
 		}
 		var r progressReport
-		if json.Unmarshal(t.partial, &r) == nil && r.Received >= 0 && r.Total >= 0 {
-			if r.Received == 0 { // the process only unpacks what another process has received
-				r.Received, r.Total = t.report.Received, t.report.Total
+		if json.Unmarshal(t.partialLine, &r) == nil && r.ReceivedBytes >= 0 && r.TotalBytes >= 0 {
+			if r.ReceivedBytes == 0 { // this process only unpacks the file that another process has received
+				r.ReceivedBytes, r.TotalBytes = t.lastReport.ReceivedBytes, t.lastReport.TotalBytes
 			}
-			t.report = r
+			t.lastReport = r
 		}
-		t.partial = t.partial[:0]
+		t.partialLine = t.partialLine[:0]
 	}
 	return len(p), nil
 }
 
-func (t *progressTracker) latest() progressReport {
+func (t *progressTracker) latestReport() progressReport {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.report
+	return t.lastReport
 }
 
-// start emits events in the background. The caller must call the returned function with the result of the
-// download, which blocks until the last event is emitted.
-func (t *progressTracker) start(ctx context.Context) (finish func(error)) {
+// startEvents emits progress events in the background. The caller must call finish with the error of the
+// download; finish blocks until the last event is emitted.
+func (t *progressTracker) startEvents(ctx context.Context) (finish func(error)) {
 	runCtx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { t.run(runCtx) })
+	wg.Go(func() { t.emitProgressEvents(runCtx) })
 	return func(err error) {
 		cancel()
 		wg.Wait()
-		if elapsed := time.Since(t.started); elapsed >= eventInterval {
+		if elapsed := time.Since(t.startTime); elapsed >= eventInterval {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), eventInterval)
 			defer cancel()
-			t.emit(ctx, hook.Event{Message: t.formatResult(err, elapsed)})
+			t.emitEvent(ctx, hook.Event{Message: t.formatResult(err, elapsed)})
 		}
 	}
 }
 
-func (t *progressTracker) run(ctx context.Context) {
+func (t *progressTracker) emitProgressEvents(ctx context.Context) {
 	ticker := time.NewTicker(eventInterval)
 	defer ticker.Stop()
-	received, at := int64(0), t.started
+	received, at := int64(0), t.startTime
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
-			r := t.latest()
-			bytesPerSecond := float64(r.Received-received) / now.Sub(at).Seconds()
-			received, at = r.Received, now
-			t.emit(ctx, hook.Event{Message: t.formatProgress(r, bytesPerSecond), Ongoing: true})
+			r := t.latestReport()
+			bytesPerSecond := float64(r.ReceivedBytes-received) / now.Sub(at).Seconds()
+			received, at = r.ReceivedBytes, now
+			t.emitEvent(ctx, hook.Event{Message: t.formatProgress(r, bytesPerSecond), Ongoing: true})
 		}
 	}
 }
@@ -187,19 +190,19 @@ func (t *progressTracker) run(ctx context.Context) {
 // formatProgress returns, for example, "app.tar.gz: 12 MB of 40 MB, 3100 kB/s".
 func (t *progressTracker) formatProgress(r progressReport, bytesPerSecond float64) string {
 	if r.Unpacking {
-		return fmt.Sprintf("%s: unpacking %s", t.name, formatSize(r.Received))
+		return fmt.Sprintf("%s: unpacking %s", t.sourceName, formatSize(r.ReceivedBytes))
 	}
-	text := fmt.Sprintf("%s: %s", t.name, formatSize(r.Received))
-	if r.Total > 0 {
-		text += " of " + formatSize(r.Total)
+	text := fmt.Sprintf("%s: %s", t.sourceName, formatSize(r.ReceivedBytes))
+	if r.TotalBytes > 0 {
+		text += " of " + formatSize(r.TotalBytes)
 	}
 	return fmt.Sprintf("%s, %s/s", text, formatSize(int64(max(0, bytesPerSecond))))
 }
 
 func (t *progressTracker) formatResult(err error, elapsed time.Duration) string {
-	r := t.latest()
+	r := t.latestReport()
 	if err != nil {
-		return fmt.Sprintf("%s: failed after %s, %s", t.name, elapsed.Round(time.Second), formatSize(r.Received))
+		return fmt.Sprintf("%s: failed after %s, %s", t.sourceName, elapsed.Round(time.Second), formatSize(r.ReceivedBytes))
 	}
-	return fmt.Sprintf("%s: %s downloaded in %s", t.name, formatSize(max(r.Received, r.Total)), elapsed.Round(time.Second))
+	return fmt.Sprintf("%s: %s downloaded in %s", t.sourceName, formatSize(max(r.ReceivedBytes, r.TotalBytes)), elapsed.Round(time.Second))
 }

@@ -98,11 +98,11 @@ func TestProgressIgnoresInvalidReports(t *testing.T) {
 		if n, err := io.WriteString(tracker, text); n != len(text) || err != nil {
 			t.Fatalf("wrote %d bytes of %d: %v", n, len(text), err)
 		}
-		if len(tracker.partial) > maxReportLen {
-			t.Fatalf("%d bytes of a line are stored", len(tracker.partial))
+		if len(tracker.partialLine) > maxReportLen {
+			t.Fatalf("%d bytes of a line are stored", len(tracker.partialLine))
 		}
 	}
-	if got, want := tracker.latest(), (progressReport{Received: 7, Total: 9}); got != want {
+	if got, want := tracker.latestReport(), (progressReport{ReceivedBytes: 7, TotalBytes: 9}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
@@ -126,8 +126,8 @@ func TestCounterOfRepository(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := &downloader{parsedSource: &parsedSource{sourceType: "git"}, stagingRoot: root, counter: new(transferCounter)}
-	d.updateCounter()
-	if n := d.counter.received.Load(); n < 100 {
+	d.countRepositoryBytes()
+	if n := d.counter.receivedBytes.Load(); n < 100 {
 		t.Errorf("counted %d bytes", n)
 	}
 }
@@ -136,7 +136,7 @@ func TestCounterOfRepository(t *testing.T) {
 // another process has received.
 func TestProgressMessages(t *testing.T) {
 	t.Parallel()
-	tracker := &progressTracker{name: displayName("https://user:secret@host/dir/a.tgz?token=secret")}
+	tracker := &progressTracker{sourceName: displayName("https://user:secret@host/dir/a.tgz?token=secret")}
 	for _, c := range []struct{ report, want string }{
 		{`{"received":3000}`, "a.tgz: 3000 B, 1500 B/s"},
 		{`{"received":3000,"total":9000}`, "a.tgz: 3000 B of 9000 B, 1500 B/s"},
@@ -145,7 +145,7 @@ func TestProgressMessages(t *testing.T) {
 		if _, err := io.WriteString(tracker, c.report+"\n"); err != nil {
 			t.Fatal(err)
 		}
-		if got := tracker.formatProgress(tracker.latest(), 1500); got != c.want {
+		if got := tracker.formatProgress(tracker.latestReport(), 1500); got != c.want {
 			t.Errorf("got %q, want %q", got, c.want)
 		}
 	}

@@ -20,8 +20,8 @@ import (
 
 // repositoryProgram is a program that clones repositories.
 type repositoryProgram struct {
-	name string
-	pkg  string // package of Debian with the program
+	name          string
+	debianPackage string // name of the Debian package that contains the program
 }
 
 const (
@@ -35,7 +35,7 @@ const (
 
 func (d *downloader) newRepositoryQuota() unpackQuota {
 	limits := d.Limits
-	limits.Files *= repositoryFileLimitFactor
+	limits.MaxFiles *= repositoryFileLimitFactor
 	return unpackQuota{limits: limits}
 }
 
@@ -43,24 +43,25 @@ func (d *downloader) newRepositoryQuota() unpackQuota {
 // written to it.
 type fileCounter struct {
 	unpackQuota
-	err error
+	limitErr error
 }
 
 func (c *fileCounter) Write(p []byte) (int, error) {
 	for range bytes.Count(p, []byte{0}) {
-		if c.err = c.addFile(); c.err != nil {
-			return 0, c.err
+		if c.limitErr = c.addFile(); c.limitErr != nil {
+			return 0, c.limitErr
 		}
 	}
 	return len(p), nil
 }
 
-// revisionPattern matches a valid ref, which cannot be taken for a flag.
+// revisionPattern matches a valid revision. Such a revision is never a flag for git or hg, because
+// no flag starts with these characters.
 var revisionPattern = lazyRegexp(`^[A-Za-z0-9_][A-Za-z0-9_./+@{}^~-]*$`)
 
-// checkLogin rejects a user or a password that would be more than one line in a
-// configuration.
-func (d *downloader) checkLogin() error {
+// rejectMultilineLogin rejects a user name or a password with a line break or a zero byte, because it would
+// add lines to a configuration file.
+func (d *downloader) rejectMultilineLogin() error {
 	if login := d.url.User; login != nil {
 		password, _ := login.Password()
 		if strings.ContainsAny(login.Username()+password, "\r\n\x00") {
@@ -110,7 +111,7 @@ func (d *downloader) prepareSSH() (command, home string, err error) {
 // is part of the error. The error contains no password of the URL.
 func (d *downloader) runRepositoryProgram(ctx context.Context, p repositoryProgram, env, args []string, out io.Writer) error {
 	if _, err := exec.LookPath(p.name); err != nil {
-		return fmt.Errorf("there is no %s on this machine: install %s", p.name, p.pkg)
+		return fmt.Errorf("there is no %s on this machine: install %s", p.name, p.debianPackage)
 	}
 	var output bytes.Buffer
 	cmd := exec.CommandContext(ctx, "sh", slices.Concat([]string{"-c", memoryLimitedScript, p.name}, args)...)
@@ -118,7 +119,7 @@ func (d *downloader) runRepositoryProgram(ctx context.Context, p repositoryProgr
 	if out != nil {
 		cmd.Stdout = out
 	}
-	err := d.startWithoutProc(cmd)
+	err := d.startWithoutProcFS(cmd)
 	if err == nil {
 		err = cmd.Wait()
 	}
@@ -130,7 +131,7 @@ func (d *downloader) runRepositoryProgram(ctx context.Context, p repositoryProgr
 		status := exit.Sys().(syscall.WaitStatus)
 		// Python ignores SIGXFSZ, and hg prints the error of the write.
 		if status.Signaled() && status.Signal() == syscall.SIGXFSZ || p.name == "hg" && strings.Contains(text, "File too large") {
-			return (&unpackQuota{limits: d.Limits}).errContentTooLarge()
+			return (&unpackQuota{limits: d.Limits}).newContentTooLargeError()
 		}
 	}
 	if user := d.url.User; user != nil && d.url.Scheme != "ssh" {
@@ -142,13 +143,13 @@ func (d *downloader) runRepositoryProgram(ctx context.Context, p repositoryProgr
 	if len(text) > 1000 {
 		text = "… " + text[len(text)-1000:]
 	}
-	return fmt.Errorf("%s: %w: %s", p.name, contextCause(ctx, err), text)
+	return fmt.Errorf("%s: %w: %s", p.name, preferContextCause(ctx, err), text)
 }
 
-// startWithoutProc starts a program without access to /proc. This process itself has
-// access, because it needs it to make a user namespace.
-func (d *downloader) startWithoutProc(cmd *exec.Cmd) error {
-	if d.Limits.NoLandlock {
+// startWithoutProcFS starts a program without access to /proc. This process itself has access to
+// /proc, because it needs /proc to make a user namespace.
+func (d *downloader) startWithoutProcFS(cmd *exec.Cmd) error {
+	if d.Limits.DisableLandlock {
 		return cmd.Start()
 	}
 	stage, err := d.stagingRoot.Open(".")

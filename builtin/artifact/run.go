@@ -24,9 +24,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/idrange"
 )
 
-// inheritedEnvNames are the environment variables for network access that a
-// download inherits. They may have a password, so they are passed in the
-// request, which other processes cannot read.
+// inheritedEnvNames are the environment variables for network access that a download inherits.
+// Their values may contain a password, so they are passed in the request, which other processes
+// cannot read.
 var inheritedEnvNames = []string{
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
 }
@@ -43,40 +43,40 @@ var warnNoLandlockOnce sync.Once
 // downloadUserIDs allocates the user ids of the downloads of this process.
 var downloadUserIDs = &userIDAllocator{accountDir: "/etc"}
 
-// runDownloadProcess runs the process of one download in the directory stage, and blocks
-// until it has exited. When ctx ends, it kills the process and all processes that the
-// process has started. When it returns, none of them is running, and the stage belongs to
-// the caller again; the files in it still have another owner. The process writes its reports to progress.
-func runDownloadProcess(ctx context.Context, args []string, o downloadRequest, stage *os.File, progress io.Writer) error {
-	o.Env = map[string]string{}
-	for _, name := range slices.Concat(inheritedEnvNames, o.Limits.Env) {
+// runDownloadProcess runs the process of one download in the staging directory, and blocks until it
+// has exited. When ctx ends, it kills the process and all processes that the process has started.
+// When it returns, none of them is running, and the staging directory belongs to the caller again;
+// the files in it still have another owner. The process writes its reports to progress.
+func runDownloadProcess(ctx context.Context, args []string, request downloadRequest, stagingDir *os.File, progress io.Writer) error {
+	request.Env = map[string]string{}
+	for _, name := range slices.Concat(inheritedEnvNames, request.Limits.EnvNames) {
 		if value, ok := os.LookupEnv(name); ok {
-			o.Env[name] = value
+			request.Env[name] = value
 		}
 	}
-	encoded, err := json.Marshal(o)
+	encoded, err := json.Marshal(request)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, o.Limits.maxDownloadDuration(), errDownloadTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, request.Limits.maxDownloadDuration(), errDownloadTimeout)
 	defer cancel()
 
 	stderr := &tailBuffer{limit: 4096}
-	p := &downloadProcess{args: args, stagingDir: stage, request: o, progress: progress, stderr: stderr}
+	p := &downloadProcess{args: args, stagingDir: stagingDir, request: request, progress: progress, stderr: stderr}
 	if err := p.start(ctx); err != nil {
 		return fmt.Errorf("start the download: %w", err)
 	}
 	_, err = p.stdin.Write(encoded)
-	waited, left := p.waitAndCleanUp()
+	waitErr, cleanupErr := p.waitAndCleanUp()
 	switch {
-	case left != nil:
-		return left
+	case cleanupErr != nil:
+		return cleanupErr
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case waited != nil && stderr.String() == "":
-		return fmt.Errorf("getter subprocess failed: %w", waited)
-	case waited != nil:
-		return fmt.Errorf("getter subprocess failed: %w: %s", waited, strings.TrimSpace(stderr.String()))
+	case waitErr != nil && stderr.String() == "":
+		return fmt.Errorf("getter subprocess failed: %w", waitErr)
+	case waitErr != nil:
+		return fmt.Errorf("getter subprocess failed: %w: %s", waitErr, strings.TrimSpace(stderr.String()))
 	}
 	return err
 }
@@ -96,13 +96,13 @@ type downloadProcess struct {
 	hasPIDNamespace bool // the process is in a PID namespace: when it exits, the kernel kills all its children
 }
 
-// start starts the process and gives it the staging directory. The process
-// waits for its request.
+// start starts the process, and gives the staging directory to its user. The process waits for its
+// request.
 func (p *downloadProcess) start(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return p.spawn(ctx, nil)
 	}
-	set, err := idrange.ParseDownloadUIDs(p.request.Limits.UIDs)
+	set, err := idrange.ParseDownloadUIDs(p.request.Limits.DownloadUIDs)
 	if err != nil {
 		return fmt.Errorf("download_uids in the client's artifact block: %w", err)
 	}
@@ -118,24 +118,24 @@ func (p *downloadProcess) start(ctx context.Context) error {
 		// Two agents can choose the same id. Then at least one of them sees the other's
 		// process here, before its own process gets the request and the staging
 		// directory.
-		alone, err := p.hasUserIDAlone()
+		alone, err := p.isOnlyProcessOfUser()
 		if err == nil && alone {
 			err = p.stagingDir.Chown(int(p.userID), int(p.userID))
 		}
 		if err == nil && alone {
 			return nil
 		}
-		p.kill()
-		if _, left := p.waitAndCleanUp(); err != nil || left != nil {
-			return errors.Join(err, left)
+		p.killProcessGroup()
+		if _, cleanupErr := p.waitAndCleanUp(); err != nil || cleanupErr != nil {
+			return errors.Join(err, cleanupErr)
 		}
 	}
-	return fmt.Errorf("other processes have the user ids of downloads, %s: let download_uids in the client's artifact block name a range that nothing else uses", cmp.Or(p.request.Limits.UIDs, idrange.DefaultDownloadUIDs))
+	return fmt.Errorf("other processes have the user ids of downloads, %s: let download_uids in the client's artifact block name a range that nothing else uses", cmp.Or(p.request.Limits.DownloadUIDs, idrange.DefaultDownloadUIDs))
 }
 
-// hasUserIDAlone reports whether no other process has the user id of the
+// isOnlyProcessOfUser reports whether no other process has the user id of the
 // download.
-func (p *downloadProcess) hasUserIDAlone() (bool, error) {
+func (p *downloadProcess) isOnlyProcessOfUser() (bool, error) {
 	pids, err := findProcessesOfUser(p.userID)
 	pids = slices.DeleteFunc(pids, func(pid int) bool { return pid == p.cmd.Process.Pid })
 	return len(pids) == 0, err
@@ -144,12 +144,12 @@ func (p *downloadProcess) hasUserIDAlone() (bool, error) {
 func (p *downloadProcess) spawn(ctx context.Context, cred *syscall.Credential) error {
 	env := []string{"PATH=/usr/local/bin:/usr/bin:/bin", "TMPDIR=" + scratchDirName, "HOME=/nonexistent"}
 	for _, name := range goRuntimeEnvNames {
-		if value, ok := os.LookupEnv(name); ok && slices.Contains(p.request.Limits.Env, name) {
+		if value, ok := os.LookupEnv(name); ok && slices.Contains(p.request.Limits.EnvNames, name) {
 			env = append(env, name+"="+value)
 		}
 	}
-	// The namespaces are tried in this order, because some containers do not allow
-	// them.
+	// These combinations of namespaces are tried in order, because some containers do not allow all
+	// of them.
 	kinds := []uintptr{unix.CLONE_NEWUSER | unix.CLONE_NEWPID, unix.CLONE_NEWPID, 0}
 	switch {
 	case cred == nil:
@@ -171,7 +171,7 @@ func (p *downloadProcess) spawn(ctx context.Context, cred *syscall.Credential) e
 		p.cmd.Args[0] = os.Args[0]
 		p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles, p.cmd.SysProcAttr = env, p.progress, p.stderr, []*os.File{p.stagingDir}, attr
 		p.cmd.WaitDelay = 5 * time.Second // a child of git or hg that keeps stderr open would otherwise delay Wait
-		p.cmd.Cancel = p.kill
+		p.cmd.Cancel = p.killProcessGroup
 		if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 			return err
 		}
@@ -191,32 +191,34 @@ const nobodyID = 65534
 // made.
 var namespaceUnavailableErrors = []error{unix.EPERM, unix.EACCES, unix.ENOSPC, unix.EUSERS, unix.EINVAL, unix.ENOSYS}
 
-func (p *downloadProcess) kill() error { return syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) }
+func (p *downloadProcess) killProcessGroup() error {
+	return syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+}
 
-// waitAndCleanUp waits for the process, kills everything that it has started, and takes
-// back the staging directory. left is an error of the kill or of taking back: the content
-// of the directory must not be used then.
-func (p *downloadProcess) waitAndCleanUp() (waited, left error) {
-	waited = p.cmd.Wait()
+// waitAndCleanUp waits for the exit of the process, kills the processes that the process has
+// started, and gives the staging directory back to root. waitErr is the error of the exit. If
+// cleanupErr is not nil, the content of the directory must not be used.
+func (p *downloadProcess) waitAndCleanUp() (waitErr, cleanupErr error) {
+	waitErr = p.cmd.Wait()
 	if os.Geteuid() != 0 {
-		return waited, nil
+		return waitErr, nil
 	}
 	if !p.hasPIDNamespace {
-		left = killProcessesOfUser(p.userID)
+		cleanupErr = killProcessesOfUser(p.userID)
 	}
 	// Both calls use the open handle and not the path. With mode 0700 other users
 	// cannot reach the content.
-	left = errors.Join(left, p.stagingDir.Chown(0, 0), p.stagingDir.Chmod(0o700))
-	if left == nil {
-		downloadUserIDs.releaseID(p.userID) // otherwise the id is not released, and never used again
+	cleanupErr = errors.Join(cleanupErr, p.stagingDir.Chown(0, 0), p.stagingDir.Chmod(0o700))
+	if cleanupErr == nil {
+		downloadUserIDs.releaseID(p.userID) // after an error the id stays reserved, because a process may still have it
 	}
-	return waited, left
+	return waitErr, cleanupErr
 }
 
 // startConfined starts a command with all restrictions that this machine
 // supports.
-func startConfined(cmd *exec.Cmd, stage *os.File, o downloadRequest) error {
-	return runOnNewThread(func() error { return startOnConfinedThread(cmd, stage, o) })
+func startConfined(cmd *exec.Cmd, stage *os.File, request downloadRequest) error {
+	return runOnNewThread(func() error { return confineThreadAndStart(cmd, stage, request) })
 }
 
 // runOnNewThread calls f, which restricts its thread, on a new thread. The
@@ -230,10 +232,10 @@ func runOnNewThread(f func() error) error {
 	return <-result
 }
 
-// startOnConfinedThread restricts the calling thread permanently, and starts a command,
+// confineThreadAndStart restricts the calling thread permanently, and starts a command,
 // which inherits the restrictions.
-func startOnConfinedThread(cmd *exec.Cmd, stage *os.File, o downloadRequest) error {
-	if o.isRepository() && os.Geteuid() == 0 {
+func confineThreadAndStart(cmd *exec.Cmd, stage *os.File, request downloadRequest) error {
+	if request.isRepository() && os.Geteuid() == 0 {
 		shown, err := ensureStagingDirReachable(stage)
 		if err != nil {
 			hclog.Default().Debug("git and hg may not find their directory", "error", err)
@@ -243,8 +245,8 @@ func startOnConfinedThread(cmd *exec.Cmd, stage *os.File, o downloadRequest) err
 			stage, cmd.ExtraFiles = shown, []*os.File{shown}
 		}
 	}
-	if !o.Limits.NoLandlock {
-		err := restrictThreadWithLandlock(stage, o.Limits, cmd.SysProcAttr.UidMappings != nil)
+	if !request.Limits.DisableLandlock {
+		err := restrictThreadWithLandlock(stage, request.Limits, cmd.SysProcAttr.UidMappings != nil)
 		switch {
 		case errors.Is(err, errNoLandlock):
 			warnNoLandlockOnce.Do(func() {

@@ -23,15 +23,15 @@ import (
 // s3Source is the address of an object, or of all objects below a prefix, and
 // the options for access to it.
 type s3Source struct {
-	endpoint    string // host and port of the server, without the bucket
-	isAmazon    bool   // the endpoint belongs to Amazon, so that its name follows from the region
-	virtualHost bool   // the bucket is part of the host name instead of the path
-	bucket, key string
-	region      string // "" means by the environment, else us-east-1
-	versionID   string // "" means the latest version
+	endpoint        string // host and port of the server, without the bucket
+	isAmazon        bool   // true if the endpoint belongs to Amazon, so that the region determines the host name
+	isVirtualHosted bool   // true if the bucket is part of the host name instead of the path
+	bucket, key     string
+	region          string // "" means the region of the environment, else us-east-1
+	versionID       string // "" means the latest version
 
-	credentials aws.Credentials
-	unsigned    bool // the query has a signature already
+	credentials    aws.Credentials
+	hasSignedQuery bool // true if the query of the URL already has a signature
 }
 
 const defaultS3Region = "us-east-1"
@@ -45,9 +45,9 @@ var (
 	s3ErrorCodePattern  = lazyRegexp(`^[A-Z][A-Za-z]{1,63}$`)
 )
 
-// parseAmazonHost returns the bucket and the region in a host name of Amazon's
+// parseAmazonS3Host returns the bucket and the region in a host name of Amazon's
 // S3; both can be "".
-func parseAmazonHost(host string) (bucket, region string, ok bool) {
+func parseAmazonS3Host(host string) (bucket, region string, ok bool) {
 	host = strings.ToLower(host)
 	name, ok := strings.CutSuffix(strings.TrimSuffix(host, ".cn"), ".amazonaws.com")
 	if !ok {
@@ -73,11 +73,11 @@ func parseAmazonHost(host string) (bucket, region string, ok bool) {
 	return strings.Join(labels[:last], "."), region, ok
 }
 
-// isPlainS3URL reports whether a URL without the prefix s3:: is an object of
-// Amazon's S3 that needs a request to its API. A URL that has a signature in its
-// query is complete.
-func isPlainS3URL(u *url.URL) bool {
-	_, _, ok := parseAmazonHost(u.Hostname())
+// isUnsignedAmazonS3URL reports whether a URL without the prefix s3:: names an object of Amazon's S3 that
+// must be requested as an S3 source. A URL with a signature in its query is requested like any
+// other URL.
+func isUnsignedAmazonS3URL(u *url.URL) bool {
+	_, _, ok := parseAmazonS3Host(u.Hostname())
 	return ok && strings.EqualFold(u.Scheme, "https") && u.User == nil && !hasSignedQuery(u.RawQuery)
 }
 
@@ -94,17 +94,17 @@ func hasSignedQuery(rawQuery string) bool {
 // parseS3Source parses the URL of an S3 source whose options are removed.
 // Options are the values of s3OptionNames.
 func parseS3Source(u *url.URL, options map[string]string) (*s3Source, error) {
-	bucket, region, isAmazon := parseAmazonHost(u.Hostname())
+	bucket, region, isAmazon := parseAmazonS3Host(u.Hostname())
 	s := &s3Source{
-		endpoint: u.Host, isAmazon: isAmazon, bucket: bucket, virtualHost: bucket != "",
+		endpoint: u.Host, isAmazon: isAmazon, bucket: bucket, isVirtualHosted: bucket != "",
 		region: cmp.Or(options["region"], region), versionID: cmp.Or(options["versionId"], options["version"]),
-		unsigned: hasSignedQuery(u.RawQuery),
+		hasSignedQuery: hasSignedQuery(u.RawQuery),
 		credentials: aws.Credentials{
 			AccessKeyID: options["aws_access_key_id"], SecretAccessKey: options["aws_access_key_secret"], SessionToken: options["aws_access_token"],
 		},
 	}
 	s.key = strings.TrimPrefix(u.Path, "/")
-	if s.virtualHost {
+	if s.isVirtualHosted {
 		s.endpoint = u.Host[len(bucket)+1:]
 	} else {
 		s.bucket, s.key, _ = strings.Cut(s.key, "/")
@@ -134,9 +134,9 @@ func parseS3Source(u *url.URL, options map[string]string) (*s3Source, error) {
 // they are.
 var s3OptionNames = []string{"region", "version", "versionId", "aws_access_key_id", "aws_access_key_secret", "aws_access_token", "aws_profile"}
 
-// resolveEnv sets the region and the credentials that the source does not have,
-// from environment variables that the operator has listed for downloads.
-func (s *s3Source) resolveEnv(env map[string]string) error {
+// setDefaultsFromEnv sets the region and the credentials if the source has none, from the environment
+// variables that the operator has listed for downloads.
+func (s *s3Source) setDefaultsFromEnv(env map[string]string) error {
 	s.region = cmp.Or(s.region, env["AWS_REGION"], env["AWS_DEFAULT_REGION"], defaultS3Region)
 	if !s3RegionPattern().MatchString(s.region) {
 		return fmt.Errorf("the variable AWS_REGION or AWS_DEFAULT_REGION: %q is no name of a region", s.region)
@@ -152,9 +152,9 @@ func (s *s3Source) resolveEnv(env map[string]string) error {
 	return nil
 }
 
-// useAccessOf sets the region and the credentials to those of another source in
+// copyRegionAndCredentials sets the region and the credentials to those of another source in
 // the same bucket, if s has no credentials.
-func (s *s3Source) useAccessOf(other *s3Source) {
+func (s *s3Source) copyRegionAndCredentials(other *s3Source) {
 	if s.credentials.AccessKeyID == "" && s.endpoint == other.endpoint && s.bucket == other.bucket {
 		s.credentials, s.region = other.credentials, other.region
 	}
@@ -163,14 +163,14 @@ func (s *s3Source) useAccessOf(other *s3Source) {
 // requestURL returns the URL of a key, or of the bucket if key is "".
 func (s *s3Source) requestURL(scheme, key, rawQuery string) *url.URL {
 	host := s.endpoint
-	if _, region, _ := parseAmazonHost(host); s.isAmazon && region != s.region && (region != "" || s.region != defaultS3Region) {
+	if _, region, _ := parseAmazonS3Host(host); s.isAmazon && region != s.region && (region != "" || s.region != defaultS3Region) {
 		host = "s3." + s.region + ".amazonaws.com"
 		if strings.HasPrefix(s.region, "cn-") {
 			host += ".cn"
 		}
 	}
 	p := "/" + s.bucket
-	if s.virtualHost {
+	if s.isVirtualHosted {
 		host, p = s.bucket+"."+host, ""
 	}
 	if key != "" || p == "" {
@@ -205,10 +205,10 @@ func (s *s3Source) objectURL(source *url.URL) *url.URL {
 // emptyPayloadHash is the SHA-256 of the body of a GET request.
 const emptyPayloadHash = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
-// sign signs a request. Without credentials, and if the request has an
-// authorization of its own, it changes nothing.
-func (s *s3Source) sign(r *http.Request, now time.Time) error {
-	if s.credentials.AccessKeyID == "" || s.unsigned || r.Header.Get("Authorization") != "" {
+// signRequest signs a request. If the source has no credentials, or the URL or the headers already
+// authorize the request, signRequest changes nothing.
+func (s *s3Source) signRequest(r *http.Request, now time.Time) error {
+	if s.credentials.AccessKeyID == "" || s.hasSignedQuery || r.Header.Get("Authorization") != "" {
 		return nil
 	}
 	r.Header.Set("X-Amz-Content-Sha256", emptyPayloadHash)
@@ -216,11 +216,11 @@ func (s *s3Source) sign(r *http.Request, now time.Time) error {
 	return signer.SignHTTP(r.Context(), s.credentials, r, emptyPayloadHash, "s3", s.region, now)
 }
 
-// moveToRegion changes the region to the one in a response of Amazon, and reports
-// whether it has changed.
-func (s *s3Source) moveToRegion(r *http.Response) bool {
+// updateRegionFromResponse sets the region to the region that Amazon names in a failed response, and reports
+// whether the region has changed.
+func (s *s3Source) updateRegionFromResponse(r *http.Response) bool {
 	region := r.Header.Get("X-Amz-Bucket-Region")
-	if !s.isAmazon || s.unsigned || r.StatusCode == http.StatusOK || region == s.region || !amazonRegionPattern().MatchString(region) {
+	if !s.isAmazon || s.hasSignedQuery || r.StatusCode == http.StatusOK || region == s.region || !amazonRegionPattern().MatchString(region) {
 		return false
 	}
 	s.region = region
@@ -230,13 +230,13 @@ func (s *s3Source) moveToRegion(r *http.Response) bool {
 // s3Error is the response of a server that rejects a request. It contains no text
 // of the server except a code, because a server can repeat secrets of the request.
 type s3Error struct {
-	status int
-	code   string // such as NoSuchKey; "" if the server has sent none
-	hint   string
+	httpStatus int
+	code       string // such as NoSuchKey; "" if the server has sent none
+	hint       string
 }
 
 func (e *s3Error) Error() string {
-	text := fmt.Sprintf("bad response code: %d", e.status)
+	text := fmt.Sprintf("bad response code: %d", e.httpStatus)
 	if e.code != "" {
 		text += " (" + e.code + ")"
 	}
@@ -250,17 +250,17 @@ func (e *s3Error) Error() string {
 // no object with the key.
 func isMissingObject(err error) bool {
 	e, ok := errors.AsType[*s3Error](err)
-	return ok && e.status == http.StatusNotFound && (e.code == "NoSuchKey" || e.code == "")
+	return ok && e.httpStatus == http.StatusNotFound && (e.code == "NoSuchKey" || e.code == "")
 }
 
 // maxS3ErrorSize limits the size of an error response in bytes.
 const maxS3ErrorSize = 64 << 10
 
-// responseError reads the error in a response.
-func (s *s3Source) responseError(r *http.Response) error {
+// newResponseError reads the error in a response.
+func (s *s3Source) newResponseError(r *http.Response) error {
 	var body struct{ Code string }
-	_ = xml.NewDecoder(io.LimitReader(r.Body, maxS3ErrorSize)).Decode(&body) // without a code the status is the error
-	e := &s3Error{status: r.StatusCode}
+	_ = xml.NewDecoder(io.LimitReader(r.Body, maxS3ErrorSize)).Decode(&body) // ignored: without an error code, the error is the status
+	e := &s3Error{httpStatus: r.StatusCode}
 	if s3ErrorCodePattern().MatchString(body.Code) {
 		e.code = body.Code
 	}
@@ -316,7 +316,7 @@ var errNoObjects = errors.New("the bucket has no objects below this prefix")
 
 // downloadS3Prefix downloads all objects below the prefix into a directory tree.
 func (d *downloader) downloadS3Prefix(ctx context.Context) error {
-	if err := d.s3.resolveEnv(d.Env); err != nil {
+	if err := d.s3.setDefaultsFromEnv(d.Env); err != nil {
 		return err
 	}
 	if err := d.stagingRoot.Mkdir(unpackedDirName, 0o755); err != nil {
@@ -331,7 +331,8 @@ func (d *downloader) downloadS3Prefix(ctx context.Context) error {
 	if prefix != "" && !strings.HasSuffix(prefix, "/") {
 		prefix += "/"
 	}
-	// An object has its own key and version, and its size is not the total.
+	// A separate downloader gets the objects: each object has a key of its own, no version, and a
+	// counter that does not change the total.
 	source, address := *d.parsedSource, *d.s3
 	address.versionID, source.s3 = "", &address
 	object := &downloader{downloadRequest: d.downloadRequest, parsedSource: &source, stagingRoot: d.stagingRoot, counter: new(transferCounter), client: d.newHTTPClient()}
@@ -359,7 +360,7 @@ func (d *downloader) downloadS3Prefix(ctx context.Context) error {
 	return d.moveTreeToResult(unpackedDirName, path.Base(d.s3.key))
 }
 
-// writeObject downloads the object of the source into the tree of u.
+// writeObject downloads the object of the source to the file name below the root of u.
 func (d *downloader) writeObject(ctx context.Context, u *unpacker, name string, counter io.Writer) error {
 	switch info, err := u.root.Lstat(name); {
 	case err == nil && info.IsDir():
@@ -372,17 +373,17 @@ func (d *downloader) writeObject(ctx context.Context, u *unpacker, name string, 
 	if err := u.makeParentDirs(name); err != nil {
 		return err
 	}
-	body, err := d.get(ctx)
+	body, err := d.openHTTPFile(ctx)
 	if err != nil {
 		return fmt.Errorf("object %q: %w", name, err)
 	}
 	defer body.Close()
 	var w = counter
-	if limit := d.Limits.HTTPMaxSize; limit > 0 {
-		w = io.MultiWriter(&limitWriter{remaining: limit, errFull: func() error { return newFileTooLargeError(limit) }}, counter)
+	if limit := d.Limits.HTTPMaxBytes; limit > 0 {
+		w = io.MultiWriter(&limitWriter{remaining: limit, newLimitError: func() error { return newFileTooLargeError(limit) }}, counter)
 	}
 	if err := u.writeFile(name, 0o644, io.TeeReader(body, w)); err != nil {
-		return fmt.Errorf("object %q: %w", name, contextCause(ctx, err))
+		return fmt.Errorf("object %q: %w", name, preferContextCause(ctx, err))
 	}
 	return nil
 }
@@ -393,19 +394,19 @@ func checkObjectName(prefix string, o listedObject) (string, error) {
 	name, ok := strings.CutPrefix(o.Key, prefix)
 	switch {
 	case !ok:
-		return "", fmt.Errorf("the server lists the object %q, which is not below %q", shorten(o.Key), prefix)
+		return "", fmt.Errorf("the server lists the object %q, which is not below %q", shortenForError(o.Key), prefix)
 	case (name == "" || strings.HasSuffix(name, "/")) && o.Size > 0:
-		return "", fmt.Errorf("object %q has the name of a directory, and content", shorten(o.Key))
+		return "", fmt.Errorf("object %q has the name of a directory, and content", shortenForError(o.Key))
 	case name == "":
 		return "", nil
 	}
 	isDir := strings.HasSuffix(name, "/")
 	clean, err := checkEntryName(strings.TrimSuffix(name, "/"))
 	if err != nil {
-		return "", fmt.Errorf("object %q: %w", shorten(o.Key), err)
+		return "", fmt.Errorf("object %q: %w", shortenForError(o.Key), err)
 	}
 	if clean != strings.TrimSuffix(name, "/") || clean == "." {
-		return "", fmt.Errorf("object %q has an empty part, or a dot, in its name", shorten(o.Key))
+		return "", fmt.Errorf("object %q has an empty part, or a dot, in its name", shortenForError(o.Key))
 	}
 	if isDir {
 		return "", nil
@@ -413,8 +414,8 @@ func checkObjectName(prefix string, o listedObject) (string, error) {
 	return clean, nil
 }
 
-// shorten returns a text for an error message.
-func shorten(text string) string {
+// shortenForError returns at most 200 bytes of a text, for an error message.
+func shortenForError(text string) string {
 	const maxLen = 200
 	if len(text) > maxLen {
 		return text[:maxLen] + "…"
@@ -422,7 +423,7 @@ func shorten(text string) string {
 	return text
 }
 
-// listedObject is an object in a list of the server.
+// listedObject is an object in a page of the bucket's list.
 type listedObject struct {
 	Key  string
 	Size int64
@@ -436,12 +437,12 @@ const (
 	maxEmptyPages = 100
 )
 
-// listObjects calls do for each object below the prefix, in the order of the
-// server.
+// listObjects calls do for each object below the prefix, in the order in which the server lists the
+// objects.
 func (d *downloader) listObjects(ctx context.Context, prefix string, do func(listedObject) error) error {
 	emptyPages := 0
 	for token := ""; ; {
-		page, err := d.listPage(ctx, prefix, token)
+		page, err := d.listObjectsPage(ctx, prefix, token)
 		if err != nil {
 			return fmt.Errorf("list the objects below %q: %w", prefix, err)
 		}
@@ -463,38 +464,38 @@ func (d *downloader) listObjects(ctx context.Context, prefix string, do func(lis
 	}
 }
 
-func (d *downloader) listPage(ctx context.Context, prefix, token string) (*s3Listing, error) {
+func (d *downloader) listObjectsPage(ctx context.Context, prefix, token string) (*s3Listing, error) {
 	q := url.Values{"list-type": {"2"}, "encoding-type": {"url"}, "prefix": {prefix}}
 	if token != "" {
 		q.Set("continuation-token", token)
 	}
 	query := strings.ReplaceAll(q.Encode(), "+", "%20")
-	response, err := d.sendToRegion(func() (*http.Response, error) {
+	response, err := d.sendWithRegionRetry(func() (*http.Response, error) {
 		request, err := d.newRequest(ctx, d.s3.requestURL(d.url.Scheme, "", query))
 		if err != nil {
 			return nil, err
 		}
-		if err := d.s3.sign(request, time.Now()); err != nil {
+		if err := d.s3.signRequest(request, time.Now()); err != nil {
 			return nil, err
 		}
 		return d.client.Do(request)
 	})
 	if err != nil {
-		return nil, contextCause(ctx, err)
+		return nil, preferContextCause(ctx, err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%w: %w", errListRejected, d.s3.responseError(response))
+		return nil, fmt.Errorf("%w: %w", errListRejected, d.s3.newResponseError(response))
 	}
 	page, err := parseS3Listing(response.Body)
-	return page, contextCause(ctx, err)
+	return page, preferContextCause(ctx, err)
 }
 
-// sendToRegion sends a request and, if the bucket is in another region, sends it a
+// sendWithRegionRetry sends a request and, if the bucket is in another region, sends it a
 // second time.
-func (d *downloader) sendToRegion(send func() (*http.Response, error)) (*http.Response, error) {
+func (d *downloader) sendWithRegionRetry(send func() (*http.Response, error)) (*http.Response, error) {
 	response, err := send()
-	if err != nil || d.s3 == nil || !d.s3.moveToRegion(response) {
+	if err != nil || d.s3 == nil || !d.s3.updateRegionFromResponse(response) {
 		return response, err
 	}
 	response.Body.Close()
@@ -528,7 +529,7 @@ func parseS3Listing(r io.Reader) (*s3Listing, error) {
 		for i, o := range page.Contents {
 			key, err := url.QueryUnescape(o.Key)
 			if err != nil {
-				return nil, fmt.Errorf("the server lists the object %q, whose name is not escaped correctly", shorten(o.Key))
+				return nil, fmt.Errorf("the server lists the object %q, whose name is not escaped correctly", shortenForError(o.Key))
 			}
 			page.Contents[i].Key = key
 		}

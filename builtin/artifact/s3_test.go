@@ -111,7 +111,7 @@ func TestS3Signatures(t *testing.T) {
 	for _, key := range []string{"a", "a b+c/ü%$&'()*,:;=@~!.txt", "%2e%2E/x", "a?b#c", "dir/"} {
 		for _, source := range []*s3Source{
 			{endpoint: "localhost:9000", bucket: "bucket", key: key},
-			{endpoint: "s3.amazonaws.com", isAmazon: true, virtualHost: true, bucket: "my.bucket", key: key, versionID: "a b/c"},
+			{endpoint: "s3.amazonaws.com", isAmazon: true, isVirtualHosted: true, bucket: "my.bucket", key: key, versionID: "a b/c"},
 		} {
 			source.region = "eu-central-1"
 			source.credentials = aws.Credentials{AccessKeyID: "id", SecretAccessKey: "secret", SessionToken: "token"}
@@ -123,7 +123,7 @@ func TestS3Signatures(t *testing.T) {
 					t.Fatal(err)
 				}
 				r.Header.Set("Range", "bytes=5-")
-				if err := source.sign(r, now); err != nil {
+				if err := source.signRequest(r, now); err != nil {
 					t.Fatal(err)
 				}
 				return r
@@ -613,7 +613,7 @@ func TestParseS3Source(t *testing.T) {
 		if got.bucket != c.bucket || got.key != c.key || got.region != c.region {
 			t.Errorf("%s is %+v", c.text, got)
 		}
-		if err := got.resolveEnv(nil); err != nil {
+		if err := got.setDefaultsFromEnv(nil); err != nil {
 			t.Fatal(err)
 		}
 		if u := got.objectURL(s.url).String(); u != c.url {
@@ -632,7 +632,7 @@ func FuzzS3Source(f *testing.F) {
 		if err != nil || s.s3 == nil {
 			return
 		}
-		if err := s.s3.resolveEnv(nil); err != nil {
+		if err := s.s3.setDefaultsFromEnv(nil); err != nil {
 			t.Fatal(err)
 		}
 		u := s.s3.objectURL(s.url)
@@ -640,10 +640,10 @@ func FuzzS3Source(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%q is requested as %q: %v", text, u, err)
 		}
-		if want := strings.TrimPrefix(s.s3.bucket+"/"+s.s3.key, "/"); !s.s3.virtualHost && strings.TrimSuffix(parsed.Path, "/") != "/"+strings.TrimSuffix(want, "/") {
+		if want := strings.TrimPrefix(s.s3.bucket+"/"+s.s3.key, "/"); !s.s3.isVirtualHosted && strings.TrimSuffix(parsed.Path, "/") != "/"+strings.TrimSuffix(want, "/") {
 			t.Errorf("%q is requested as %q, want the path %q", text, u, want)
 		}
-		if s.s3.virtualHost && parsed.Path != "/"+s.s3.key {
+		if s.s3.isVirtualHosted && parsed.Path != "/"+s.s3.key {
 			t.Errorf("%q is requested as %q, want the key %q", text, u, s.s3.key)
 		}
 		if strings.Contains(u.RawQuery, "aws_access_key") {
@@ -653,7 +653,7 @@ func FuzzS3Source(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if err := s.s3.sign(r, time.Now()); err != nil {
+		if err := s.s3.signRequest(r, time.Now()); err != nil {
 			t.Errorf("%q is not signed: %v", text, err)
 		}
 	})

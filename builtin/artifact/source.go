@@ -17,15 +17,15 @@ import (
 type parsedSource struct {
 	sourceType string   // "http", "s3", "git", "hg" or "file"
 	url        *url.URL // the URL without subpath and options
-	subpath    string   // requested path in the archive or repository; "" means all
+	subpath    string   // requested path in the archive or repository; "" means the whole content
 
-	checksum      string
-	archiveOption string // archive format; "" means by the file name, "false" means no archive
-	filename      string
-	ref           string // revision of a repository; "" means the default
-	cloneDepth    string
-	sshKey        string    // base64
-	s3            *s3Source // nil if the source is not of type s3
+	checksum       string
+	archiveOption  string // archive format; "" means that the file name decides, "false" means no archive
+	fileNameOption string
+	revision       string // revision of a repository; "" means the default
+	cloneDepth     string
+	sshKey         string    // base64
+	s3             *s3Source // nil if the source is not of type s3
 }
 
 // isRepository reports whether a program clones the source.
@@ -40,13 +40,14 @@ var (
 	repositoryHosts = []string{"github.com", "gitlab.com", "bitbucket.org"}
 )
 
-// lazyRegexp compiles a regular expression on first use, so that the other
-// processes of this program do not have it in memory.
+// lazyRegexp compiles a regular expression on first use, so that processes of this program that do
+// not download do not have it in memory.
 func lazyRegexp(text string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
 }
 
-// parseSource parses a source in any of its forms.
+// parseSource parses the source of an artifact: a URL, a URL with a prefix such as git::, an
+// scp-like address, or the path of a repository on a well-known host.
 func parseSource(text string, options map[string]string) (*parsedSource, error) {
 	getter := ""
 	if m := getterPrefixPattern().FindStringSubmatch(text); m != nil {
@@ -62,7 +63,7 @@ func parseSource(text string, options map[string]string) (*parsedSource, error) 
 		text, getter = repository, "git"
 	}
 	if host, _, _ := strings.Cut(text, "/"); getter == "s3" || getter == "" {
-		if _, _, ok := parseAmazonHost(host); ok {
+		if _, _, ok := parseAmazonS3Host(host); ok {
 			text, getter = "https://"+text, "s3"
 		}
 	}
@@ -79,7 +80,7 @@ func parseSource(text string, options map[string]string) (*parsedSource, error) 
 		s.sourceType = "git"
 	case getter == "hg" && slices.Contains(hgProtocols, scheme):
 		s.sourceType = "hg"
-	case getter == "s3" && (scheme == "http" || scheme == "https"), getter == "" && isPlainS3URL(u):
+	case getter == "s3" && (scheme == "http" || scheme == "https"), getter == "" && isUnsignedAmazonS3URL(u):
 		s.sourceType = "s3"
 	case getter == "" && (scheme == "http" || scheme == "https"), getter == "http" || getter == "https":
 		s.sourceType = "http"
@@ -174,8 +175,8 @@ func expandRepositoryPath(text string) (string, bool) {
 	return full, true
 }
 
-// parseOptions merges the options of the artifact block into the query, and
-// removes the options that are not for the server from it.
+// parseOptions merges the options of the artifact block into the query of the URL, stores the
+// options that are for the download in s, and removes them from the query.
 func (s *parsedSource) parseOptions(options map[string]string) error {
 	q, err := url.ParseQuery(s.url.RawQuery)
 	if err != nil {
@@ -185,13 +186,13 @@ func (s *parsedSource) parseOptions(options map[string]string) error {
 	for name, value := range options {
 		q.Set(name, value)
 	}
-	ours := map[string]*string{"checksum": &s.checksum, "archive": &s.archiveOption, "filename": &s.filename}
+	ours := map[string]*string{"checksum": &s.checksum, "archive": &s.archiveOption, "filename": &s.fileNameOption}
 	s3Options := map[string]string{}
 	switch s.sourceType {
 	case "git":
-		ours = map[string]*string{"checksum": &s.checksum, "archive": &s.archiveOption, "ref": &s.ref, "depth": &s.cloneDepth, "sshkey": &s.sshKey}
+		ours = map[string]*string{"checksum": &s.checksum, "archive": &s.archiveOption, "ref": &s.revision, "depth": &s.cloneDepth, "sshkey": &s.sshKey}
 	case "hg":
-		ours = map[string]*string{"checksum": &s.checksum, "archive": &s.archiveOption, "rev": &s.ref, "sshkey": &s.sshKey}
+		ours = map[string]*string{"checksum": &s.checksum, "archive": &s.archiveOption, "rev": &s.revision, "sshkey": &s.sshKey}
 	case "s3":
 		for _, name := range s3OptionNames {
 			s3Options[name] = q.Get(name)
@@ -217,8 +218,8 @@ func (s *parsedSource) parseOptions(options map[string]string) error {
 // filename, else the last part of the path.
 func (s *parsedSource) fileName() (string, error) {
 	name := path.Base(s.url.Path)
-	if s.filename != "" {
-		name = s.filename
+	if s.fileNameOption != "" {
+		name = s.fileNameOption
 	}
 	if !isLocalPath(name) || name == "." || strings.Contains(name, "/") || strings.ContainsRune(name, 0) {
 		return "", fmt.Errorf("the source names no file: end it with one, or set the option filename")

@@ -27,7 +27,7 @@ type archiveFormat struct {
 	unpackEntries func(u *unpacker, f *os.File, stream io.Reader) error
 }
 
-// archiveFormats are compared in this order: tar.gz must come before gz.
+// findFormat compares archiveFormats in this order: tar.gz must come before gz.
 var archiveFormats = []archiveFormat{
 	{[]string{"tar.gz", "tgz"}, openGzip, (*unpacker).unpackTar},
 	{[]string{"tar.bz2", "tbz2"}, openBzip2, (*unpacker).unpackTar},
@@ -82,11 +82,11 @@ func openBzip2(_ context.Context, f *os.File) (io.ReadCloser, error) {
 	return io.NopCloser(bzip2.NewReader(bufio.NewReaderSize(f, 64<<10))), nil
 }
 
-// decompressWithCommand returns a function that decompresses with a program. The program
-// has the same restrictions as this process.
-func decompressWithCommand(name, pkg, memory string) func(context.Context, *os.File) (io.ReadCloser, error) {
+// decompressWithCommand returns a function that starts a decompression program for a file. The
+// program inherits the restrictions of this process.
+func decompressWithCommand(name, pkg, memoryFlag string) func(context.Context, *os.File) (io.ReadCloser, error) {
 	return func(ctx context.Context, f *os.File) (io.ReadCloser, error) {
-		p := &decompressor{cmd: exec.CommandContext(ctx, name, "-d", "-c", "-q", memory)}
+		p := &decompressor{cmd: exec.CommandContext(ctx, name, "-d", "-c", "-q", memoryFlag)}
 		p.cmd.Stdin, p.cmd.Stderr = f, &p.stderr
 		var err error
 		if p.out, err = p.cmd.StdoutPipe(); err != nil {
@@ -104,10 +104,10 @@ func decompressWithCommand(name, pkg, memory string) func(context.Context, *os.F
 // decompressor is the output of a decompression program. At the end of the output,
 // Read returns an error if the program has failed.
 type decompressor struct {
-	cmd    *exec.Cmd
-	out    io.ReadCloser
-	stderr bytes.Buffer
-	err    error // result of Wait
+	cmd     *exec.Cmd
+	out     io.ReadCloser
+	stderr  bytes.Buffer
+	waitErr error // result of cmd.Wait
 }
 
 func (p *decompressor) Read(b []byte) (int, error) {
@@ -122,15 +122,15 @@ func (p *decompressor) Read(b []byte) (int, error) {
 
 func (p *decompressor) wait() error {
 	if p.cmd.ProcessState == nil {
-		p.err = p.cmd.Wait()
+		p.waitErr = p.cmd.Wait()
 	}
-	return p.err
+	return p.waitErr
 }
 
 // Close kills the program if it is still running.
 func (p *decompressor) Close() error {
-	_ = p.cmd.Process.Kill() // fails if the program has exited
-	_ = p.wait()             // Read has returned the error of a program that was not killed
+	_ = p.cmd.Process.Kill() // Kill fails only if the program has exited
+	_ = p.wait()             // ignored: Read has already returned the error of a program that was not killed
 	return nil
 }
 
@@ -163,7 +163,7 @@ func (d *downloader) unpack(ctx context.Context, format *archiveFormat, from, to
 	t := unpackQuota{limits: d.Limits, archiveSize: info.Size()}
 	if format.unpackEntries == nil {
 		u := &unpacker{root: d.stagingRoot, unpackQuota: t}
-		return contextCause(ctx, u.writeFile(to, 0o644, stream))
+		return preferContextCause(ctx, u.writeFile(to, 0o644, stream))
 	}
 	if err := d.stagingRoot.Mkdir(to, 0o755); err != nil {
 		return err
@@ -173,7 +173,7 @@ func (d *downloader) unpack(ctx context.Context, format *archiveFormat, from, to
 		return err
 	}
 	defer root.Close()
-	return contextCause(ctx, format.unpackEntries(&unpacker{root: root, unpackQuota: t}, f, stream))
+	return preferContextCause(ctx, format.unpackEntries(&unpacker{root: root, unpackQuota: t}, f, stream))
 }
 
 func (u *unpacker) unpackTar(_ *os.File, stream io.Reader) error {
@@ -201,7 +201,7 @@ func (u *unpacker) unpackTar(_ *os.File, stream io.Reader) error {
 		mode := h.FileInfo().Mode()
 		switch h.Typeflag {
 		case tar.TypeDir:
-			err = u.dir(name, mode)
+			err = u.makeDir(name, mode)
 		case tar.TypeReg, tar.TypeGNUSparse:
 			err = u.writeRegularFile(name, mode, r)
 		case tar.TypeSymlink:
@@ -240,7 +240,7 @@ func (u *unpacker) unpackZipEntry(e *zip.File) error {
 	}
 	mode := e.Mode()
 	if mode.IsDir() {
-		return u.dir(name, mode)
+		return u.makeDir(name, mode)
 	}
 	content, err := e.Open()
 	if err != nil {
@@ -260,10 +260,9 @@ func (u *unpacker) unpackZipEntry(e *zip.File) error {
 	return fmt.Errorf("entry %q is %s", name, describeFileType(mode))
 }
 
-// dir makes a directory. The owner can write to it, whatever its mode in the
-// archive is. The special mode bits are kept; setOwnersAndModes removes and
-// reports them.
-func (u *unpacker) dir(name string, mode fs.FileMode) error {
+// makeDir makes a directory that the owner can write to, whatever mode the archive has for the
+// directory. It keeps the special mode bits, which the installer removes and reports.
+func (u *unpacker) makeDir(name string, mode fs.FileMode) error {
 	if err := u.makeParentDirs(path.Join(name, "_")); err != nil || name == "." {
 		return err
 	}
@@ -291,7 +290,7 @@ func (u *unpacker) makeParentDirs(name string) error {
 	if err := u.makeParentDirs(dir); err != nil {
 		return err
 	}
-	if err := u.unpackQuota.addDir(); err != nil {
+	if err := u.unpackQuota.addImplicitDir(); err != nil {
 		return err
 	}
 	return u.root.Mkdir(dir, 0o755)
@@ -319,8 +318,8 @@ func (u *unpacker) writeRegularFile(name string, mode fs.FileMode, content io.Re
 	return u.writeFile(name, mode, content)
 }
 
-// writeFile writes a new file. The special mode bits are kept;
-// setOwnersAndModes removes and reports them.
+// writeFile writes a new file. It keeps the special mode bits, which the installer removes and
+// reports.
 func (u *unpacker) writeFile(name string, mode fs.FileMode, content io.Reader) error {
 	f, err := u.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {

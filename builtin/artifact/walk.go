@@ -35,8 +35,8 @@ func ensureStagingDirReachable(stage *os.File) (*os.File, error) {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return nil, fmt.Errorf("make mounts private: %w", err)
 	}
-	// The mount uses the path of the stage, because the open handle refers to the
-	// mount namespace of the other threads.
+	// The mount uses the path of the staging directory, because the open handle refers to the mount
+	// namespace of the other threads.
 	if err := unix.Mount(path, closed, "", unix.MS_BIND, ""); err != nil {
 		return nil, fmt.Errorf("mount on %s: %w", closed, err)
 	}

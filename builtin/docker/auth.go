@@ -18,9 +18,10 @@ import (
 // dockerHubServer is the name of Docker Hub in files with credentials.
 const dockerHubServer = "https://index.docker.io/v1/"
 
-// registryAuth returns the header with the credentials for the registry of an image, or
-// "" if there are none: the credentials of the task, else of the file, else of the helper.
-func registryAuth(ctx context.Context, image reference.Named, task *authConfig, plugin registryConfig) (string, error) {
+// registryAuthHeader returns the header with the credentials for the registry of an image, or "" if
+// there are none. The credentials come from the task, else from the file of the plugin's
+// configuration, else from the plugin's credential helper.
+func registryAuthHeader(ctx context.Context, image reference.Named, taskAuth *authConfig, pluginAuth registryAuthConfig) (string, error) {
 	server := reference.Domain(image)
 	if server == "docker.io" {
 		server = dockerHubServer
@@ -28,15 +29,15 @@ func registryAuth(ctx context.Context, image reference.Named, task *authConfig, 
 	var auth *registry.AuthConfig
 	var err error
 	switch {
-	case task != nil && (task.Username != "" || task.Password != ""):
-		auth = &registry.AuthConfig{Username: task.Username, Password: task.Password, ServerAddress: task.ServerAddr}
-	case plugin.Config != "":
-		if auth, err = authFromFile(ctx, plugin.Config, server); err != nil {
+	case taskAuth != nil && (taskAuth.Username != "" || taskAuth.Password != ""):
+		auth = &registry.AuthConfig{Username: taskAuth.Username, Password: taskAuth.Password, ServerAddress: taskAuth.ServerAddr}
+	case pluginAuth.Config != "":
+		if auth, err = authFromFile(ctx, pluginAuth.Config, server); err != nil {
 			return "", fmt.Errorf("auth.config: %w", err)
 		}
 	}
-	if auth == nil && plugin.Helper != "" {
-		if auth, err = authFromHelper(ctx, plugin.Helper, server); err != nil {
+	if auth == nil && pluginAuth.Helper != "" {
+		if auth, err = runCredentialHelper(ctx, pluginAuth.Helper, server); err != nil {
 			return "", fmt.Errorf("auth.helper: %w", err)
 		}
 	}
@@ -50,7 +51,8 @@ func registryAuth(ctx context.Context, image reference.Named, task *authConfig, 
 	return base64.URLEncoding.EncodeToString(header), err
 }
 
-// authFromFile returns nil if the file has no credentials for the server.
+// authFromFile returns the credentials for a server from a file in the format of
+// ~/.docker/config.json, or nil if the file has none.
 func authFromFile(ctx context.Context, path, server string) (*registry.AuthConfig, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -67,12 +69,12 @@ func authFromFile(ctx context.Context, path, server string) (*registry.AuthConfi
 		CredsStore  string            `json:"credsStore"`
 	}
 	if err := json.Unmarshal(text, &file); err != nil {
-		return nil, fmt.Errorf("%s is not a configuration of Docker's command line", path) // the cause could quote a secret
+		return nil, fmt.Errorf("%s is not a configuration of Docker's command line", path) // without the cause, which could quote a secret
 	}
 	host := serverHost(server)
 	for name, helper := range file.CredHelpers {
 		if serverHost(name) == host {
-			return authFromHelper(ctx, helper, server)
+			return runCredentialHelper(ctx, helper, server)
 		}
 	}
 	for name, entry := range file.Auths {
@@ -93,7 +95,7 @@ func authFromFile(ctx context.Context, path, server string) (*registry.AuthConfi
 		}
 	}
 	if file.CredsStore != "" {
-		return authFromHelper(ctx, file.CredsStore, server)
+		return runCredentialHelper(ctx, file.CredsStore, server)
 	}
 	return nil, nil
 }
@@ -105,16 +107,16 @@ func serverHost(name string) string {
 	return host
 }
 
-// authFromHelper runs docker-credential-NAME, and returns nil if it has no credentials for
-// the server.
-func authFromHelper(ctx context.Context, name, server string) (*registry.AuthConfig, error) {
+// runCredentialHelper runs docker-credential-NAME, and returns the credentials for the server, or nil if
+// the helper has none.
+func runCredentialHelper(ctx context.Context, name, server string) (*registry.AuthConfig, error) {
 	program := "docker-credential-" + name
 	cmd := exec.CommandContext(ctx, program, "get")
 	cmd.Stdin = strings.NewReader(server)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		const notFound = "credentials not found" // the text of all helpers, which write it to either stream
+		const notFound = "credentials not found" // all helpers write this text to stdout or stderr if they have no credentials
 		if strings.Contains(stdout.String()+stderr.String(), notFound) {
 			return nil, nil
 		}

@@ -31,7 +31,7 @@ func BenchmarkStart(b *testing.B) {
 		d := &Driver{config: pluginConfig{Endpoint: e.Host}, images: newImageStore()}
 		d.engine = newEngineRef(e.Client)
 		d.images.configure(e.Client, &d.config)
-		b.Cleanup(d.reaper.stop)
+		b.Cleanup(d.reaper.stopSearch)
 		dir := b.TempDir()
 		for i := 0; b.Loop(); i++ {
 			b.StopTimer()

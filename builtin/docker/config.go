@@ -16,24 +16,24 @@ import (
 
 // pluginConfig is the `plugin "docker" { config { … } }` block.
 type pluginConfig struct {
-	Endpoint             string         `codec:"endpoint"` // address of the engine; empty means DOCKER_HOST, or the default socket
-	TLS                  tlsConfig      `codec:"tls"`
-	Auth                 registryConfig `codec:"auth"`
-	ExtraLabels          []string       `codec:"extra_labels"`
-	Logging              loggingConfig  `codec:"logging"`
-	GC                   gcConfig       `codec:"gc"`
-	DisableLogCollection bool           `codec:"disable_log_collection"`
-	PullActivityTimeout  string         `codec:"pull_activity_timeout"`
-	taskDefaults
-	infraConfig
-	securityConfig
+	Endpoint             string             `codec:"endpoint"` // address of the engine; empty means DOCKER_HOST, or the default socket
+	TLS                  tlsConfig          `codec:"tls"`
+	Auth                 registryAuthConfig `codec:"auth"`
+	ExtraLabels          []string           `codec:"extra_labels"`
+	Logging              loggingConfig      `codec:"logging"`
+	GC                   gcConfig           `codec:"gc"`
+	DisableLogCollection bool               `codec:"disable_log_collection"`
+	PullActivityTimeout  string             `codec:"pull_activity_timeout"`
+	defaultTaskOptions
+	infraImageConfig
+	taskPolicyConfig
 	unsupportedPluginConfig
 
 	pullActivityTimeout time.Duration // parsed PullActivityTimeout
 }
 
-// taskDefaults has the options that apply to tasks without their own.
-type taskDefaults struct {
+// defaultTaskOptions has options for tasks that do not set these options themselves.
+type defaultTaskOptions struct {
 	ContainerExistsAttempts int    `codec:"container_exists_attempts"`
 	ImagePullTimeout        string `codec:"image_pull_timeout"`
 	OOMScoreAdj             int    `codec:"oom_score_adj"`
@@ -41,8 +41,8 @@ type taskDefaults struct {
 	imagePullTimeout time.Duration // parsed ImagePullTimeout
 }
 
-// infraConfig is the image of the containers that hold the networks of groups.
-type infraConfig struct {
+// infraImageConfig is the image of the containers that hold the networks of groups.
+type infraImageConfig struct {
 	InfraImage            string `codec:"infra_image"` // empty means the image that the driver makes
 	InfraImagePullTimeout string `codec:"infra_image_pull_timeout"`
 
@@ -55,8 +55,8 @@ type tlsConfig struct {
 	CA   string `codec:"ca"`
 }
 
-// registryConfig is where the driver finds credentials of registries.
-type registryConfig struct {
+// registryAuthConfig is where the driver finds credentials of registries.
+type registryAuthConfig struct {
 	Config string `codec:"config"` // path of a file in the format of ~/.docker/config.json
 	Helper string `codec:"helper"` // suffix of the program docker-credential-…
 }
@@ -68,15 +68,15 @@ type loggingConfig struct {
 
 // gcConfig is what the driver removes when a task has ended.
 type gcConfig struct {
-	Image              bool           `codec:"image"`
-	ImageDelay         string         `codec:"image_delay"`
-	Container          bool           `codec:"container"`
-	DanglingContainers danglingConfig `codec:"dangling_containers"`
+	Image              bool                    `codec:"image"`
+	ImageDelay         string                  `codec:"image_delay"`
+	Container          bool                    `codec:"container"`
+	DanglingContainers danglingContainerConfig `codec:"dangling_containers"`
 
 	imageDelay time.Duration // parsed ImageDelay
 }
 
-type danglingConfig struct {
+type danglingContainerConfig struct {
 	Enabled       bool   `codec:"enabled"`
 	DryRun        bool   `codec:"dry_run"`
 	Period        string `codec:"period"`
@@ -85,14 +85,14 @@ type danglingConfig struct {
 	period, creationGrace time.Duration
 }
 
-// securityConfig is the policy of the operator for tasks.
-type securityConfig struct {
+// taskPolicyConfig is the operator's policy for what tasks may request.
+type taskPolicyConfig struct {
 	AllowPrivileged bool         `codec:"allow_privileged"`
 	AllowedModes    allowedModes `codec:"allowed_modes"`
 	AllowCaps       []string     `codec:"allow_caps"`
 	AllowRuntimes   []string     `codec:"allow_runtimes"`
 	NvidiaRuntime   string       `codec:"nvidia_runtime"`
-	PidsLimit       int64        `codec:"pids_limit"` // 0 means no limit
+	PidsLimit       int64        `codec:"pids_limit"` // maximum number of processes of a task; 0 means no limit
 	Volumes         volumeConfig `codec:"volumes"`
 }
 
@@ -110,24 +110,24 @@ type volumeConfig struct {
 	SELinuxLabel string `codec:"selinuxlabel"`
 }
 
-// unsupportedPluginConfig has the options of Nomad's driver that this driver refuses.
+// unsupportedPluginConfig has the options of Nomad's driver that this driver rejects.
 type unsupportedPluginConfig struct {
 	WindowsAllowInsecure bool `codec:"windows_allow_insecure_container_admin"`
 }
 
-func defaultString(name, value string) *hclspec.Spec {
+func stringAttrWithDefault(name, value string) *hclspec.Spec {
 	return hclspec.Default(hclspec.Attr(name, "string", false), hclspec.Literal(`"`+value+`"`))
 }
 
-func defaultBool(name string, value bool) *hclspec.Spec {
+func boolAttrWithDefault(name string, value bool) *hclspec.Spec {
 	return hclspec.Default(hclspec.Attr(name, "bool", false), hclspec.Literal(fmt.Sprint(value)))
 }
 
-func defaultNumber(name string, value int) *hclspec.Spec {
+func numberAttrWithDefault(name string, value int) *hclspec.Spec {
 	return hclspec.Default(hclspec.Attr(name, "number", false), hclspec.Literal(strconv.Itoa(value)))
 }
 
-func defaultStrings(name string, values ...string) *hclspec.Spec {
+func stringListAttrWithDefault(name string, values ...string) *hclspec.Spec {
 	quoted := make([]string, 0, len(values))
 	for _, value := range values {
 		quoted = append(quoted, strconv.Quote(value))
@@ -143,10 +143,10 @@ var defaultAllowCaps = []string{
 }
 
 var danglingSpec = hclspec.Object(map[string]*hclspec.Spec{
-	"enabled":        defaultBool("enabled", true),
-	"dry_run":        defaultBool("dry_run", false),
-	"period":         defaultString("period", "5m"),
-	"creation_grace": defaultString("creation_grace", "5m"),
+	"enabled":        boolAttrWithDefault("enabled", true),
+	"dry_run":        boolAttrWithDefault("dry_run", false),
+	"period":         stringAttrWithDefault("period", "5m"),
+	"creation_grace": stringAttrWithDefault("creation_grace", "5m"),
 })
 
 const danglingDefaults = `{ enabled = true, period = "5m", creation_grace = "5m" }`
@@ -168,29 +168,29 @@ var configSchema = hclspec.Object(map[string]*hclspec.Spec{
 		"config": hclspec.BlockAttrs("config", "string", false),
 	}), false), hclspec.Literal(`{ type = "json-file", config = { max-file = "2", max-size = "2m" } }`)),
 	"gc": hclspec.Default(hclspec.Block("gc", hclspec.Object(map[string]*hclspec.Spec{
-		"image":       defaultBool("image", true),
-		"image_delay": defaultString("image_delay", "3m"),
-		"container":   defaultBool("container", true),
+		"image":       boolAttrWithDefault("image", true),
+		"image_delay": stringAttrWithDefault("image_delay", "3m"),
+		"container":   boolAttrWithDefault("container", true),
 		"dangling_containers": hclspec.Default(
 			hclspec.Block("dangling_containers", danglingSpec, false), hclspec.Literal(danglingDefaults)),
 	}), false), hclspec.Literal(`{ image = true, image_delay = "3m", container = true, dangling_containers = `+danglingDefaults+` }`)),
 	"disable_log_collection": hclspec.Attr("disable_log_collection", "bool", false),
-	"pull_activity_timeout":  defaultString("pull_activity_timeout", "2m"),
+	"pull_activity_timeout":  stringAttrWithDefault("pull_activity_timeout", "2m"),
 
-	"container_exists_attempts": defaultNumber("container_exists_attempts", 5),
-	"image_pull_timeout":        defaultString("image_pull_timeout", "5m"),
-	"oom_score_adj":             defaultNumber("oom_score_adj", 0),
+	"container_exists_attempts": numberAttrWithDefault("container_exists_attempts", 5),
+	"image_pull_timeout":        stringAttrWithDefault("image_pull_timeout", "5m"),
+	"oom_score_adj":             numberAttrWithDefault("oom_score_adj", 0),
 
 	"allow_privileged": hclspec.Attr("allow_privileged", "bool", false),
 	"allowed_modes": hclspec.Block("allowed_modes", hclspec.Object(map[string]*hclspec.Spec{
-		"pid":    defaultStrings("pid"),
-		"ipc":    defaultStrings("ipc"),
-		"userns": defaultStrings("userns"),
-		"uts":    defaultStrings("uts"),
+		"pid":    stringListAttrWithDefault("pid"),
+		"ipc":    stringListAttrWithDefault("ipc"),
+		"userns": stringListAttrWithDefault("userns"),
+		"uts":    stringListAttrWithDefault("uts"),
 	}), false),
-	"allow_caps":     defaultStrings("allow_caps", defaultAllowCaps...),
-	"allow_runtimes": defaultStrings("allow_runtimes", "runc", "nvidia"),
-	"nvidia_runtime": defaultString("nvidia_runtime", "nvidia"),
+	"allow_caps":     stringListAttrWithDefault("allow_caps", defaultAllowCaps...),
+	"allow_runtimes": stringListAttrWithDefault("allow_runtimes", "runc", "nvidia"),
+	"nvidia_runtime": stringAttrWithDefault("nvidia_runtime", "nvidia"),
 	"pids_limit":     hclspec.Attr("pids_limit", "number", false),
 	"volumes": hclspec.Default(hclspec.Block("volumes", hclspec.Object(map[string]*hclspec.Spec{
 		"enabled":      hclspec.Attr("enabled", "bool", false),
@@ -198,7 +198,7 @@ var configSchema = hclspec.Object(map[string]*hclspec.Spec{
 	}), false), hclspec.Literal(`{ enabled = false }`)),
 
 	"infra_image":              hclspec.Attr("infra_image", "string", false),
-	"infra_image_pull_timeout": defaultString("infra_image_pull_timeout", "5m"),
+	"infra_image_pull_timeout": stringAttrWithDefault("infra_image_pull_timeout", "5m"),
 
 	"windows_allow_insecure_container_admin": hclspec.Attr("windows_allow_insecure_container_admin", "bool", false),
 })

@@ -20,8 +20,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// Labels of a container. The first is Nomad's. The others let the driver find its
-// own containers beside the containers of another agent.
+// Labels of a container. labelAllocID is Nomad's label. By the labels with the prefix "nomad-lite."
+// the driver distinguishes its containers from the containers of another agent.
 const (
 	labelPrefix   = "com.hashicorp.nomad."
 	labelAllocID  = labelPrefix + "alloc_id"
@@ -38,27 +38,30 @@ type containerBuilder struct {
 	task   *taskConfig
 	start  *sdk.StartRequest
 
-	// noBind is why the driver cannot mount the sources of the container itself; nil if it can.
-	noBind error
+	// cannotBindReason is the reason why the driver cannot mount the sources of the container
+	// itself; nil means that it can.
+	cannotBindReason error
 
-	config container.Config
-	host   container.HostConfig
-	plan   containerPlan
+	containerConfig container.Config
+	hostConfig      container.HostConfig
+	plan            containerPlan
 }
 
-// containerPlan is what a start does for a container.
+// containerPlan has the mounts that a start makes, and the options with which it creates the
+// container.
 type containerPlan struct {
-	options *client.ContainerCreateOptions
-	sources []boundSource // mounted by the driver before it creates the container
-	// hasOwnSources: the engine mounts paths that only the task itself could replace. No other container of the task can run
-	// while it does.
-	hasOwnSources bool
+	createOptions *client.ContainerCreateOptions
+	sources       []boundSource // the driver mounts these before it creates the container
+	// hasTaskReplaceableSources is true if the engine mounts paths that only the task itself could replace. No
+	// other container of the task may run while the engine mounts them.
+	hasTaskReplaceableSources bool
 }
 
-// buildContainer returns the plan for the container of a task, or an error that names the option that the operator's policy or
-// the driver refuses. noBind is why the driver cannot mount sources itself; nil if it can.
-func buildContainer(p *pluginConfig, t *taskConfig, start *sdk.StartRequest, noBind error) (*containerPlan, error) {
-	b := &containerBuilder{plugin: p, task: t, start: start, noBind: noBind}
+// buildContainer returns the plan for the container of a task, or an error that names the option
+// that the operator's policy or the driver rejects. cannotBindReason is the reason why the driver
+// cannot mount sources itself; nil means that it can.
+func buildContainer(p *pluginConfig, t *taskConfig, start *sdk.StartRequest, cannotBindReason error) (*containerPlan, error) {
+	b := &containerBuilder{plugin: p, task: t, start: start, cannotBindReason: cannotBindReason}
 	b.setCommand()
 	for _, set := range []func() error{b.setLogging, b.setLabels, b.setIsolation, b.setLimits, b.setMounts, b.setDevices} {
 		if err := set(); err != nil {
@@ -69,10 +72,10 @@ func buildContainer(p *pluginConfig, t *taskConfig, start *sdk.StartRequest, noB
 	if err != nil {
 		return nil, err
 	}
-	b.plan.options = &client.ContainerCreateOptions{
+	b.plan.createOptions = &client.ContainerCreateOptions{
 		Name:             containerName(start),
-		Config:           &b.config,
-		HostConfig:       &b.host,
+		Config:           &b.containerConfig,
+		HostConfig:       &b.hostConfig,
 		NetworkingConfig: networking,
 	}
 	return &b.plan, nil
@@ -85,38 +88,40 @@ func containerName(start *sdk.StartRequest) string {
 
 func (b *containerBuilder) setCommand() {
 	c := b.task.commandConfig
-	b.config.Image = b.task.Image
-	b.config.Entrypoint = c.Entrypoint
+	b.containerConfig.Image = b.task.Image
+	b.containerConfig.Entrypoint = c.Entrypoint
 	if c.Command != "" {
-		b.config.Cmd = append([]string{c.Command}, c.Args...)
+		b.containerConfig.Cmd = append([]string{c.Command}, c.Args...)
 	} else {
-		b.config.Cmd = c.Args
+		b.containerConfig.Cmd = c.Args
 	}
-	b.config.WorkingDir = c.WorkDir
-	b.config.User = b.start.User
-	b.config.Tty = c.TTY
-	b.config.OpenStdin = c.Interactive
+	b.containerConfig.WorkingDir = c.WorkDir
+	b.containerConfig.User = b.start.User
+	b.containerConfig.Tty = c.TTY
+	b.containerConfig.OpenStdin = c.Interactive
 	for _, name := range slices.Sorted(maps.Keys(b.start.Env)) {
-		b.config.Env = append(b.config.Env, name+"="+b.start.Env[name])
+		b.containerConfig.Env = append(b.containerConfig.Env, name+"="+b.start.Env[name])
 	}
 	if c.Healthchecks.Disable {
-		b.config.Healthcheck = &container.HealthConfig{Test: []string{"NONE"}}
+		b.containerConfig.Healthcheck = &container.HealthConfig{Test: []string{"NONE"}}
 	}
-	b.host.GroupAdd = c.GroupAdd
+	b.hostConfig.GroupAdd = c.GroupAdd
 	if c.Init {
-		b.host.Init = &c.Init
+		b.hostConfig.Init = &c.Init
 	}
 }
 
-// setDirectoryLabel adds the label of the data directory. Under Nomad there is none.
-func setDirectoryLabel(labels map[string]string) {
+// addDirectoryLabel adds the label of the data directory. Under Nomad the data directory has no id,
+// and the label is not set.
+func addDirectoryLabel(labels map[string]string) {
 	if id := sdk.DirectoryID(); id != "" {
 		labels[labelDirectoryID] = id
 	}
 }
 
-// isOfOtherAgent reports whether a container belongs to another data directory whose keeper runs. The directory can be a copy of
-// this one, so that allocations of both have the same ids. A container of a directory without a keeper is a leftover.
+// isOfOtherAgent reports whether a container belongs to another data directory whose keeper runs.
+// That directory can be a copy of this agent's directory, so that allocations of both have the same
+// ids. A container of a directory without a running keeper is an orphan.
 func isOfOtherAgent(labels map[string]string) bool {
 	id := labels[labelDirectoryID]
 	return id != "" && id != sdk.DirectoryID() && sdk.IsDirectoryActive(id)
@@ -134,8 +139,8 @@ func (b *containerBuilder) setLabels() error {
 	}
 	s := b.start
 	labels[labelAllocID], labels[labelTaskName], labels[labelStartID] = s.AllocID, s.Name, s.ID
-	setDirectoryLabel(labels)
-	shortAllocID, _, _ := strings.Cut(s.AllocID, "-") // an id without a hyphen is used whole
+	addDirectoryLabel(labels)
+	shortAllocID, _, _ := strings.Cut(s.AllocID, "-") // an id without a hyphen is not shortened
 	values := map[string]string{
 		"job_name": s.JobName, "job_id": s.JobID, "task_group_name": s.TaskGroupName, "task_name": s.Name,
 		"namespace": s.Namespace, "node_name": s.NodeName, "node_id": s.NodeID, "short_alloc_id": shortAllocID,
@@ -147,7 +152,7 @@ func (b *containerBuilder) setLabels() error {
 			}
 		}
 	}
-	b.config.Labels = labels
+	b.containerConfig.Labels = labels
 	return nil
 }
 
@@ -160,18 +165,18 @@ func (b *containerBuilder) setLogging() error {
 			return fmt.Errorf("logging: path is refused, because an engine writes the output to this file of the host: %s", volumesDisabledText)
 		}
 	}
-	b.host.LogConfig = container.LogConfig{Type: cmp.Or(l.Type, "json-file"), Config: l.Config}
+	b.hostConfig.LogConfig = container.LogConfig{Type: cmp.Or(l.Type, "json-file"), Config: l.Config}
 	return nil
 }
 
 func (b *containerBuilder) setLimits() error {
 	l := b.task.limitConfig
-	b.host.OomScoreAdj = b.plugin.OOMScoreAdj
+	b.hostConfig.OomScoreAdj = b.plugin.OOMScoreAdj
 	if l.OOMScoreAdj != nil {
-		b.host.OomScoreAdj = *l.OOMScoreAdj
+		b.hostConfig.OomScoreAdj = *l.OOMScoreAdj
 	}
-	b.host.CpusetCpus = l.CpusetCpus
-	b.host.ShmSize = l.ShmSize
+	b.hostConfig.CpusetCpus = l.CpusetCpus
+	b.hostConfig.ShmSize = l.ShmSize
 	pids := b.plugin.PidsLimit
 	if l.PidsLimit > 0 {
 		if pids > 0 && l.PidsLimit > pids {
@@ -180,7 +185,7 @@ func (b *containerBuilder) setLimits() error {
 		pids = l.PidsLimit
 	}
 	if pids > 0 {
-		b.host.PidsLimit = &pids
+		b.hostConfig.PidsLimit = &pids
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.Ulimit)) {
 		soft, hard, ok := strings.Cut(l.Ulimit[name], ":")
@@ -192,7 +197,7 @@ func (b *containerBuilder) setLimits() error {
 		if softErr != nil || hardErr != nil {
 			return fmt.Errorf("ulimit: %s is %q; it must be a number, or soft:hard", name, l.Ulimit[name])
 		}
-		b.host.Ulimits = append(b.host.Ulimits, &container.Ulimit{Name: name, Soft: softLimit, Hard: hardLimit})
+		b.hostConfig.Ulimits = append(b.hostConfig.Ulimits, &container.Ulimit{Name: name, Soft: softLimit, Hard: hardLimit})
 	}
 	if b.start.Resources == nil {
 		return nil
@@ -217,21 +222,21 @@ func (b *containerBuilder) setResources(r *driver.Resources) error {
 		}
 		hardMB, softMB = l.MemoryHardLimit, r.MemoryMB
 	}
-	b.host.Memory, b.host.MemoryReservation = hardMB*mebibyte, softMB*mebibyte
-	b.host.MemorySwap = b.host.Memory // the limit of memory and swap together: no swap
+	b.hostConfig.Memory, b.hostConfig.MemoryReservation = hardMB*mebibyte, softMB*mebibyte
+	b.hostConfig.MemorySwap = b.hostConfig.Memory // the limit of memory and swap together, so that the task has no swap
 	if shares := r.Linux.CPUShares; shares > 0 {
-		b.host.CPUShares = max(shares, 2) // the least that the kernel accepts
+		b.hostConfig.CPUShares = max(shares, 2) // the kernel accepts no smaller value
 	}
 	if reserved := r.Linux.CpusetCpus; reserved != "" {
 		if l.CpusetCpus != "" {
 			b.start.Event(fmt.Sprintf("cpuset_cpus = %q has no effect: the task has the cores %s, because its resources have cores", l.CpusetCpus, reserved), nil)
 		}
-		b.host.CpusetCpus = reserved
+		b.hostConfig.CpusetCpus = reserved
 	}
 	if l.CPUHardLimit {
-		const minQuota = 1000 // microseconds; the kernel refuses less
+		const minQuota = 1000 // microseconds; the kernel accepts no smaller quota
 		quota := int64(r.Linux.PercentTicks*float64(l.CPUCFSPeriod)) * int64(runtime.NumCPU())
-		b.host.CPUPeriod, b.host.CPUQuota = l.CPUCFSPeriod, max(quota, minQuota)
+		b.hostConfig.CPUPeriod, b.hostConfig.CPUQuota = l.CPUCFSPeriod, max(quota, minQuota)
 	}
 	return nil
 }
@@ -245,7 +250,7 @@ func (b *containerBuilder) setDevices() error {
 		if strings.Trim(d.CgroupPermissions, "rwm") != "" {
 			return fmt.Errorf("devices: cgroup_permissions of %s is %q; it can have the letters r, w and m", d.HostPath, d.CgroupPermissions)
 		}
-		// A device that does not exist here can be one of another machine, on which the engine is.
+		// A device that does not exist on this machine can exist on the machine of a remote engine.
 		if _, err := safepath.Locate(d.HostPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("devices: %w", err)
 		}
@@ -261,7 +266,7 @@ func (b *containerBuilder) setDevices() error {
 		if d.CgroupPermissions == "" {
 			d.CgroupPermissions = "rwm"
 		}
-		b.host.Devices = append(b.host.Devices, container.DeviceMapping{
+		b.hostConfig.Devices = append(b.hostConfig.Devices, container.DeviceMapping{
 			PathOnHost: d.HostPath, PathInContainer: d.ContainerPath, CgroupPermissions: d.CgroupPermissions,
 		})
 	}

@@ -29,7 +29,7 @@ func build(t *testing.T, plugin, task map[string]any, change func(*sdk.StartRequ
 	if err != nil {
 		return nil, nil, err
 	}
-	return plan.options.Config, plan.options.HostConfig, nil
+	return plan.createOptions.Config, plan.createOptions.HostConfig, nil
 }
 
 func buildPlan(t *testing.T, plugin, task map[string]any, change func(*sdk.StartRequest), noBind error) (*containerPlan, error) {

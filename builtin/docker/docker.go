@@ -22,14 +22,14 @@ const Name = "docker"
 
 // Driver is the driver docker. Its zero value is ready for use.
 type Driver struct {
-	mu           sync.Mutex
-	config       pluginConfig
-	engine       engineRef // unset until Configure
-	images       *imageStore
-	wasReachable bool // wasReachable: a fingerprint has found the engine
+	mu                 sync.Mutex
+	config             pluginConfig
+	engine             engineRef // unset until Configure
+	images             *imageStore
+	wasEngineReachable bool // true after a fingerprint has reached the engine
 
-	attributes attributeCache
-	reaper     reaper
+	attributeCache attributeCache
+	reaper         reaper
 }
 
 var (
@@ -68,7 +68,7 @@ func (d *Driver) Info() sdk.DriverInfo {
 			Exec:                  true,
 			FSIsolation:           driver.FSIsolationImage,
 			NetworkIsolationModes: []driver.NetworkMode{driver.NetworkHost, driver.NetworkGroup, driver.NetworkTask},
-			// The engine starts no container in a network namespace that is given by its path.
+			// The engine cannot start a container in a network namespace that is given by its path.
 			MustCreateNetwork:    true,
 			MountConfigs:         driver.MountConfigsAny,
 			DisableLogCollection: d.config.DisableLogCollection,
@@ -121,8 +121,9 @@ func newEngine(c *pluginConfig) (*client.Client, error) {
 	return engine, nil
 }
 
-// dialSocket returns a function that connects to a socket. The client replaces each error with the text "dial unix" by an error
-// without a cause: a lack of descriptors has another text, so that a start can wait for them.
+// dialSocket returns a function that connects to a socket. The client replaces each error with the
+// text "dial unix" by an error without a cause. The error for a full table of file descriptors gets
+// another text, so that a start can detect the cause and wait.
 func dialSocket(path string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, _, _ string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
@@ -133,9 +134,9 @@ func dialSocket(path string) func(context.Context, string, string) (net.Conn, er
 	}
 }
 
-// current returns the configuration and the client. The error is for a host that has not
+// currentConfigAndClient returns the configuration and the client. It returns an error if the host has not
 // configured the driver.
-func (d *Driver) current() (*pluginConfig, *client.Client, error) {
+func (d *Driver) currentConfigAndClient() (*pluginConfig, *client.Client, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.engine.isSet() {
@@ -147,19 +148,19 @@ func (d *Driver) current() (*pluginConfig, *client.Client, error) {
 
 // Shutdown stops the background work of the driver. Containers continue.
 func (d *Driver) Shutdown(context.Context) error {
-	d.reaper.stop()
+	d.reaper.stopSearch()
 	return nil
 }
 
-// engineError marks an error of the engine as recoverable unless the engine has refused
-// the request, because the same request would be refused again. Podman reports a missing command as
-// a server error.
-func engineError(err error) error {
+// markRecoverable marks an error of the engine as recoverable unless the engine has refused the
+// request, because the engine would refuse the same request again. Podman reports a missing command
+// as a server error.
+func markRecoverable(err error) error {
 	if err == nil || strings.Contains(err.Error(), "a command that was not found") || cerrdefs.IsInvalidArgument(err) || cerrdefs.IsNotFound(err) || cerrdefs.IsPermissionDenied(err) || cerrdefs.IsUnauthorized(err) {
 		return err
 	}
 	return sdk.Recoverable(err)
 }
 
-// isGone reports whether an error means that the container does not exist.
-func isGone(err error) bool { return cerrdefs.IsNotFound(err) }
+// isContainerGone reports whether an error means that the container does not exist.
+func isContainerGone(err error) bool { return cerrdefs.IsNotFound(err) }

@@ -99,7 +99,7 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 			if e.count("DELETE /containers/c1") != 1 {
 				t.Error("the container was not removed")
 			}
-			if len(d.images.containers) > 0 {
+			if len(d.images.startsByImageID) > 0 {
 				t.Error("the image is still in use")
 			}
 		})
@@ -126,7 +126,7 @@ func TestNameOfAnotherOwner(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			options := plan.options
+			options := plan.createOptions
 			e.handle("POST /containers/create", func(w http.ResponseWriter, r *http.Request) {
 				if e.count("DELETE /containers/old") == 0 {
 					reply(http.StatusConflict, map[string]any{"message": "the name is in use"})(w, r)
@@ -208,14 +208,14 @@ func TestDanglingContainers(t *testing.T) {
 	)))
 	e.handle("DELETE /containers/dangling", reply(http.StatusNoContent, nil))
 	d := newTestDriver(t, e.host, nil)
-	d.reaper.add(d, "known")
+	d.reaper.addStart(d, "known")
 	config := d.config.GC.DanglingContainers
 	config.DryRun = true
-	if err := d.reaper.removeDangling(t.Context(), d.engine.client(), "directory", config, hclog.NewNullLogger()); err != nil || e.count("DELETE /containers/dangling") != 0 {
+	if err := d.reaper.removeDanglingContainers(t.Context(), d.engine.client(), "directory", config, hclog.NewNullLogger()); err != nil || e.count("DELETE /containers/dangling") != 0 {
 		t.Errorf("dry_run has removed a container: %v", err)
 	}
 	config.DryRun = false
-	if err := d.reaper.removeDangling(t.Context(), d.engine.client(), "directory", config, hclog.NewNullLogger()); err != nil {
+	if err := d.reaper.removeDanglingContainers(t.Context(), d.engine.client(), "directory", config, hclog.NewNullLogger()); err != nil {
 		t.Error(err)
 	}
 	for id, want := range map[string]int{"dangling": 1, "young": 0, "owned": 0, "foreign": 0} {
@@ -225,13 +225,13 @@ func TestDanglingContainers(t *testing.T) {
 	}
 }
 
-func TestFindEngine(t *testing.T) {
+func TestCheckEngineSocket(t *testing.T) {
 	e := newFakeEngine(t)
 	for host, want := range map[string]bool{
 		e.host: true, "unix:///no/such/socket": false, "tcp://127.0.0.1:2375": true,
 	} {
 		t.Setenv("DOCKER_HOST", host)
-		if got := FindEngine() == nil; got != want {
+		if got := CheckEngineSocket() == nil; got != want {
 			t.Errorf("DOCKER_HOST=%s: %v, want %v", host, got, want)
 		}
 	}

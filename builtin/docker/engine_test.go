@@ -173,7 +173,7 @@ func TestEngine(t *testing.T) {
 			t.Fatal(err)
 		}
 		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-			if _, err := e.ImageInspect(t.Context(), id.ID); isGone(err) {
+			if _, err := e.ImageInspect(t.Context(), id.ID); isContainerGone(err) {
 				break
 			} else if time.Now().After(deadline) {
 				t.Fatalf("the image is still there: %v", err)

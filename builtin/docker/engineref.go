@@ -6,9 +6,9 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// engineRef refers to the client of an engine without its type. The linker keeps all
-// methods of a type that can be reached by reflection from a value in an interface, such as
-// a task: with a typed field, the binary would have every call of the engine's API.
+// engineRef is a pointer to the client of an engine that hides the type of the client. The linker
+// keeps all methods of a type that can be reached by reflection from a value in an interface, such
+// as a task: with a typed field, the binary would have every call of the engine's API.
 type engineRef struct{ pointer unsafe.Pointer }
 
 func newEngineRef(c *client.Client) engineRef { return engineRef{unsafe.Pointer(c)} }

@@ -20,7 +20,7 @@ import (
 // Exec runs a command in the container.
 func (t *task) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, error) {
 	fail := func(err error) (driver.ExitResult, error) {
-		return driver.ExitResult{}, engineError(fmt.Errorf("run a command in the container %s: %w", t.state.ContainerName, err))
+		return driver.ExitResult{}, markRecoverable(fmt.Errorf("run a command in the container %s: %w", t.state.ContainerName, err))
 	}
 	created, err := t.engine.client().ExecCreate(ctx, t.state.ContainerID, client.ExecCreateOptions{
 		Cmd: e.Command, TTY: e.TTY, AttachStdin: e.Stdin != nil, AttachStdout: true, AttachStderr: true,
@@ -72,12 +72,12 @@ func (t *task) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, erro
 	return driver.ExitResult{ExitCode: code}, nil
 }
 
-// sendInput copies the input of a command, and then ends the input.
+// sendInput copies the input to a command, and then closes the command's input.
 func (t *task) sendInput(attached client.HijackedResponse, e driver.Exec) {
-	_, copyErr := io.Copy(attached.Conn, e.Stdin) // fails when the command no longer reads
+	_, copyErr := io.Copy(attached.Conn, e.Stdin) // Copy fails when the command no longer reads
 	var endErr error
 	if e.TTY {
-		_, endErr = attached.Conn.Write([]byte{4}) // EOT; if the connection were closed, the engine would drop output
+		_, endErr = attached.Conn.Write([]byte{4}) // EOT ends the input; if the connection were closed instead, the engine would drop output
 	} else {
 		endErr = attached.CloseWrite()
 	}
@@ -129,13 +129,14 @@ func (t *task) resizeExec(ctx context.Context, id string, sizes <-chan driver.Te
 	}
 }
 
-// killExec kills a command. The engine has no call for that, so the process is killed by
-// its pid, which works for an engine on this machine and a plugin with the right to do it.
+// killExec kills a command. The engine has no call for that, so the process is killed by its pid,
+// which requires an engine on this machine and a plugin process with the privilege to kill the
+// process.
 func (t *task) killExec(id string) {
 	ctx, cancel := context.WithTimeout(context.Background(), engineTimeout)
 	defer cancel()
 	inspected, err := t.engine.client().ExecInspect(ctx, id, client.ExecInspectOptions{})
-	for err == nil && inspected.PID == 0 { // the output can arrive before the engine knows the process
+	for err == nil && inspected.PID == 0 { // the engine can report no pid for some time after the start of the command
 		time.Sleep(20 * time.Millisecond)
 		inspected, err = t.engine.client().ExecInspect(ctx, id, client.ExecInspectOptions{})
 	}
@@ -147,7 +148,8 @@ func (t *task) killExec(id string) {
 		return
 	}
 	defer unix.Close(fd)
-	// The pid must be of a process in the container: it could be a pid of another machine.
+	// The process is killed only if it is in the container: an engine on another machine reports a
+	// pid of that machine.
 	cgroups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", inspected.PID))
 	if err != nil || !strings.Contains(string(cgroups), t.state.ContainerID) {
 		return

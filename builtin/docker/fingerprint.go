@@ -21,20 +21,20 @@ const engineTimeout = 10 * time.Second
 // Fingerprint reports whether the engine answers, and its attributes. The health is undetected until the engine
 // has answered once. Later, the health is unhealthy while the engine does not answer.
 func (d *Driver) Fingerprint(ctx context.Context) driver.Fingerprint {
-	config, engine, err := d.current()
+	config, engine, err := d.currentConfigAndClient()
 	if err != nil {
 		return driver.Fingerprint{Health: driver.HealthUndetected, HealthDescription: err.Error()}
 	}
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
-	attributes, err := d.attributes.get(ctx, config, engine)
+	attributes, err := d.attributeCache.getOrRefresh(ctx, config, engine)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
 	case err == nil:
-		d.wasReachable = true
+		d.wasEngineReachable = true
 		return driver.Fingerprint{Health: driver.HealthHealthy, HealthDescription: "Healthy", Attributes: attributes}
-	case d.wasReachable:
+	case d.wasEngineReachable:
 		return driver.Fingerprint{Health: driver.HealthUnhealthy, HealthDescription: fmt.Sprintf("the Docker engine at %s does not answer: %v", engine.DaemonHost(), err)}
 	}
 	return driver.Fingerprint{Health: driver.HealthUndetected, HealthDescription: fmt.Sprintf("no Docker engine answers at %s: start it, or set endpoint in the configuration of the driver or DOCKER_HOST in the environment of the agent: %v", engine.DaemonHost(), err)}
@@ -43,38 +43,38 @@ func (d *Driver) Fingerprint(ctx context.Context) driver.Fingerprint {
 // fingerprintInterval is the time between two checks whether the engine answers.
 const fingerprintInterval = 5 * time.Second
 
-// attributesAge is the age at which attributes of an engine that answers are read again.
+// attributesAge is the age at which the cached attributes of a reachable engine are read again.
 const attributesAge = time.Minute
 
-// attributeCache has the attributes of the engine while it answers: reading them is
-// expensive for the engine.
+// attributeCache caches the attributes of the engine while the engine answers, because reading them
+// is expensive for the engine.
 type attributeCache struct {
 	mu         sync.Mutex
 	engine     engineRef
 	attributes map[string]driver.Attribute // nil if the last check failed
-	readAt     time.Time
+	readTime   time.Time
 }
 
-func (c *attributeCache) get(ctx context.Context, config *pluginConfig, engine *client.Client) (map[string]driver.Attribute, error) {
+func (c *attributeCache) getOrRefresh(ctx context.Context, config *pluginConfig, engine *client.Client) (map[string]driver.Attribute, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, err := engine.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true})
-	if err == nil && c.attributes != nil && c.engine.client() == engine && time.Since(c.readAt) < attributesAge {
+	if err == nil && c.attributes != nil && c.engine.client() == engine && time.Since(c.readTime) < attributesAge {
 		return maps.Clone(c.attributes), nil
 	}
 	c.attributes = nil
 	if err != nil {
 		return nil, err
 	}
-	attributes, err := engineAttributes(ctx, config, engine)
+	attributes, err := readEngineAttributes(ctx, config, engine)
 	if err != nil {
 		return nil, err
 	}
-	c.engine, c.attributes, c.readAt = newEngineRef(engine), attributes, time.Now()
+	c.engine, c.attributes, c.readTime = newEngineRef(engine), attributes, time.Now()
 	return maps.Clone(attributes), nil
 }
 
-func engineAttributes(ctx context.Context, config *pluginConfig, engine *client.Client) (map[string]driver.Attribute, error) {
+func readEngineAttributes(ctx context.Context, config *pluginConfig, engine *client.Client) (map[string]driver.Attribute, error) {
 	info, err := engine.Info(ctx, client.InfoOptions{})
 	if err != nil {
 		return nil, err

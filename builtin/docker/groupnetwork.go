@@ -12,36 +12,36 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// Labels of a network that CreateNetwork returns, as under Nomad. The host names the
-// allocation by them.
+// Labels of a network that CreateNetwork returns, with Nomad's names. The host writes the hostname
+// of the allocation by them.
 const (
 	sandboxContainerIDLabel = "docker_sandbox_container_id"
 	sandboxHostnameLabel    = "docker_sandbox_hostname"
 )
 
-// networkContainerName is Nomad's name for the container that holds the network of a group.
-func networkContainerName(allocID string) string { return "nomad_init_" + allocID }
+// groupNetworkContainerName is Nomad's name for the container that holds the network of a group.
+func groupNetworkContainerName(allocID string) string { return "nomad_init_" + allocID }
 
 // CreateNetwork starts a container that does nothing, for its network namespace, which has
 // only a loopback interface. If the container of the allocation runs already, CreateNetwork
 // returns its namespace. A container that has exited is replaced.
 func (d *Driver) CreateNetwork(ctx context.Context, allocID, hostname string) (_ *driver.NetworkIsolation, created bool, err error) {
-	config, engine, err := d.current()
+	config, engine, err := d.currentConfigAndClient()
 	if err != nil {
 		return nil, false, err
 	}
-	name := networkContainerName(allocID)
+	name := groupNetworkContainerName(allocID)
 	existing, err := engine.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
 	switch {
 	case err == nil && existing.Container.State.Running && existing.Container.Config.Labels[labelAllocID] == allocID && !isOfOtherAgent(existing.Container.Config.Labels):
-		isolation, err := groupNetwork(existing.Container, hostname)
+		isolation, err := networkIsolationOf(existing.Container, hostname)
 		return isolation, false, err
-	case err != nil && !isGone(err):
-		return nil, false, engineError(fmt.Errorf("inspect the container %s: %w", name, err))
+	case err != nil && !isContainerGone(err):
+		return nil, false, markRecoverable(fmt.Errorf("inspect the container %s: %w", name, err))
 	}
 	labels := map[string]string{labelAllocID: allocID}
-	setDirectoryLabel(labels)
-	imageID, err := d.images.infraImage(ctx, config)
+	addDirectoryLabel(labels)
+	imageID, err := d.images.provideInfraImage(ctx, config)
 	if err != nil {
 		return nil, false, err
 	}
@@ -57,7 +57,7 @@ func (d *Driver) CreateNetwork(ctx context.Context, allocID, hostname string) (_
 		},
 	}, 1)
 	if err != nil {
-		return nil, false, engineError(fmt.Errorf("create the container %s: %w", name, err))
+		return nil, false, markRecoverable(fmt.Errorf("create the container %s: %w", name, err))
 	}
 	defer func() {
 		if err != nil {
@@ -65,19 +65,19 @@ func (d *Driver) CreateNetwork(ctx context.Context, allocID, hostname string) (_
 		}
 	}()
 	if _, err := engine.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
-		return nil, false, engineError(fmt.Errorf("start the container %s: %w", name, err))
+		return nil, false, markRecoverable(fmt.Errorf("start the container %s: %w", name, err))
 	}
 	inspected, err := engine.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
 	if err != nil {
-		return nil, false, engineError(fmt.Errorf("inspect the container %s: %w", name, err))
+		return nil, false, markRecoverable(fmt.Errorf("inspect the container %s: %w", name, err))
 	}
-	isolation, err := groupNetwork(inspected.Container, hostname)
+	isolation, err := networkIsolationOf(inspected.Container, hostname)
 	return isolation, true, err
 }
 
-// groupNetwork returns the network namespace of a running container.
-func groupNetwork(c container.InspectResponse, hostname string) (*driver.NetworkIsolation, error) {
-	if !holdsNetwork(c) {
+// networkIsolationOf returns the network namespace of a running container.
+func networkIsolationOf(c container.InspectResponse, hostname string) (*driver.NetworkIsolation, error) {
+	if !hasNetworkNamespace(c) {
 		return nil, fmt.Errorf("the container %s exited at once: infra_image must have a program that runs until it is stopped", c.Name)
 	}
 	labels := map[string]string{sandboxContainerIDLabel: c.ID}
@@ -87,53 +87,53 @@ func groupNetwork(c container.InspectResponse, hostname string) (*driver.Network
 	return &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: c.NetworkSettings.SandboxKey, Labels: labels}, nil
 }
 
-func holdsNetwork(c container.InspectResponse) bool {
+func hasNetworkNamespace(c container.InspectResponse) bool {
 	return c.State.Running && c.NetworkSettings != nil && c.NetworkSettings.SandboxKey != ""
 }
 
 // DestroyNetwork removes the container of CreateNetwork. A container that is gone is no
 // error.
 func (d *Driver) DestroyNetwork(ctx context.Context, allocID string, _ *driver.NetworkIsolation) error {
-	_, engine, err := d.current()
+	_, engine, err := d.currentConfigAndClient()
 	if err != nil {
 		return err
 	}
-	return removeNetworkContainer(ctx, engine, networkContainerName(allocID), allocID)
+	return removeGroupNetworkContainer(ctx, engine, groupNetworkContainerName(allocID), allocID)
 }
 
-// removeNetworkContainer removes a container if it holds the network of the allocation.
-func removeNetworkContainer(ctx context.Context, engine *client.Client, nameOrID, allocID string) error {
+// removeGroupNetworkContainer removes a container if it holds the network of the allocation.
+func removeGroupNetworkContainer(ctx context.Context, engine *client.Client, nameOrID, allocID string) error {
 	inspected, err := engine.ContainerInspect(ctx, nameOrID, client.ContainerInspectOptions{})
 	switch {
-	case isGone(err):
+	case isContainerGone(err):
 		return nil
 	case err != nil:
-		return engineError(fmt.Errorf("inspect the container %s: %w", nameOrID, err))
-	case inspected.Container.Name != "/"+networkContainerName(allocID) || inspected.Container.Config.Labels[labelAllocID] != allocID:
-		return nil // the container of another owner
+		return markRecoverable(fmt.Errorf("inspect the container %s: %w", nameOrID, err))
+	case inspected.Container.Name != "/"+groupNetworkContainerName(allocID) || inspected.Container.Config.Labels[labelAllocID] != allocID:
+		return nil // the container has another owner
 	}
 	return removeContainer(ctx, engine, inspected.Container.ID)
 }
 
-// inGroupNetwork reports whether a task joins the network of its group. A network_mode of
+// joinsGroupNetwork reports whether a task joins the network of its group. A network_mode of
 // the task takes precedence, as under Nomad.
-func inGroupNetwork(t *taskConfig, isolation *driver.NetworkIsolation) bool {
+func joinsGroupNetwork(t *taskConfig, isolation *driver.NetworkIsolation) bool {
 	return t.NetworkMode == "" && isolation != nil && isolation.Path != ""
 }
 
-// joinGroupNetwork sets the network of a container in the network of a group. The engine
-// gives it the hostname of the container that holds the network, and accepts no options for
-// its names and its resolver.
+// joinGroupNetwork sets the network of a container in the network of a group. The engine gives the
+// container the hostname of the container that holds the network, and accepts no options for the
+// container's host names and resolver.
 func (b *containerBuilder) joinGroupNetwork() error {
 	id := b.start.NetworkIsolation.Labels[sandboxContainerIDLabel]
 	if id == "" {
 		return errors.New("the driver docker cannot join a network namespace by its path: the network of the group must be made by this driver")
 	}
-	b.host.NetworkMode = container.NetworkMode("container:" + id)
+	b.hostConfig.NetworkMode = container.NetworkMode("container:" + id)
 	if n := b.task.networkConfig; n.Hostname != "" {
 		return fmt.Errorf("hostname = %q is refused, because the tasks of the group share a hostname: set hostname in the network block of the group", n.Hostname)
 	}
-	if _, err := b.endpoint(); err != nil {
+	if _, err := b.endpointConfig(); err != nil {
 		return err
 	}
 	if err := b.setPorts(); err != nil {
@@ -142,15 +142,15 @@ func (b *containerBuilder) joinGroupNetwork() error {
 	return b.mountNetworkFiles()
 }
 
-// checkGroupNetwork returns an error if the network namespace of the group is not the one
-// that the host has prepared. It ends with its container, for example when the engine is
-// restarted.
+// checkGroupNetwork returns an error if the network namespace of the group is not the one that the
+// host has prepared. A namespace is gone when its container has exited, for example after a restart
+// of the engine.
 func checkGroupNetwork(ctx context.Context, engine *client.Client, isolation *driver.NetworkIsolation) error {
 	inspected, err := engine.ContainerInspect(ctx, isolation.Labels[sandboxContainerIDLabel], client.ContainerInspectOptions{})
 	switch {
-	case err != nil && !isGone(err):
-		return engineError(fmt.Errorf("inspect the container that holds the network of the group: %w", err))
-	case isGone(err), !holdsNetwork(inspected.Container), inspected.Container.NetworkSettings.SandboxKey != isolation.Path:
+	case err != nil && !isContainerGone(err):
+		return markRecoverable(fmt.Errorf("inspect the container that holds the network of the group: %w", err))
+	case isContainerGone(err), !hasNetworkNamespace(inspected.Container), inspected.Container.NetworkSettings.SandboxKey != isolation.Path:
 		return errors.New("the network of the group no longer exists, because the container that held it was stopped, for example by a restart of the engine: the allocation must be replaced")
 	}
 	return nil

@@ -87,10 +87,10 @@ func TestJoinGroupNetwork(t *testing.T) {
 // Users whom a job admits to the directory of a task can replace files there.
 func TestNetworkFilesAreMountedByTheDriver(t *testing.T) {
 	plan, err := buildPlan(t, nil, map[string]any{"extra_hosts": list("db:10.0.0.7")}, func(s *sdk.StartRequest) { s.NetworkIsolation = testNetwork }, nil)
-	if err != nil || len(plan.sources) != 1 || plan.sources[0].name != "private/docker-hosts" {
+	if err != nil || len(plan.sources) != 1 || plan.sources[0].nameInRoot != "private/docker-hosts" {
 		t.Fatalf("%+v, %v", plan, err)
 	}
-	for _, m := range plan.options.HostConfig.Mounts {
+	for _, m := range plan.createOptions.HostConfig.Mounts {
 		if m.Target == "/etc/hosts" && !strings.HasSuffix(m.Source, "/"+driver.MountsDir+"/0badcafe/0") {
 			t.Errorf("/etc/hosts of the task is %s", m.Source)
 		}
@@ -134,7 +134,7 @@ func TestInfraImage(t *testing.T) {
 	})
 	d := newTestDriver(t, e.host, map[string]any{"infra_image": "registry.example/pause:3"})
 	for range 2 {
-		if id, err := d.images.infraImage(t.Context(), &d.config); id != testImageID || err != nil {
+		if id, err := d.images.provideInfraImage(t.Context(), &d.config); id != testImageID || err != nil {
 			t.Errorf("got %q, %v", id, err)
 		}
 	}
@@ -144,7 +144,7 @@ func TestInfraImage(t *testing.T) {
 
 	d = newTestDriver(t, e.host, map[string]any{"infra_image": "registry.example/slow:3", "infra_image_pull_timeout": "10ms"})
 	e.handle("POST /images/create", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-	if _, err := d.images.infraImage(t.Context(), &d.config); err == nil || !strings.Contains(err.Error(), "infra_image_pull_timeout") || !driver.IsRecoverable(err) {
+	if _, err := d.images.provideInfraImage(t.Context(), &d.config); err == nil || !strings.Contains(err.Error(), "infra_image_pull_timeout") || !driver.IsRecoverable(err) {
 		t.Errorf("a pull that takes too long: %v", err)
 	}
 }
@@ -157,7 +157,7 @@ func TestDanglingNetworks(t *testing.T) {
 	var summaries []any
 	for _, alloc := range []string{"lost", "live", "other"} {
 		e.handle("GET /containers/pause-"+alloc+"/json", reply(http.StatusOK, map[string]any{
-			"Id": "pause-" + alloc, "Name": "/" + networkContainerName(alloc), "Config": map[string]any{"Labels": map[string]any{labelAllocID: alloc}},
+			"Id": "pause-" + alloc, "Name": "/" + groupNetworkContainerName(alloc), "Config": map[string]any{"Labels": map[string]any{labelAllocID: alloc}},
 		}))
 		e.handle("DELETE /containers/pause-"+alloc, reply(http.StatusNoContent, nil))
 	}
@@ -171,8 +171,8 @@ func TestDanglingNetworks(t *testing.T) {
 	}
 	e.handle("GET /containers/json", reply(http.StatusOK, summaries))
 	d := newTestDriver(t, e.host, nil)
-	d.reaper.add(d, "live/web/1")
-	if err := d.reaper.removeDangling(t.Context(), d.engine.client(), "directory", d.config.GC.DanglingContainers, hclog.NewNullLogger()); err != nil {
+	d.reaper.addStart(d, "live/web/1")
+	if err := d.reaper.removeDanglingContainers(t.Context(), d.engine.client(), "directory", d.config.GC.DanglingContainers, hclog.NewNullLogger()); err != nil {
 		t.Fatal(err)
 	}
 	for id, want := range map[string]int{"c0": 1, "c1": 1, "c2": 1, "pause-lost": 1, "pause-live": 0, "pause-other": 0} {
@@ -261,7 +261,7 @@ func testGroupNetwork(t *testing.T, e *dockertest.Engine, d *Driver, start func(
 			t.Error(err)
 		}
 	}
-	if _, err := e.ContainerInspect(ctx, networkContainerName(allocID), client.ContainerInspectOptions{}); !isGone(err) {
+	if _, err := e.ContainerInspect(ctx, groupNetworkContainerName(allocID), client.ContainerInspectOptions{}); !isContainerGone(err) {
 		t.Errorf("the container of the network remains: %v", err)
 	}
 }

@@ -21,27 +21,27 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// imageStore brings images to the engine, and removes an image some time after its last
-// container. Concurrent starts share one pull.
+// imageStore pulls and loads images into the engine, and removes an image some time after the last
+// task that uses it has been destroyed. Concurrent starts share one pull.
 type imageStore struct {
-	mu         sync.Mutex
-	engine     engineRef
-	config     *pluginConfig
-	pulls      map[string]*pull
-	containers map[string]map[string]bool // by id of the image: the starts that use it
-	removals   map[string]*time.Timer     // by id of the image
+	mu                     sync.Mutex
+	engine                 engineRef
+	config                 *pluginConfig
+	pullsByImageAndAuth    map[string]*imagePull
+	startsByImageID        map[string]map[string]bool // image ID -> IDs of the starts that use the image
+	removalTimersByImageID map[string]*time.Timer     // image ID -> timer that removes the unused image
 }
 
-// pull is a running pull of one image.
-type pull struct {
-	waiters int
-	cancel  context.CancelCauseFunc
-	done    chan struct{} // closed when err is set
-	err     error
+// imagePull is a running pull of one image, for which starts wait.
+type imagePull struct {
+	waiterCount int
+	cancel      context.CancelCauseFunc
+	done        chan struct{} // closed when err is set
+	err         error
 }
 
 func newImageStore() *imageStore {
-	return &imageStore{pulls: map[string]*pull{}, containers: map[string]map[string]bool{}, removals: map[string]*time.Timer{}}
+	return &imageStore{pullsByImageAndAuth: map[string]*imagePull{}, startsByImageID: map[string]map[string]bool{}, removalTimersByImageID: map[string]*time.Timer{}}
 }
 
 func (s *imageStore) configure(engine *client.Client, config *pluginConfig) {
@@ -57,7 +57,7 @@ func (s *imageStore) client() *client.Client {
 	return s.engine.client()
 }
 
-func (s *imageStore) settings() *pluginConfig {
+func (s *imageStore) currentConfig() *pluginConfig {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.config
@@ -65,8 +65,8 @@ func (s *imageStore) settings() *pluginConfig {
 
 // imageRef is the name of an image in a job.
 type imageRef struct {
-	name  string
-	named reference.Named // nil for an image id
+	name     string
+	namedRef reference.Named // nil if name is an image id
 }
 
 // parseImage parses a name, which can have the prefix https://, or an image id.
@@ -80,39 +80,40 @@ func parseImage(name string) (imageRef, error) {
 		return imageRef{}, fmt.Errorf("image %q: %w", name, err)
 	}
 	named = reference.TagNameOnly(named)
-	return imageRef{name: reference.FamiliarString(named), named: named}, nil
+	return imageRef{name: reference.FamiliarString(named), namedRef: named}, nil
 }
 
-// isMovable reports whether the registry is asked for a newer image each time.
-func (r imageRef) isMovable() bool {
-	if _, ok := r.named.(reference.Digested); ok || r.named == nil {
+// hasLatestTag reports whether the tag is "latest". For such a name, each start pulls the image.
+func (r imageRef) hasLatestTag() bool {
+	if _, ok := r.namedRef.(reference.Digested); ok || r.namedRef == nil {
 		return false
 	}
-	tagged, ok := r.named.(reference.Tagged)
+	tagged, ok := r.namedRef.(reference.Tagged)
 	return ok && tagged.Tag() == "latest"
 }
 
-// acquire returns the id of the task's image, which is then in use by the start.
-func (s *imageStore) acquire(ctx context.Context, t *taskConfig, start *sdk.StartRequest) (string, error) {
+// acquireForStart pulls or loads the task's image if necessary, marks it as used by the start, and returns
+// its id.
+func (s *imageStore) acquireForStart(ctx context.Context, t *taskConfig, start *sdk.StartRequest) (string, error) {
 	ref, err := parseImage(t.Image)
 	if err != nil {
 		return "", err
 	}
 	if t.Load != "" {
-		if err := s.load(ctx, t, start); err != nil {
+		if err := s.loadTaskArchive(ctx, t, start); err != nil {
 			return "", err
 		}
-	} else if t.ForcePull || ref.isMovable() {
+	} else if t.ForcePull || ref.hasLatestTag() {
 		if err := s.pullForTask(ctx, ref, t, start); err != nil {
 			return "", err
 		}
 	}
-	id, err := s.use(ctx, ref, start.ID)
-	if cerrdefs.IsNotFound(err) && t.Load == "" && ref.named != nil {
+	id, err := s.inspectAndMarkUsed(ctx, ref, start.ID)
+	if cerrdefs.IsNotFound(err) && t.Load == "" && ref.namedRef != nil {
 		if err := s.pullForTask(ctx, ref, t, start); err != nil {
 			return "", err
 		}
-		id, err = s.use(ctx, ref, start.ID)
+		id, err = s.inspectAndMarkUsed(ctx, ref, start.ID)
 	}
 	switch {
 	case cerrdefs.IsNotFound(err) && t.Load != "":
@@ -120,96 +121,97 @@ func (s *imageStore) acquire(ctx context.Context, t *taskConfig, start *sdk.Star
 	case cerrdefs.IsNotFound(err):
 		return "", fmt.Errorf("the engine has no image %s, and an image id cannot be pulled", ref.name)
 	case err != nil:
-		return "", engineError(fmt.Errorf("inspect the image %s: %w", ref.name, err))
+		return "", markRecoverable(fmt.Errorf("inspect the image %s: %w", ref.name, err))
 	}
 	return id, nil
 }
 
-// infraImage returns the id of the image of the containers that hold the networks of groups.
-// It pulls the configured image under the same conditions as the image of a task. Without one
-// it makes the pause image. The image is not removed: the next group of this node needs it.
-func (s *imageStore) infraImage(ctx context.Context, config *pluginConfig) (string, error) {
+// provideInfraImage returns the id of the image of the containers that hold the networks of groups. It
+// pulls the configured image under the same conditions as the image of a task. If no image is
+// configured, it makes the pause image. The image is not removed, because the next group of this
+// node needs the image too.
+func (s *imageStore) provideInfraImage(ctx context.Context, config *pluginConfig) (string, error) {
 	name := config.InfraImage
 	provide := func(imageRef) error { return importPauseImage(ctx, s.client()) }
 	if name == "" {
 		name = pauseImage
 	} else {
 		provide = func(ref imageRef) error {
-			auth, err := registryAuth(ctx, ref.named, nil, config.Auth)
+			auth, err := registryAuthHeader(ctx, ref.namedRef, nil, config.Auth)
 			if err != nil {
 				return fmt.Errorf("credentials for infra_image %s: %w", ref.name, err)
 			}
-			return s.pull(ctx, ref, auth, pullLimit{"infra_image_pull_timeout", config.infraImagePullTimeout})
+			return s.pullOrJoin(ctx, ref, auth, pullLimit{"infra_image_pull_timeout", config.infraImagePullTimeout})
 		}
 	}
 	ref, err := parseImage(name)
 	if err != nil {
 		return "", err
 	}
-	if ref.isMovable() {
+	if ref.hasLatestTag() {
 		if err := provide(ref); err != nil {
 			return "", err
 		}
 	}
 	image, err := s.client().ImageInspect(ctx, ref.name)
-	if cerrdefs.IsNotFound(err) && ref.named != nil {
+	if cerrdefs.IsNotFound(err) && ref.namedRef != nil {
 		if err := provide(ref); err != nil {
 			return "", err
 		}
 		image, err = s.client().ImageInspect(ctx, ref.name)
 	}
 	if err != nil {
-		return "", engineError(fmt.Errorf("inspect the image %s: %w", ref.name, err))
+		return "", markRecoverable(fmt.Errorf("inspect the image %s: %w", ref.name, err))
 	}
 	return image.ID, nil
 }
 
-// use marks an image as used by a start.
-func (s *imageStore) use(ctx context.Context, ref imageRef, startID string) (string, error) {
+// inspectAndMarkUsed marks an image of the engine as used by a start, and returns the id of the image.
+func (s *imageStore) inspectAndMarkUsed(ctx context.Context, ref imageRef, startID string) (string, error) {
 	image, err := s.client().ImageInspect(ctx, ref.name)
 	if err != nil {
 		return "", err
 	}
-	s.addContainer(image.ID, startID)
+	s.addStart(image.ID, startID)
 	return image.ID, nil
 }
 
-func (s *imageStore) addContainer(imageID, startID string) {
+func (s *imageStore) addStart(imageID, startID string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if timer := s.removals[imageID]; timer != nil {
+	if timer := s.removalTimersByImageID[imageID]; timer != nil {
 		timer.Stop()
-		delete(s.removals, imageID)
+		delete(s.removalTimersByImageID, imageID)
 	}
-	if s.containers[imageID] == nil {
-		s.containers[imageID] = map[string]bool{}
+	if s.startsByImageID[imageID] == nil {
+		s.startsByImageID[imageID] = map[string]bool{}
 	}
-	s.containers[imageID][startID] = true
+	s.startsByImageID[imageID][startID] = true
 }
 
-// release ends the use of an image by a start. The image is removed after gc.image_delay
-// unless another start uses it by then. The logger gets the reason if the removal fails.
-func (s *imageStore) release(imageID, startID string, logger hclog.Logger) {
+// releaseFromStart ends the use of an image by a start. The image is removed after gc.image_delay unless
+// another start uses the image by then. The logger gets the error if the removal fails.
+func (s *imageStore) releaseFromStart(imageID, startID string, logger hclog.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.containers[imageID][startID] {
+	if !s.startsByImageID[imageID][startID] {
 		return
 	}
-	delete(s.containers[imageID], startID)
-	if len(s.containers[imageID]) > 0 {
+	delete(s.startsByImageID[imageID], startID)
+	if len(s.startsByImageID[imageID]) > 0 {
 		return
 	}
-	delete(s.containers, imageID)
+	delete(s.startsByImageID, imageID)
 	if s.config.GC.Image {
-		s.removals[imageID] = time.AfterFunc(s.config.GC.imageDelay, func() { s.remove(imageID, logger) })
+		s.removalTimersByImageID[imageID] = time.AfterFunc(s.config.GC.imageDelay, func() { s.removeIfUnused(imageID, logger) })
 	}
 }
 
-func (s *imageStore) remove(imageID string, logger hclog.Logger) {
+func (s *imageStore) removeIfUnused(imageID string, logger hclog.Logger) {
 	s.mu.Lock()
-	_, due := s.removals[imageID]
-	delete(s.removals, imageID)
-	used := len(s.containers[imageID]) > 0
+	_, due := s.removalTimersByImageID[imageID]
+	delete(s.removalTimersByImageID, imageID)
+	used := len(s.startsByImageID[imageID]) > 0
 	engine := s.engine.client()
 	s.mu.Unlock()
 	if !due || used {
@@ -228,23 +230,23 @@ func (s *imageStore) remove(imageID string, logger hclog.Logger) {
 	}
 }
 
-// load loads an archive of the task's local directory.
-func (s *imageStore) load(ctx context.Context, t *taskConfig, start *sdk.StartRequest) error {
-	archive, err := openArchive(filepath.Join(start.TaskDir(), "local"), t.Load)
+// loadTaskArchive loads an image archive of the task's local directory into the engine.
+func (s *imageStore) loadTaskArchive(ctx context.Context, t *taskConfig, start *sdk.StartRequest) error {
+	archive, err := openTaskArchive(filepath.Join(start.TaskDir(), "local"), t.Load)
 	if err != nil {
 		return fmt.Errorf("load: %w", err)
 	}
 	defer archive.Close()
-	limit := pullLimit{"image_pull_timeout", cmp.Or(t.imagePullTimeout, s.settings().imagePullTimeout)}
-	ctx, cancel := context.WithTimeoutCause(ctx, limit.timeout, fmt.Errorf("not complete after %s, %v", limit.option, limit.timeout))
+	limit := pullLimit{"image_pull_timeout", cmp.Or(t.imagePullTimeout, s.currentConfig().imagePullTimeout)}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit.timeout, fmt.Errorf("not complete after %s, %v", limit.optionName, limit.timeout))
 	defer cancel()
 	err = func() error {
 		result, err := s.client().ImageLoad(ctx, archive, client.ImageLoadWithQuiet(true))
 		if err != nil {
-			return engineError(err)
+			return markRecoverable(err)
 		}
 		defer result.Close()
-		return readMessages(result, func(string) {})
+		return readEngineMessages(result, func(string) {})
 	}()
 	if ctx.Err() != nil {
 		err = sdk.Recoverable(context.Cause(ctx))
@@ -255,14 +257,16 @@ func (s *imageStore) load(ctx context.Context, t *taskConfig, start *sdk.StartRe
 	return nil
 }
 
-// archiveReader reads as much of an archive as it had when it was opened: a task can append to it for ever.
+// archiveReader reads an archive up to the size that it had when it was opened, because a task
+// could append to the file forever.
 type archiveReader struct {
 	io.Reader
 	io.Closer
 }
 
-// openArchive opens a file of a directory in which tasks can write. A file with holes can be larger than its disk.
-func openArchive(dir, name string) (io.ReadCloser, error) {
+// openTaskArchive opens a file of a directory in which tasks can write. It rejects a sparse file that
+// is larger than its disk.
+func openTaskArchive(dir, name string) (io.ReadCloser, error) {
 	dir, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		return nil, err
@@ -298,10 +302,10 @@ var errPullUnused = errors.New("no task waits for the image")
 
 // pullForTask pulls the image of a task.
 func (s *imageStore) pullForTask(ctx context.Context, ref imageRef, t *taskConfig, start *sdk.StartRequest) error {
-	if ref.named == nil {
-		return nil // only a name can be pulled
+	if ref.namedRef == nil {
+		return nil // an image id cannot be pulled
 	}
-	auth, err := registryAuth(ctx, ref.named, t.Auth, s.settings().Auth)
+	auth, err := registryAuthHeader(ctx, ref.namedRef, t.Auth, s.currentConfig().Auth)
 	if err != nil {
 		if !t.AuthSoftFail {
 			return fmt.Errorf("credentials for the image %s: %w", ref.name, err)
@@ -309,37 +313,38 @@ func (s *imageStore) pullForTask(ctx context.Context, ref imageRef, t *taskConfi
 		start.Event(fmt.Sprintf("Pulling %s without credentials: %v", ref.name, err), nil)
 	}
 	start.Event("Downloading image", map[string]string{"image": ref.name})
-	return s.pull(ctx, ref, auth, pullLimit{"image_pull_timeout", cmp.Or(t.imagePullTimeout, s.settings().imagePullTimeout)})
+	return s.pullOrJoin(ctx, ref, auth, pullLimit{"image_pull_timeout", cmp.Or(t.imagePullTimeout, s.currentConfig().imagePullTimeout)})
 }
 
 // pullLimit is an option that limits how long a caller waits for a pull.
 type pullLimit struct {
-	option  string
-	timeout time.Duration
+	optionName string
+	timeout    time.Duration
 }
 
-// pull pulls an image, or waits for a pull of the same image with the same credentials that
-// is running. It returns at the limit at the latest; the pull ends with its last waiter.
-func (s *imageStore) pull(ctx context.Context, ref imageRef, auth string, limit pullLimit) (err error) {
+// pullOrJoin pulls an image, or waits for a running pull of the same image with the same
+// credentials. It returns an error when the limit is reached. The pull is cancelled when its last
+// waiter has returned.
+func (s *imageStore) pullOrJoin(ctx context.Context, ref imageRef, auth string, limit pullLimit) (err error) {
 	key := ref.name + "\x00" + auth
 	s.mu.Lock()
-	p := s.pulls[key]
+	p := s.pullsByImageAndAuth[key]
 	if p == nil {
 		pullCtx, cancel := context.WithCancelCause(context.Background())
-		p = &pull{cancel: cancel, done: make(chan struct{})}
-		s.pulls[key] = p
+		p = &imagePull{cancel: cancel, done: make(chan struct{})}
+		s.pullsByImageAndAuth[key] = p
 		go func() {
 			p.err = s.runPull(pullCtx, ref, auth)
 			s.mu.Lock()
-			if s.pulls[key] == p {
-				delete(s.pulls, key)
+			if s.pullsByImageAndAuth[key] == p {
+				delete(s.pullsByImageAndAuth, key)
 			}
 			s.mu.Unlock()
 			cancel(nil)
 			close(p.done)
 		}()
 	}
-	p.waiters++
+	p.waiterCount++
 	s.mu.Unlock()
 
 	timer := time.NewTimer(limit.timeout)
@@ -348,15 +353,15 @@ func (s *imageStore) pull(ctx context.Context, ref imageRef, auth string, limit 
 	case <-p.done:
 		err = p.err
 	case <-timer.C:
-		err = sdk.Recoverable(fmt.Errorf("pull %s: not complete after %s, %v", ref.name, limit.option, limit.timeout))
+		err = sdk.Recoverable(fmt.Errorf("pull %s: not complete after %s, %v", ref.name, limit.optionName, limit.timeout))
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.waiters--; p.waiters == 0 {
-		if s.pulls[key] == p {
-			delete(s.pulls, key) // a start that comes now begins a new pull
+	if p.waiterCount--; p.waiterCount == 0 {
+		if s.pullsByImageAndAuth[key] == p {
+			delete(s.pullsByImageAndAuth, key) // a later start begins a new pull
 		}
 		p.cancel(errPullUnused)
 	}
@@ -368,7 +373,7 @@ func (s *imageStore) pull(ctx context.Context, ref imageRef, auth string, limit 
 func (s *imageStore) runPull(ctx context.Context, ref imageRef, auth string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	limit := s.settings().pullActivityTimeout
+	limit := s.currentConfig().pullActivityTimeout
 	watchdog := time.AfterFunc(limit, func() { cancel(fmt.Errorf("no progress for %v (pull_activity_timeout)", limit)) })
 	defer watchdog.Stop()
 	err := func() error {
@@ -377,7 +382,7 @@ func (s *imageStore) runPull(ctx context.Context, ref imageRef, auth string) err
 			return err
 		}
 		defer response.Close()
-		return readMessages(response, func(string) { watchdog.Reset(limit) })
+		return readEngineMessages(response, func(string) { watchdog.Reset(limit) })
 	}()
 	if err == nil {
 		return nil

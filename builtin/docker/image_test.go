@@ -21,7 +21,7 @@ import (
 
 const testImageID = "sha256:1111111111111111111111111111111111111111111111111111111111111111"
 
-// acquire brings the image of a task to a fake engine.
+// acquireForStart brings the image of a task to a fake engine.
 func acquire(t *testing.T, ctx context.Context, d *Driver, task map[string]any) (string, error) {
 	t.Helper()
 	start := newTestStart(t, task)
@@ -32,7 +32,7 @@ func acquire(t *testing.T, ctx context.Context, d *Driver, task map[string]any) 
 	if err := c.validate(); err != nil {
 		t.Fatal(err)
 	}
-	return d.images.acquire(ctx, &c, start)
+	return d.images.acquireForStart(ctx, &c, start)
 }
 
 func TestPullPolicy(t *testing.T) {
@@ -170,8 +170,8 @@ func TestConcurrentPullsAreOne(t *testing.T) {
 	for {
 		d.images.mu.Lock()
 		waiters := 0
-		for _, p := range d.images.pulls {
-			waiters += p.waiters
+		for _, p := range d.images.pullsByImageAndAuth {
+			waiters += p.waiterCount
 		}
 		d.images.mu.Unlock()
 		if waiters == 2 {
@@ -195,21 +195,21 @@ func TestImageIsRemovedAfterLastContainer(t *testing.T) {
 		reply(http.StatusOK, []any{})(w, r)
 	})
 	d := newTestDriver(t, e.host, map[string]any{"gc": list(map[string]any{"image_delay": "1ms"})})
-	d.images.addContainer(testImageID, "a")
-	d.images.addContainer(testImageID, "b")
-	d.images.release(testImageID, "a", hclog.NewNullLogger())
-	d.images.release(testImageID, "a", hclog.NewNullLogger()) // a second destroy of the same start
+	d.images.addStart(testImageID, "a")
+	d.images.addStart(testImageID, "b")
+	d.images.releaseFromStart(testImageID, "a", hclog.NewNullLogger())
+	d.images.releaseFromStart(testImageID, "a", hclog.NewNullLogger()) // a second destroy of the same start
 	select {
 	case <-removed:
 		t.Error("the image was removed while a container uses it")
 	case <-time.After(50 * time.Millisecond):
 	}
-	d.images.release(testImageID, "b", hclog.NewNullLogger())
+	d.images.releaseFromStart(testImageID, "b", hclog.NewNullLogger())
 	<-removed
 
 	kept := newTestDriver(t, e.host, map[string]any{"gc": list(map[string]any{"image": false, "image_delay": "1ms"})})
-	kept.images.addContainer(testImageID, "a")
-	kept.images.release(testImageID, "a", hclog.NewNullLogger())
+	kept.images.addStart(testImageID, "a")
+	kept.images.releaseFromStart(testImageID, "a", hclog.NewNullLogger())
 	select {
 	case <-removed:
 		t.Error("the image was removed, and gc.image is false")
@@ -244,7 +244,7 @@ func TestCredentials(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		header, err := registryAuth(t.Context(), ref.named, test.task, registryConfig{Config: file, Helper: "test"})
+		header, err := registryAuthHeader(t.Context(), ref.namedRef, test.task, registryAuthConfig{Config: file, Helper: "test"})
 		if err != nil {
 			t.Errorf("%s: %v", test.image, err)
 			continue
@@ -278,7 +278,7 @@ func TestLoadStaysInLocalDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]bool{"app.tar": true, "../above.tar": false, "link.tar": false, "/etc/passwd": false} {
-		_, err := d.images.acquire(t.Context(), &taskConfig{imageConfig: imageConfig{Image: "app:1", Load: name}}, start)
+		_, err := d.images.acquireForStart(t.Context(), &taskConfig{imageConfig: imageConfig{Image: "app:1", Load: name}}, start)
 		if (err == nil) != want {
 			t.Errorf("load of %s: %v, want success: %v", name, err, want)
 		}

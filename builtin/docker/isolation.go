@@ -22,18 +22,18 @@ func (b *containerBuilder) setIsolation() error {
 	if i.Privileged && !b.plugin.AllowPrivileged {
 		return errors.New(`privileged is refused: the operator must set allow_privileged = true in the configuration of the driver "docker"`)
 	}
-	if err := b.checkModes(); err != nil {
+	if err := b.checkNamespaceModes(); err != nil {
 		return err
 	}
-	b.host.Privileged = i.Privileged
-	b.host.IpcMode = container.IpcMode(i.IPCMode)
-	b.host.PidMode = container.PidMode(i.PIDMode)
-	b.host.UTSMode = container.UTSMode(i.UTSMode)
-	b.host.UsernsMode = container.UsernsMode(i.UsernsMode)
-	b.host.CgroupnsMode = container.CgroupnsMode(i.CgroupNS)
-	b.host.Sysctls = i.Sysctl
-	b.host.ReadonlyRootfs = b.task.ReadonlyRootfs
-	b.host.StorageOpt = b.task.StorageOpt
+	b.hostConfig.Privileged = i.Privileged
+	b.hostConfig.IpcMode = container.IpcMode(i.IPCMode)
+	b.hostConfig.PidMode = container.PidMode(i.PIDMode)
+	b.hostConfig.UTSMode = container.UTSMode(i.UTSMode)
+	b.hostConfig.UsernsMode = container.UsernsMode(i.UsernsMode)
+	b.hostConfig.CgroupnsMode = container.CgroupnsMode(i.CgroupNS)
+	b.hostConfig.Sysctls = i.Sysctl
+	b.hostConfig.ReadonlyRootfs = b.task.ReadonlyRootfs
+	b.hostConfig.StorageOpt = b.task.StorageOpt
 	if err := b.setRuntime(); err != nil {
 		return err
 	}
@@ -41,18 +41,18 @@ func (b *containerBuilder) setIsolation() error {
 		return err
 	}
 	for _, opt := range i.SecurityOpt {
-		parsed, err := b.securityOpt(opt)
+		parsed, err := b.resolveSecurityOpt(opt)
 		if err != nil {
 			return fmt.Errorf("security_opt: %w", err)
 		}
-		b.host.SecurityOpt = append(b.host.SecurityOpt, parsed)
+		b.hostConfig.SecurityOpt = append(b.hostConfig.SecurityOpt, parsed)
 	}
 	return nil
 }
 
-// checkModes returns an error if the operator does not allow the mode of a namespace. As under Nomad, each mode that a task
+// checkNamespaceModes returns an error if the operator does not allow the mode of a namespace. As under Nomad, each mode that a task
 // sets must be allowed, also a mode that shares nothing.
-func (b *containerBuilder) checkModes() error {
+func (b *containerBuilder) checkNamespaceModes() error {
 	if b.plugin.AllowPrivileged {
 		return nil
 	}
@@ -70,7 +70,7 @@ func (b *containerBuilder) checkModes() error {
 				mode.option, mode.value, mode.namespace, mode.value)
 		}
 	}
-	// Engines have more modes than these, such as a path of a namespace (Podman).
+	// Engines have other modes too, such as the path of a namespace (Podman).
 	if i.CgroupNS != "" && i.CgroupNS != "private" {
 		return fmt.Errorf("cgroupns = %q is refused, because the task would not have a namespace of its own: the operator must set allow_privileged = true in the configuration of the driver \"docker\"", i.CgroupNS)
 	}
@@ -94,7 +94,7 @@ func (b *containerBuilder) setRuntime() error {
 	if name != "" && !slices.Contains(b.plugin.AllowRuntimes, name) {
 		return fmt.Errorf("runtime %q is not allowed: allow_runtimes in the configuration of the driver \"docker\" has %s", name, strings.Join(b.plugin.AllowRuntimes, ", "))
 	}
-	b.host.Runtime = name
+	b.hostConfig.Runtime = name
 	return nil
 }
 
@@ -108,7 +108,7 @@ func (b *containerBuilder) setCapabilities() error {
 	add, drop := normalizeCaps(b.task.CapAdd), normalizeCaps(b.task.CapDrop)
 	allowsAll := slices.Contains(allowed, "all")
 	if slices.Contains(add, "all") && !allowsAll {
-		add = allowed // as under Nomad, "all" means all that the operator allows
+		add = allowed // as under Nomad, "all" means all capabilities that the operator allows
 	}
 	for _, name := range add {
 		if !allowsAll && !slices.Contains(allowed, name) {
@@ -122,7 +122,7 @@ func (b *containerBuilder) setCapabilities() error {
 			}
 		}
 	}
-	b.host.CapAdd, b.host.CapDrop = engineCapNames(add), engineCapNames(drop)
+	b.hostConfig.CapAdd, b.hostConfig.CapDrop = toEngineCapNames(add), toEngineCapNames(drop)
 	return nil
 }
 
@@ -135,7 +135,7 @@ func normalizeCaps(names []string) []string {
 	return normal
 }
 
-func engineCapNames(names []string) []string {
+func toEngineCapNames(names []string) []string {
 	var all []string
 	for _, name := range names {
 		all = append(all, strings.ToUpper(name))
@@ -143,16 +143,16 @@ func engineCapNames(names []string) []string {
 	return all
 }
 
-// securityOpt replaces the path of a seccomp profile by the profile, as Docker's command
-// line does: the engine does not read files of clients. Engines have options that show the
-// task the settings of the machine's kernel (systempaths, unmask), read files (seccomp, with
-// a colon), or switch off the access control of the machine: only the options that cannot are accepted without
-// allow_privileged.
-func (b *containerBuilder) securityOpt(opt string) (string, error) {
+// resolveSecurityOpt replaces the path of a seccomp profile by the profile, as Docker's command line does:
+// the engine does not read files of clients. Engines have options that show the task the settings
+// of the machine's kernel (systempaths, unmask), read files (seccomp, with a colon), or switch off
+// the access control of the machine: without allow_privileged, only options that do none of this
+// are accepted.
+func (b *containerBuilder) resolveSecurityOpt(opt string) (string, error) {
 	key, value, _ := strings.Cut(opt, "=")
 	switch {
 	case key == "seccomp" && value != "unconfined" && value != "builtin":
-		return b.seccompProfile(value)
+		return b.readSeccompProfileOpt(value)
 	case b.plugin.AllowPrivileged, key == "seccomp":
 	case slices.Contains([]string{"no-new-privileges", "no-new-privileges:true", "no-new-privileges=true"}, opt):
 	case key == "apparmor" && value != "unconfined" && value != "":
@@ -163,19 +163,19 @@ func (b *containerBuilder) securityOpt(opt string) (string, error) {
 	return opt, nil
 }
 
-func (b *containerBuilder) seccompProfile(path string) (string, error) {
-	file, err := b.hostPath(path)
+func (b *containerBuilder) readSeccompProfileOpt(path string) (string, error) {
+	file, err := b.resolveHostPath(path)
 	if err != nil {
 		return "", err
 	}
 	const maxProfile = 1 << 20 // bytes; Docker's own profile has 20 kB
-	profile, err := safepath.ReadFile(file.path, maxProfile)
+	profile, err := safepath.ReadFile(file.resolvedPath, maxProfile)
 	if err != nil {
 		return "", fmt.Errorf("read the seccomp profile: %w", err)
 	}
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, profile); err != nil {
-		return "", fmt.Errorf("the seccomp profile %s is not JSON", path) // the cause would quote the file
+		return "", fmt.Errorf("the seccomp profile %s is not JSON", path) // without the cause, which would quote the file
 	}
 	return "seccomp=" + compact.String(), nil
 }

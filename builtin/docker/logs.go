@@ -20,65 +20,64 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
-// The streams of a container, as indexes.
+// Indexes of the output streams of a container.
 const (
 	stdoutStream = iota
 	stderrStream
 )
 
-// maxAtomicWrite is the size up to which a write to a FIFO is complete or has not happened
-// when the process is killed (PIPE_BUF).
+// maxAtomicWrite is PIPE_BUF, the number of bytes up to which a write to a FIFO is atomic: if the
+// process is killed, all bytes are written or none.
 const maxAtomicWrite = 4096
 
 // engineChunk is the size at which the engine splits long lines.
 const engineChunk = 16 << 10
 
-// logPump copies the output of one container from the engine's log to the FIFOs of the
-// host. It remembers how far it has come, so that another process continues at the same
-// byte.
+// logPump copies the output of one container from the engine's log to the FIFOs of the host. It
+// stores the position after each write, so that a later plugin process continues at the same byte.
 type logPump struct {
 	engine      engineRef
 	containerID string
-	tty         bool
+	hasTTY      bool
 	start       *sdk.StartRequest
 	positions   *positionFile
-	boot        func() int64 // bootTime
+	bootTime    func() int64 // currentBootTime, except in tests
 
-	files  [2]*os.File
-	resume [2]streamPosition // resume: what this connection must skip
-	buffer [2]pendingOutput
+	outputFiles     [2]*os.File
+	resumePositions [2]streamPosition // positions up to which this connection must skip output
+	pendingByStream [2]pendingOutput
 }
 
-// pendingOutput is output that was received and is not yet written.
+// pendingOutput is output of one stream that was received and is not yet written.
 type pendingOutput struct {
-	data     []byte
-	position streamPosition // position after data
-	received streamPosition // time of the last message, number of messages with that time, and greatest time of a message
+	data              []byte
+	positionAfterData streamPosition // position after data
+	lastReceived      streamPosition // position after the last received message, without Bytes and Boot
 }
 
-// open opens the output files of the task, and blocks until the host reads them.
-func (p *logPump) open(ctx context.Context) (err error) {
-	if p.files[stdoutStream], p.files[stderrStream], err = process.OpenOutput(ctx, p.start); err != nil {
+// openFiles opens the output files of the task, and blocks until the host reads them.
+func (p *logPump) openFiles(ctx context.Context) (err error) {
+	if p.outputFiles[stdoutStream], p.outputFiles[stderrStream], err = process.OpenOutput(ctx, p.start); err != nil {
 		return fmt.Errorf("open the output of the task: %w", err)
 	}
 	return nil
 }
 
-func (p *logPump) close() {
-	for i, f := range p.files {
+func (p *logPump) closeFiles() {
+	for i, f := range p.outputFiles {
 		if f != nil {
 			f.Close()
 		}
-		p.files[i] = nil
+		p.outputFiles[i] = nil
 	}
 }
 
-// run copies output until the container has exited and all of its output is written, or
+// copyUntilExit copies output until the container has exited and all of its output is written, or
 // ctx ends. hasExited reports whether the container no longer runs.
-func (p *logPump) run(ctx context.Context, hasExited func() bool) {
-	defer p.close()
-	if p.files[stdoutStream] == nil {
-		if err := p.open(ctx); err != nil {
+func (p *logPump) copyUntilExit(ctx context.Context, hasExited func() bool) {
+	defer p.closeFiles()
+	if p.outputFiles[stdoutStream] == nil {
+		if err := p.openFiles(ctx); err != nil {
 			if ctx.Err() == nil {
 				p.start.Logger().Error("the output of the task is lost", "error", err)
 			}
@@ -88,18 +87,18 @@ func (p *logPump) run(ctx context.Context, hasExited func() bool) {
 	const minDelay, maxDelay = 20 * time.Millisecond, 2 * time.Second
 	delay := minDelay
 	for ctx.Err() == nil {
-		exited := hasExited() // before the copy: output that follows is read by the next copy
-		copied, err := p.copy(ctx, !exited)
+		exited := hasExited() // read before the copy, because output that is written after the copy needs another copy
+		copied, err := p.copyStream(ctx, !exited)
 		switch {
-		case err == nil && exited, isGone(err):
+		case err == nil && exited, isContainerGone(err):
 			return
-		case cerrdefs.IsNotImplemented(err): // the log driver of the task or of the operator
+		case cerrdefs.IsNotImplemented(err): // the engine cannot read back the configured log driver
 			p.start.EventOnce("The output of the task is not collected: its log driver cannot be read")
 			return
 		case err != nil && ctx.Err() == nil:
 			p.start.Logger().Debug("the stream of the container's output broke off, connecting again", "error", err)
 		}
-		if copied || err == nil { // after the end of a stream, the container has just exited, or its engine is shutting down
+		if copied || err == nil { // a stream that ends without an error means that the container has exited or the engine shuts down
 			delay = minDelay
 		}
 		select {
@@ -110,17 +109,17 @@ func (p *logPump) run(ctx context.Context, hasExited func() bool) {
 	}
 }
 
-// copy copies output from where the last copy ended until the stream ends, which is an
-// error unless the engine has ended the stream. It reports whether it has copied anything.
-func (p *logPump) copy(ctx context.Context, follow bool) (copied bool, err error) {
-	for stream := range p.resume {
-		position := p.positions.load(stream)
-		p.resume[stream], p.buffer[stream] = position, pendingOutput{received: streamPosition{Newest: position.Newest}}
+// copyStream copies output from the stored positions until the stream ends. The end of the stream is an
+// error unless the engine has closed the stream. It reports whether it has copied anything.
+func (p *logPump) copyStream(ctx context.Context, follow bool) (copied bool, err error) {
+	for stream := range p.resumePositions {
+		position := p.positions.loadPosition(stream)
+		p.resumePositions[stream], p.pendingByStream[stream] = position, pendingOutput{lastReceived: streamPosition{NewestTime: position.NewestTime}}
 	}
-	boot := p.boot()
-	first := p.resume[stdoutStream].oldestNext(boot)
-	if !p.tty {
-		first = min(first, p.resume[stderrStream].oldestNext(boot))
+	boot := p.bootTime()
+	first := p.resumePositions[stdoutStream].earliestNextTime(boot)
+	if !p.hasTTY {
+		first = min(first, p.resumePositions[stderrStream].earliestNextTime(boot))
 	}
 	options := client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Timestamps: true, Follow: follow}
 	if first > 0 {
@@ -141,10 +140,10 @@ func (p *logPump) copy(ctx context.Context, follow bool) (copied bool, err error
 			}
 		}
 		var stream int
-		if p.tty {
-			message, err = readLine(r, message[:0])
+		if p.hasTTY {
+			message, err = readTerminalMessage(r, message[:0])
 		} else {
-			stream, message, err = readFrame(r, message[:0])
+			stream, message, err = readStreamFrame(r, message[:0])
 		}
 		if err != nil {
 			if flushErr := p.flushAll(ctx); flushErr != nil {
@@ -160,14 +159,14 @@ func (p *logPump) copy(ctx context.Context, follow bool) (copied bool, err error
 			return copied, err
 		}
 		copied = true
-		if err := p.add(ctx, stream, at, text); err != nil {
+		if err := p.addMessage(ctx, stream, at, text); err != nil {
 			return copied, err
 		}
 	}
 }
 
-// readFrame reads one frame of a stream of both outputs.
-func readFrame(r *bufio.Reader, message []byte) (stream int, _ []byte, err error) {
+// readStreamFrame reads one frame of the engine's stream, in which frames of stdout and stderr alternate.
+func readStreamFrame(r *bufio.Reader, message []byte) (stream int, _ []byte, err error) {
 	var header [8]byte
 	if _, err := io.ReadFull(r, header[:]); err != nil {
 		return 0, message, err
@@ -193,9 +192,9 @@ func readFrame(r *bufio.Reader, message []byte) (stream int, _ []byte, err error
 	return 0, message, fmt.Errorf("the engine reports in the stream of output: %s", bytes.TrimSpace(message))
 }
 
-// readLine reads one message of a terminal, whose stream has no frames: a timestamp and a
-// line, or the part of a long line.
-func readLine(r *bufio.Reader, message []byte) ([]byte, error) {
+// readTerminalMessage reads one message of a container with a terminal, whose stream has no frames: a
+// timestamp and a line, or a timestamp and a part of a long line.
+func readTerminalMessage(r *bufio.Reader, message []byte) ([]byte, error) {
 	textStart := -1
 	for textStart < 0 || len(message)-textStart < engineChunk {
 		c, err := r.ReadByte()
@@ -228,24 +227,26 @@ func splitTimestamp(message []byte) (nanoseconds int64, text []byte, err error) 
 	return at.UnixNano(), text, nil
 }
 
-// add adds a message to the output that is to be written, except the part that an earlier
-// connection has written.
-func (p *logPump) add(ctx context.Context, stream int, at int64, text []byte) error {
-	b, resume := &p.buffer[stream], &p.resume[stream]
-	if b.received.Time != at {
-		b.received.Time, b.received.Count = at, 0
+// addMessage adds a message to the pending output, except the part that an earlier connection has
+// written.
+func (p *logPump) addMessage(ctx context.Context, stream int, at int64, text []byte) error {
+	b, resume := &p.pendingByStream[stream], &p.resumePositions[stream]
+	if b.lastReceived.MessageTime != at {
+		b.lastReceived.MessageTime, b.lastReceived.MessagesAtTime = at, 0
 	}
-	index := b.received.Count
-	b.received.Count++
+	index := b.lastReceived.MessagesAtTime
+	b.lastReceived.MessagesAtTime++
 	skip := 0
-	if resume.Time != 0 {
-		// The engine sends the log from the first message that is not older than the position. If the clock was set back, that
-		// message is before the position. A message newer than all of them follows a position that is no longer in the log.
+	if resume.MessageTime != 0 {
+		// The engine sends the log from the first message that is not older than the position. If
+		// the clock was set back, that message is before the position. A message with a greater
+		// time than all messages up to the position means that the position is no longer in the
+		// log.
 		switch {
-		case at > resume.Newest:
-		case at == resume.Time && index == resume.Count:
-			skip = int(min(resume.Bytes, uint64(len(text))))
-		case at == resume.Time && index+1 == resume.Count && resume.Bytes == 0:
+		case at > resume.NewestTime:
+		case at == resume.MessageTime && index == resume.MessagesAtTime:
+			skip = int(min(resume.BytesOfNext, uint64(len(text))))
+		case at == resume.MessageTime && index+1 == resume.MessagesAtTime && resume.BytesOfNext == 0:
 			*resume = streamPosition{} // the next message is new, also if the clock was set back before it
 			return nil
 		default:
@@ -253,36 +254,36 @@ func (p *logPump) add(ctx context.Context, stream int, at int64, text []byte) er
 		}
 		*resume = streamPosition{}
 	}
-	b.received.Newest = max(b.received.Newest, at)
+	b.lastReceived.NewestTime = max(b.lastReceived.NewestTime, at)
 	for sent := skip; ; {
 		room := maxAtomicWrite - len(b.data)
 		if len(text)-sent <= room {
 			b.data = append(b.data, text[sent:]...)
-			b.position = streamPosition{Time: at, Count: index + 1, Newest: b.received.Newest}
+			b.positionAfterData = streamPosition{MessageTime: at, MessagesAtTime: index + 1, NewestTime: b.lastReceived.NewestTime}
 			return nil
 		}
 		b.data = append(b.data, text[sent:sent+room]...)
 		sent += room
-		b.position = streamPosition{Time: at, Count: index, Bytes: uint64(sent), Newest: b.received.Newest}
-		if err := p.flush(ctx, stream); err != nil {
+		b.positionAfterData = streamPosition{MessageTime: at, MessagesAtTime: index, BytesOfNext: uint64(sent), NewestTime: b.lastReceived.NewestTime}
+		if err := p.flushStream(ctx, stream); err != nil {
 			return err
 		}
 	}
 }
 
 func (p *logPump) flushAll(ctx context.Context) error {
-	return errors.Join(p.flush(ctx, stdoutStream), p.flush(ctx, stderrStream))
+	return errors.Join(p.flushStream(ctx, stdoutStream), p.flushStream(ctx, stderrStream))
 }
 
-// flush writes at most maxAtomicWrite bytes, and stores the position after them. If the
-// host has closed its end of the FIFO, flush waits until the host opens it again.
-func (p *logPump) flush(ctx context.Context, stream int) error {
-	b := &p.buffer[stream]
+// flushStream writes at most maxAtomicWrite bytes, and stores the position after them. If the
+// host has closed its end of the FIFO, flushStream waits until the host opens it again.
+func (p *logPump) flushStream(ctx context.Context, stream int) error {
+	b := &p.pendingByStream[stream]
 	if len(b.data) == 0 {
 		return nil
 	}
 	for {
-		f := p.files[stream]
+		f := p.outputFiles[stream]
 		// The end of ctx ends a write to a FIFO that is full. SetWriteDeadline fails for the null device, which has no
 		// deadlines and never blocks, and for a file that is closed.
 		stop := context.AfterFunc(ctx, func() { _ = f.SetWriteDeadline(time.Now()) })
@@ -294,13 +295,13 @@ func (p *logPump) flush(ctx context.Context, stream int) error {
 		if !errors.Is(err, unix.EPIPE) {
 			return fmt.Errorf("write the output of the task: %w", err)
 		}
-		p.close()
-		if err := p.open(ctx); err != nil {
+		p.closeFiles()
+		if err := p.openFiles(ctx); err != nil {
 			return err
 		}
 	}
-	b.position.Boot = p.boot()
-	p.positions.store(stream, b.position)
+	b.positionAfterData.BootTime = p.bootTime()
+	p.positions.storePosition(stream, b.positionAfterData)
 	b.data = b.data[:0]
 	return nil
 }

@@ -120,7 +120,7 @@ func newPump(t *testing.T, d *Driver, tty bool) (newProcess func() *logPump, out
 			t.Fatal(err)
 		}
 		t.Cleanup(positions.unmap)
-		return &logPump{engine: d.engine, containerID: "c1", tty: tty, start: start, positions: positions, boot: bootTime}
+		return &logPump{engine: d.engine, containerID: "c1", hasTTY: tty, start: start, positions: positions, bootTime: currentBootTime}
 	}, output
 }
 
@@ -177,10 +177,10 @@ func TestOutputArrivesOnce(t *testing.T) {
 			newProcess, output := newPump(t, d, tty)
 			for range 20 { // processes
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(20))*time.Millisecond)
-				newProcess().run(ctx, func() bool { return false })
+				newProcess().copyUntilExit(ctx, func() bool { return false })
 				cancel()
 			}
-			newProcess().run(t.Context(), func() bool { return true })
+			newProcess().copyUntilExit(t.Context(), func() bool { return true })
 			for stream, got := range []string{output[0](), output[1]()} {
 				if got != want[stream].String() {
 					at := 0
@@ -212,8 +212,8 @@ func TestOutputAfterClockWasSetBack(t *testing.T) {
 	boot := time.Duration(0)
 	for range 2 {
 		p := newProcess()
-		p.boot = func() int64 { return int64(boot) }
-		p.run(t.Context(), func() bool { return true })
+		p.bootTime = func() int64 { return int64(boot) }
+		p.copyUntilExit(t.Context(), func() bool { return true })
 		messages = append(messages, logMessage{0, at(18), "3\n"}, logMessage{0, at(31), "4\n"})
 		boot -= 13 * time.Second
 	}
@@ -229,7 +229,7 @@ func TestUnreadableLog(t *testing.T) {
 	d := newTestDriver(t, e.host, nil)
 	e.handle("GET /containers/c1/logs", reply(http.StatusNotImplemented, map[string]any{"message": "configured logging driver does not support reading"}))
 	newProcess, _ := newPump(t, d, false)
-	newProcess().run(t.Context(), func() bool { return false })
+	newProcess().copyUntilExit(t.Context(), func() bool { return false })
 	if n := e.count("GET /containers/c1/logs"); n != 1 {
 		t.Errorf("the log was requested %d times, want 1", n)
 	}
@@ -241,14 +241,14 @@ func TestPositionsSurviveProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	want := [2]streamPosition{{Time: 1, Count: 2, Bytes: 3}, {Time: 4}}
+	want := [2]streamPosition{{MessageTime: 1, MessagesAtTime: 2, BytesOfNext: 3}, {MessageTime: 4}}
 	first, err := openPositionFile(dir, "p")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for stream, position := range want {
-		first.store(stream, streamPosition{Time: 99})
-		first.store(stream, position)
+		first.storePosition(stream, streamPosition{MessageTime: 99})
+		first.storePosition(stream, position)
 	}
 	// The first mapping stays, like the mapping of a process that was killed.
 	second, err := openPositionFile(dir, "p")
@@ -256,7 +256,7 @@ func TestPositionsSurviveProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	for stream := range want {
-		if got := second.load(stream); got != want[stream] {
+		if got := second.loadPosition(stream); got != want[stream] {
 			t.Errorf("stream %d: %+v, want %+v", stream, got, want[stream])
 		}
 	}

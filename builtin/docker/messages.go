@@ -7,9 +7,10 @@ import (
 	"io"
 )
 
-// readMessages reads the messages of a pull or a load until the end of the stream, and
-// returns the error that the engine reports in the stream.
-func readMessages(r io.Reader, onMessage func(status string)) error {
+// readEngineMessages reads the engine's messages about a pull, a load or an import until the end of the
+// stream, calls onMessage with the status of each, and returns the error that the engine reports in
+// the stream.
+func readEngineMessages(r io.Reader, onMessage func(status string)) error {
 	decoder := json.NewDecoder(r)
 	for {
 		var message struct {

@@ -24,18 +24,20 @@ const (
 	secretsPath = "/secrets"
 )
 
-// setMounts mounts the directories of the task, then what the host and the task add.
+// setMounts adds the mounts of the task's directories, then the mounts of the host, and then the
+// mounts and volumes that the config block of the task names.
 func (b *containerBuilder) setMounts() error {
 	for _, dir := range []struct{ source, target string }{
 		{filepath.Join(b.start.AllocDir, "alloc"), allocPath},
 		{filepath.Join(b.start.TaskDir(), "local"), localPath},
 		{filepath.Join(b.start.TaskDir(), "secrets"), secretsPath},
 	} {
-		b.bind(mount.Mount{Type: mount.TypeBind, Source: dir.source, Target: dir.target}, "")
+		b.addBindMount(mount.Mount{Type: mount.TypeBind, Source: dir.source, Target: dir.target}, "")
 	}
 	for _, m := range b.start.Mounts {
-		// The path is the operator's, and of a host volume it has no links that a task could have made.
-		b.bind(mount.Mount{
+		// The operator has chosen the path. The path of a host volume has no links that a task
+		// could have made.
+		b.addBindMount(mount.Mount{
 			Type: mount.TypeBind, Source: m.HostPath, Target: m.TaskPath, ReadOnly: m.Readonly,
 			BindOptions: &mount.BindOptions{Propagation: hostPropagation[m.PropagationMode]},
 		}, m.SELinuxLabel)
@@ -45,7 +47,7 @@ func (b *containerBuilder) setMounts() error {
 			return fmt.Errorf("volumes: %q: %w", v, err)
 		}
 	}
-	b.host.VolumeDriver = b.task.VolumeDriver
+	b.hostConfig.VolumeDriver = b.task.VolumeDriver
 	if b.task.VolumeDriver != "" && !b.plugin.Volumes.Enabled {
 		return fmt.Errorf("volume_driver is refused: %s", volumesDisabledText)
 	}
@@ -54,7 +56,7 @@ func (b *containerBuilder) setMounts() error {
 		if err != nil {
 			return fmt.Errorf("mount %q: %w", m.Target, err)
 		}
-		b.host.Mounts = append(b.host.Mounts, parsed)
+		b.hostConfig.Mounts = append(b.hostConfig.Mounts, parsed)
 	}
 	return nil
 }
@@ -64,12 +66,13 @@ var hostPropagation = map[string]mount.Propagation{
 	"bidirectional": mount.PropagationRShared,
 }
 
-// bind adds a bind mount with an SELinux label; empty means the label of the plugin's configuration. With a label it must
-// be a bind string, because only these carry labels.
-func (b *containerBuilder) bind(m mount.Mount, label string) {
+// addBindMount adds a bind mount with an SELinux label; empty means the label of the plugin's
+// configuration. A mount with a label is added as a bind string, because the engine has labels only
+// in bind strings.
+func (b *containerBuilder) addBindMount(m mount.Mount, label string) {
 	label = cmp.Or(label, b.plugin.Volumes.SELinuxLabel)
 	if label == "" {
-		b.host.Mounts = append(b.host.Mounts, m)
+		b.hostConfig.Mounts = append(b.hostConfig.Mounts, m)
 		return
 	}
 	options := label
@@ -79,101 +82,102 @@ func (b *containerBuilder) bind(m mount.Mount, label string) {
 	if m.BindOptions != nil && m.BindOptions.Propagation != "" {
 		options += "," + string(m.BindOptions.Propagation)
 	}
-	b.host.Binds = append(b.host.Binds, m.Source+":"+m.Target+":"+options)
+	b.hostConfig.Binds = append(b.hostConfig.Binds, m.Source+":"+m.Target+":"+options)
 }
 
 const volumesDisabledText = `the operator must write volumes { enabled = true } into the configuration of the driver "docker"`
 
-// sourcePath is a resolved path of the host that a task names.
-type sourcePath struct {
-	path      string
-	dir, name string // the directory of the task or the shared directory, and the path below it; dir is empty for other paths
-	own       bool   // dir is the directory of the task
+// hostSource is a resolved path of the host that a task names.
+type hostSource struct {
+	resolvedPath        string
+	rootDir, nameInRoot string // the task directory or shared alloc directory with the path, and the path relative to it; "" for a path elsewhere
+	isInTaskDir         bool   // true if rootDir is the directory of the task
 }
 
-// isReplaceable reports whether a task can write to the directory in which the last element of the path is looked up. In the
-// directory of a task itself, only the agent can.
-func (s sourcePath) isReplaceable() bool {
-	return s.dir != "" && (strings.Contains(s.name, "/") || !s.own && s.name != ".")
+// isReplaceableByTask reports whether a task can write to the directory in which the last element of the
+// path is looked up. In the top directory of a task, only the agent can write.
+func (s hostSource) isReplaceableByTask() bool {
+	return s.rootDir != "" && (strings.Contains(s.nameInRoot, "/") || !s.isInTaskDir && s.nameInRoot != ".")
 }
 
-// hostPath returns the resolved path of a file or directory on the host. A relative path
+// resolveHostPath returns the resolved path of a file or directory on the host. A relative path
 // is below the task's directory. Without volumes.enabled the path must be, after all links
 // are followed, in the directory of the task or in the shared directory of its allocation.
-func (b *containerBuilder) hostPath(path string) (sourcePath, error) {
+func (b *containerBuilder) resolveHostPath(path string) (hostSource, error) {
 	taskDir, err := filepath.EvalSymlinks(b.start.TaskDir())
 	if err != nil {
-		return sourcePath{}, err
+		return hostSource{}, err
 	}
 	allocDir, err := filepath.EvalSymlinks(b.start.AllocDir)
 	if err != nil {
-		return sourcePath{}, err
+		return hostSource{}, err
 	}
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(taskDir, path)
 	}
-	resolved, err := resolve(path)
+	resolved, err := resolveLinks(path)
 	if err != nil {
-		return sourcePath{}, err
+		return hostSource{}, err
 	}
 	for _, private := range []string{"private", driver.MountsDir} {
 		if isBelow(resolved, filepath.Join(taskDir, private)) {
-			return sourcePath{}, fmt.Errorf("the directory %s is not for tasks", resolved)
+			return hostSource{}, fmt.Errorf("the directory %s is not for tasks", resolved)
 		}
 	}
 	for _, dir := range []string{taskDir, filepath.Join(allocDir, "alloc")} {
 		if isBelow(resolved, dir) {
 			name, err := filepath.Rel(dir, resolved)
-			return sourcePath{resolved, dir, name, dir == taskDir}, err
+			return hostSource{resolved, dir, name, dir == taskDir}, err
 		}
 	}
 	if b.plugin.Volumes.Enabled {
-		return sourcePath{path: resolved}, nil
+		return hostSource{resolvedPath: resolved}, nil
 	}
-	return sourcePath{}, fmt.Errorf("the path %s is outside of the directories of the task: %s", resolved, volumesDisabledText)
+	return hostSource{}, fmt.Errorf("the path %s is outside of the directories of the task: %s", resolved, volumesDisabledText)
 }
 
-// mountSource returns the path of a file or directory that the engine mounts. A directory that does not exist is created if
+// resolveMountSource returns the path of a file or directory that the engine mounts. A directory that does not exist is created if
 // create is set.
-func (b *containerBuilder) mountSource(path string, create bool) (string, error) {
-	s, err := b.hostPath(path)
+func (b *containerBuilder) resolveMountSource(path string, create bool) (string, error) {
+	s, err := b.resolveHostPath(path)
 	switch {
 	case err != nil:
 		return "", err
-	case s.own && s.name == "." && !b.plugin.Volumes.Enabled:
-		return "", fmt.Errorf("the directory %s has directories that are not for tasks: name one of its subdirectories, such as local", s.path)
-	case !s.isReplaceable():
-		return s.path, nil
-	case b.noBind == nil:
-		return b.addSource(boundSource{sourcePath: s, create: create}), nil
-	case s.own:
-		// Only the task itself can write there, and it does not run.
-		b.plan.hasOwnSources = true
-		return s.path, nil
+	case s.isInTaskDir && s.nameInRoot == "." && !b.plugin.Volumes.Enabled:
+		return "", fmt.Errorf("the directory %s has directories that are not for tasks: name one of its subdirectories, such as local", s.resolvedPath)
+	case !s.isReplaceableByTask():
+		return s.resolvedPath, nil
+	case b.cannotBindReason == nil:
+		return b.addDriverMount(boundSource{hostSource: s, createIfMissing: create}), nil
+	case s.isInTaskDir:
+		// Only the task itself can write to the directory, and none of its processes runs before
+		// the start.
+		b.plan.hasTaskReplaceableSources = true
+		return s.resolvedPath, nil
 	case b.plugin.Volumes.Enabled:
-		return s.path, nil
+		return s.resolvedPath, nil
 	}
-	return "", fmt.Errorf("%s is below a directory in which tasks can write: one could replace it by a link while the engine mounts it, and the driver cannot mount it itself, because %w. Name a path below the local directory of the task, or the directory %s itself, or the operator must write volumes { enabled = true } into the configuration of the driver \"docker\"", s.path, b.noBind, s.dir)
+	return "", fmt.Errorf("%s is below a directory in which tasks can write: one could replace it by a link while the engine mounts it, and the driver cannot mount it itself, because %w. Name a path below the local directory of the task, or the directory %s itself, or the operator must write volumes { enabled = true } into the configuration of the driver \"docker\"", s.resolvedPath, b.cannotBindReason, s.rootDir)
 }
 
-// addSource returns the path at which the driver will mount a source.
-func (b *containerBuilder) addSource(s boundSource) string {
-	s.place = strconv.Itoa(len(b.plan.sources))
+// addDriverMount returns the path at which the driver will mount a source.
+func (b *containerBuilder) addDriverMount(s boundSource) string {
+	s.mountName = strconv.Itoa(len(b.plan.sources))
 	b.plan.sources = append(b.plan.sources, s)
-	return filepath.Join(mountsPath(b.start), s.place)
+	return filepath.Join(mountsPath(b.start), s.mountName)
 }
 
-// resolve follows the links of a path whose last elements need not exist.
-func resolve(path string) (string, error) {
+// resolveLinks follows the links of a path whose last elements need not exist.
+func resolveLinks(path string) (string, error) {
 	path = filepath.Clean(path)
 	resolved, err := filepath.EvalSymlinks(path)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return resolved, err
 	}
 	if _, err := os.Lstat(path); err == nil {
-		return "", fmt.Errorf("%s is a link to a file that does not exist", path) // the engine would create the file
+		return "", fmt.Errorf("%s is a link to a file that does not exist", path) // rejected because the engine would create the file
 	}
-	dir, err := resolve(filepath.Dir(path))
+	dir, err := resolveLinks(filepath.Dir(path))
 	return filepath.Join(dir, filepath.Base(path)), err
 }
 
@@ -196,21 +200,21 @@ func (b *containerBuilder) addVolume(volume string) error {
 	if !filepath.IsAbs(target) {
 		target = "/" + target
 	}
-	parsed, label, modeErr := parseMode(mode)
+	parsed, label, modeErr := parseVolumeMode(mode)
 	if modeErr != nil && !b.plugin.Volumes.Enabled {
 		return modeErr
 	}
 	if b.task.VolumeDriver == "" {
 		before := len(b.plan.sources)
 		var err error
-		if source, err = b.mountSource(source, true); err != nil {
+		if source, err = b.resolveMountSource(source, true); err != nil {
 			return err
 		}
 		if len(b.plan.sources) > before && modeErr == nil {
-			// The engine creates the source of a bind string that it does not find, but not of a mount: an engine that does
-			// not see the mounts of the driver reports it.
+			// The engine creates the source of a bind string that it does not find, but not of a
+			// mount: so an engine that does not see the mounts of the driver reports an error.
 			parsed.Type, parsed.Source, parsed.Target = mount.TypeBind, source, target
-			b.bind(parsed, label)
+			b.addBindMount(parsed, label)
 			return nil
 		}
 		if strings.Contains(source, ":") {
@@ -220,13 +224,13 @@ func (b *containerBuilder) addVolume(volume string) error {
 	if label := b.plugin.Volumes.SELinuxLabel; label != "" {
 		mode += "," + label
 	}
-	b.host.Binds = append(b.host.Binds, source+":"+target+":"+mode)
+	b.hostConfig.Binds = append(b.hostConfig.Binds, source+":"+target+":"+mode)
 	return nil
 }
 
-// parseMode parses the mode of a volume. Engines have modes that name paths of the host (Podman's overlay), or change the
+// parseVolumeMode parses the mode of a volume. Engines have modes that name paths of the host (Podman's overlay), or change the
 // owners of the source: a mode that is not listed here is an error, and the operator must allow all paths.
-func parseMode(mode string) (m mount.Mount, label string, err error) {
+func parseVolumeMode(mode string) (m mount.Mount, label string, err error) {
 	for _, option := range strings.Split(mode, ",") {
 		switch {
 		case option == "ro":
@@ -253,7 +257,7 @@ func (b *containerBuilder) parseMount(m mountConfig) (mount.Mount, error) {
 	switch parsed.Type {
 	case mount.TypeBind:
 		var err error
-		parsed.Source, err = b.mountSource(m.Source, false)
+		parsed.Source, err = b.resolveMountSource(m.Source, false)
 		if p := m.BindOptions.Propagation; p != "" {
 			parsed.BindOptions = &mount.BindOptions{Propagation: mount.Propagation(p)}
 		}
@@ -265,7 +269,7 @@ func (b *containerBuilder) parseMount(m mountConfig) (mount.Mount, error) {
 		parsed.TmpfsOptions = &mount.TmpfsOptions{SizeBytes: m.TmpfsOptions.Size, Mode: os.FileMode(m.TmpfsOptions.Mode)}
 		return parsed, nil
 	case mount.TypeVolume:
-		// A volume can be a path of the host, by the options of its driver.
+		// The options of a volume driver can make any path of the host the volume.
 		if !b.plugin.Volumes.Enabled {
 			return parsed, fmt.Errorf("the type volume is refused: %s", volumesDisabledText)
 		}

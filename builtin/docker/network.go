@@ -17,35 +17,36 @@ func (b *containerBuilder) setNetwork() (*network.NetworkingConfig, error) {
 	if err := b.setDNS(); err != nil {
 		return nil, err
 	}
-	if inGroupNetwork(b.task, b.start.NetworkIsolation) {
+	if joinsGroupNetwork(b.task, b.start.NetworkIsolation) {
 		return nil, b.joinGroupNetwork()
 	}
-	b.host.NetworkMode = container.NetworkMode(n.NetworkMode)
+	b.hostConfig.NetworkMode = container.NetworkMode(n.NetworkMode)
 	if n.NetworkMode == "" {
-		b.host.NetworkMode = network.NetworkBridge
+		b.hostConfig.NetworkMode = network.NetworkBridge
 	}
-	b.config.Hostname = n.Hostname
-	b.host.ExtraHosts = n.ExtraHosts
+	b.containerConfig.Hostname = n.Hostname
+	b.hostConfig.ExtraHosts = n.ExtraHosts
 	if err := b.setPorts(); err != nil {
 		return nil, err
 	}
-	return b.endpoint()
+	return b.endpointConfig()
 }
 
-// hasOwnEndpoint reports whether a container with this mode has an address in a network of
-// Docker. Other containers use the network of the host or of another container, or none.
+// hasOwnEndpoint reports whether a container with this network mode has an address in a network of
+// Docker. A container with another mode uses the network of the host or of another container, or
+// has none.
 func hasOwnEndpoint(mode container.NetworkMode) bool {
 	return !mode.IsHost() && !mode.IsNone() && !mode.IsContainer()
 }
 
-// endpoint returns the settings of the container in its network.
-func (b *containerBuilder) endpoint() (*network.NetworkingConfig, error) {
+// endpointConfig returns the settings of the container in its network.
+func (b *containerBuilder) endpointConfig() (*network.NetworkingConfig, error) {
 	n := b.task.networkConfig
 	if len(n.NetworkAliases) == 0 && n.IPv4Address == "" && n.IPv6Address == "" && n.MACAddress == "" {
 		return nil, nil
 	}
-	if !hasOwnEndpoint(b.host.NetworkMode) {
-		return nil, fmt.Errorf("network_aliases, ipv4_address, ipv6_address and mac_address need a network of Docker, and the container uses %q", b.host.NetworkMode)
+	if !hasOwnEndpoint(b.hostConfig.NetworkMode) {
+		return nil, fmt.Errorf("network_aliases, ipv4_address, ipv6_address and mac_address need a network of Docker, and the container uses %q", b.hostConfig.NetworkMode)
 	}
 	settings := &network.EndpointSettings{Aliases: n.NetworkAliases}
 	if n.IPv4Address != "" || n.IPv6Address != "" {
@@ -55,8 +56,8 @@ func (b *containerBuilder) endpoint() (*network.NetworkingConfig, error) {
 		option, text string
 		dst          *netip.Addr
 	}{
-		{"ipv4_address", n.IPv4Address, endpointAddr(settings, false)},
-		{"ipv6_address", n.IPv6Address, endpointAddr(settings, true)},
+		{"ipv4_address", n.IPv4Address, endpointAddrField(settings, false)},
+		{"ipv6_address", n.IPv6Address, endpointAddrField(settings, true)},
 	} {
 		if a.text == "" {
 			continue
@@ -73,10 +74,10 @@ func (b *containerBuilder) endpoint() (*network.NetworkingConfig, error) {
 		}
 		settings.MacAddress = network.HardwareAddr(mac)
 	}
-	return &network.NetworkingConfig{EndpointsConfig: map[string]*network.EndpointSettings{string(b.host.NetworkMode): settings}}, nil
+	return &network.NetworkingConfig{EndpointsConfig: map[string]*network.EndpointSettings{string(b.hostConfig.NetworkMode): settings}}, nil
 }
 
-func endpointAddr(settings *network.EndpointSettings, v6 bool) *netip.Addr {
+func endpointAddrField(settings *network.EndpointSettings, v6 bool) *netip.Addr {
 	if settings.IPAMConfig == nil {
 		return nil
 	}
@@ -86,8 +87,8 @@ func endpointAddr(settings *network.EndpointSettings, v6 bool) *netip.Addr {
 	return &settings.IPAMConfig.IPv4Address
 }
 
-// setDNS sets the resolver: the options of the task, or else the dns block of the group's
-// network.
+// setDNS sets the resolver from the options of the task or, if the task sets none, from the dns
+// block of the group's network.
 func (b *containerBuilder) setDNS() error {
 	servers, searches, options := b.task.DNSServers, b.task.DNSSearchDomains, b.task.DNSOptions
 	if d := b.start.DNS; d != nil && len(servers)+len(searches)+len(options) == 0 {
@@ -98,18 +99,18 @@ func (b *containerBuilder) setDNS() error {
 		if err != nil {
 			return fmt.Errorf("dns_servers: %q is not an IP address", s)
 		}
-		b.host.DNS = append(b.host.DNS, addr)
+		b.hostConfig.DNS = append(b.hostConfig.DNS, addr)
 	}
-	b.host.DNSSearch, b.host.DNSOptions = searches, options
+	b.hostConfig.DNSSearch, b.hostConfig.DNSOptions = searches, options
 	return nil
 }
 
 // portMapping is a published port.
 type portMapping struct {
-	label     string
-	hostIP    string
-	host      int32
-	container int32
+	label         string
+	hostIP        string
+	hostPort      int32
+	containerPort int32
 }
 
 // portMappings returns the ports that the task publishes.
@@ -158,13 +159,13 @@ func (b *containerBuilder) setPorts() error {
 	if err != nil || len(mappings) == 0 {
 		return err
 	}
-	if !hasOwnEndpoint(b.host.NetworkMode) {
+	if !hasOwnEndpoint(b.hostConfig.NetworkMode) {
 		return nil
 	}
-	b.config.ExposedPorts, b.host.PortBindings = network.PortSet{}, network.PortMap{}
+	b.containerConfig.ExposedPorts, b.hostConfig.PortBindings = network.PortSet{}, network.PortMap{}
 	for _, m := range mappings {
-		if m.container == 0 {
-			m.container = m.host
+		if m.containerPort == 0 {
+			m.containerPort = m.hostPort
 		}
 		var hostIP netip.Addr
 		if m.hostIP != "" {
@@ -173,19 +174,19 @@ func (b *containerBuilder) setPorts() error {
 			}
 		}
 		for _, protocol := range []network.IPProtocol{network.TCP, network.UDP} {
-			port, ok := network.PortFrom(uint16(m.container), protocol)
-			if !ok || m.container < 1 || m.container > 65535 {
-				return fmt.Errorf("port %q: %d is not a port", m.label, m.container)
+			port, ok := network.PortFrom(uint16(m.containerPort), protocol)
+			if !ok || m.containerPort < 1 || m.containerPort > 65535 {
+				return fmt.Errorf("port %q: %d is not a port", m.label, m.containerPort)
 			}
-			b.config.ExposedPorts[port] = struct{}{}
-			b.host.PortBindings[port] = append(b.host.PortBindings[port], network.PortBinding{HostIP: hostIP, HostPort: fmt.Sprint(m.host)})
+			b.containerConfig.ExposedPorts[port] = struct{}{}
+			b.hostConfig.PortBindings[port] = append(b.hostConfig.PortBindings[port], network.PortBinding{HostIP: hostIP, HostPort: fmt.Sprint(m.hostPort)})
 		}
 	}
 	return nil
 }
 
-// networkOverride returns the address of a started container, or nil if it has none of its
-// own.
+// networkOverride returns the address and port map of a started container, or nil if the container
+// has no address of its own.
 func networkOverride(t *taskConfig, start *driver.Resources, c container.InspectResponse) *driver.NetworkOverride {
 	if c.NetworkSettings == nil {
 		return nil

@@ -24,22 +24,22 @@ import (
 func (b *containerBuilder) mountNetworkFiles() error {
 	files := map[string]string{}
 	if hosts := b.start.NetworkIsolation.Hosts; hosts != nil || len(b.task.ExtraHosts) > 0 {
-		text, err := hostsFile(hosts, b.task.ExtraHosts)
+		text, err := formatHostsFile(hosts, b.task.ExtraHosts)
 		if err != nil {
 			return err
 		}
 		files["hosts"] = text
 	}
-	if len(b.host.DNS)+len(b.host.DNSSearch)+len(b.host.DNSOptions) > 0 {
-		own := netfiles.Resolver{Searches: b.host.DNSSearch, Options: b.host.DNSOptions}
-		for _, server := range b.host.DNS {
+	if len(b.hostConfig.DNS)+len(b.hostConfig.DNSSearch)+len(b.hostConfig.DNSOptions) > 0 {
+		own := netfiles.Resolver{Searches: b.hostConfig.DNSSearch, Options: b.hostConfig.DNSOptions}
+		for _, server := range b.hostConfig.DNS {
 			own.Servers = append(own.Servers, server.String())
 		}
 		files["resolv.conf"] = own.Or(netfiles.NamespaceResolver()).String()
-		b.host.DNS, b.host.DNSSearch, b.host.DNSOptions = nil, nil, nil
+		b.hostConfig.DNS, b.hostConfig.DNSSearch, b.hostConfig.DNSOptions = nil, nil, nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if b.mountsOver("/etc/" + name) {
+		if b.hasMountAt("/etc/" + name) {
 			continue
 		}
 		file, err := writePrivateFile(b.start.TaskDir(), "docker-"+name, files[name])
@@ -47,23 +47,23 @@ func (b *containerBuilder) mountNetworkFiles() error {
 			return err
 		}
 		source := filepath.Join(b.start.TaskDir(), file)
-		if b.noBind == nil { // users whom the job admits to the directory of the task can replace the file
-			source = b.addSource(boundSource{sourcePath: sourcePath{source, b.start.TaskDir(), file, true}})
+		if b.cannotBindReason == nil { // users to whom the job gives access to the task directory can replace the file
+			source = b.addDriverMount(boundSource{hostSource: hostSource{source, b.start.TaskDir(), file, true}})
 		}
-		b.bind(mount.Mount{Type: mount.TypeBind, Source: source, Target: "/etc/" + name}, "")
+		b.addBindMount(mount.Mount{Type: mount.TypeBind, Source: source, Target: "/etc/" + name}, "")
 	}
 	return nil
 }
 
-// mountsOver reports whether the host or the task mounts something at a path.
-func (b *containerBuilder) mountsOver(path string) bool {
-	return slices.ContainsFunc(b.host.Mounts, func(m mount.Mount) bool { return filepath.Clean(m.Target) == path }) ||
-		slices.ContainsFunc(b.host.Binds, func(bind string) bool { return filepath.Clean(strings.Split(bind, ":")[1]) == path })
+// hasMountAt reports whether the host or the task mounts something at a path.
+func (b *containerBuilder) hasMountAt(path string) bool {
+	return slices.ContainsFunc(b.hostConfig.Mounts, func(m mount.Mount) bool { return filepath.Clean(m.Target) == path }) ||
+		slices.ContainsFunc(b.hostConfig.Binds, func(bind string) bool { return filepath.Clean(strings.Split(bind, ":")[1]) == path })
 }
 
-// privateFileName returns the path, relative to the task's directory, of a file that the
+// privateFilePath returns the path, relative to the task's directory, of a file that the
 // task must not change.
-func privateFileName(taskDir, name string) string {
+func privateFilePath(taskDir, name string) string {
 	if info, err := os.Stat(filepath.Join(taskDir, "private")); err == nil && info.IsDir() {
 		return "private/" + name
 	}
@@ -73,13 +73,14 @@ func privateFileName(taskDir, name string) string {
 // writePrivateFile replaces a file that every user of the container can read, and returns its
 // path relative to the task's directory.
 func writePrivateFile(taskDir, name, text string) (string, error) {
-	name = privateFileName(taskDir, name)
+	name = privateFilePath(taskDir, name)
 	dir, err := os.OpenRoot(taskDir)
 	if err != nil {
 		return "", err
 	}
 	defer dir.Close()
-	// Users whom the job admits to the directory can leave a FIFO there, or a link to another file of the task.
+	// Users to whom the job gives access to the directory can leave a FIFO there, or a link to
+	// another file of the task.
 	if err := dir.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
@@ -89,11 +90,11 @@ func writePrivateFile(taskDir, name, text string) (string, error) {
 		return "", err
 	}
 	_, err = file.WriteString(text)
-	return name, errors.Join(err, file.Chmod(mode), file.Close()) // the umask can have removed bits
+	return name, errors.Join(err, file.Chmod(mode), file.Close()) // Chmod sets the mode bits that the umask has removed
 }
 
-// hostsFile returns the content of /etc/hosts.
-func hostsFile(alloc *driver.HostsConfig, extra []string) (string, error) {
+// formatHostsFile returns the content of /etc/hosts.
+func formatHostsFile(alloc *driver.HostsConfig, extra []string) (string, error) {
 	if alloc == nil {
 		alloc = &driver.HostsConfig{}
 	}

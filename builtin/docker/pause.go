@@ -13,12 +13,12 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// pauseImage is the image of the containers that hold the networks of groups. The driver
-// imports it into the engine. Another content needs another tag.
+// pauseImage is the image of the containers that hold the networks of groups. The driver imports it
+// into the engine. A change of the image's content must also change the tag.
 const pauseImage = "nomad-lite/pause:1"
 
-// pauseCode has the machine code of the pause program by architecture. As process 1 of a
-// container it waits for the children of other processes and for the end of the container:
+// pauseCode has the machine code of the pause program by architecture. As process 1 of a container,
+// the program reaps orphaned processes and exits on SIGINT or SIGTERM:
 //
 //	sigprocmask(SIG_BLOCK, {SIGINT, SIGTERM, SIGCHLD})
 //	for {
@@ -65,7 +65,7 @@ var pauseCode = map[string][]byte{
 		0xeb, 0xb8, // 5e jmp  18
 		0x02, 0x40, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, // 60 set of SIGINT, SIGTERM, SIGCHLD
 	},
-	"arm64": words(
+	"arm64": encodeInstructions(
 		0xd28010e8,    // 00 mov  x8, 135 (rt_sigprocmask)
 		0xd2800000,    // 04 mov  x0, 0 (SIG_BLOCK)
 		0x10000341,    // 08 adr  x1, 70
@@ -98,23 +98,23 @@ var pauseCode = map[string][]byte{
 	),
 }
 
-func words(list ...uint32) (code []byte) {
+func encodeInstructions(list ...uint32) (code []byte) {
 	for _, word := range list {
 		code = binary.LittleEndian.AppendUint32(code, word)
 	}
 	return code
 }
 
-// pauseProgram returns the pause program as an ELF executable without sections. The error
-// is for an architecture for which there is no code.
-func pauseProgram(arch string) ([]byte, error) {
+// buildPauseProgram returns the pause program as an ELF executable without sections. It returns an error
+// for an architecture without code in pauseCode.
+func buildPauseProgram(arch string) ([]byte, error) {
 	code, ok := pauseCode[arch]
 	if !ok {
 		return nil, fmt.Errorf("the driver has no image for the networks of groups on %s: the operator must set infra_image in the configuration of the driver \"docker\"", arch)
 	}
 	const (
 		address  = 0x400000
-		pageSize = 1 << 16 // the largest of both architectures
+		pageSize = 1 << 16 // the largest page size of both architectures
 	)
 	machine := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[arch]
 	header := elf.Header64{
@@ -142,7 +142,7 @@ func pauseProgram(arch string) ([]byte, error) {
 
 // importPauseImage makes the pause image in the engine.
 func importPauseImage(ctx context.Context, engine *client.Client) error {
-	program, err := pauseProgram(runtime.GOARCH)
+	program, err := buildPauseProgram(runtime.GOARCH)
 	if err != nil {
 		return err
 	}
@@ -155,14 +155,14 @@ func importPauseImage(ctx context.Context, engine *client.Client) error {
 			return err
 		}
 	}
-	name, tag, _ := strings.Cut(pauseImage, ":") // the constant has a tag
+	name, tag, _ := strings.Cut(pauseImage, ":") // pauseImage has a tag
 	result, err := engine.ImageImport(ctx, client.ImageImportSource{Source: &archive, SourceName: "-"}, name,
 		client.ImageImportOptions{Tag: tag, Changes: []string{`ENTRYPOINT ["/pause"]`}})
 	if err != nil {
-		return engineError(fmt.Errorf("import the image %s: %w", pauseImage, err))
+		return markRecoverable(fmt.Errorf("import the image %s: %w", pauseImage, err))
 	}
 	defer result.Close()
-	if err := readMessages(result, func(string) {}); err != nil {
+	if err := readEngineMessages(result, func(string) {}); err != nil {
 		return fmt.Errorf("import the image %s: %w", pauseImage, err)
 	}
 	return nil

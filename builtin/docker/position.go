@@ -12,43 +12,45 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// streamPosition is how far the output of one stream was passed on: up to the message that
-// is number Count of those with its Time, and Bytes of the next message with that time.
+// streamPosition is the position up to which the output of one stream was written to the host.
+// Written are all messages before Time, Count messages with this time, and Bytes bytes of the next
+// message with this time.
 type streamPosition struct {
-	Time   int64 // nanoseconds since 1970; 0 means the start of the stream
-	Count  uint64
-	Bytes  uint64
-	Newest int64 // greatest time of a message up to the position, which is greater than Time if the clock was set back
-	Boot   int64 // time of the machine's boot by the clock of that moment, see bootTime
+	MessageTime    int64 // nanoseconds since 1970; 0 is the start of the stream
+	MessagesAtTime uint64
+	BytesOfNext    uint64
+	NewestTime     int64 // greatest time of a message up to the position, which is greater than Time if the clock was set back
+	BootTime       int64 // result of currentBootTime when the position was stored
 }
 
-// oldestNext returns the time from which the engine must send its log, so that the messages after the position are sent. Engines
-// before version 24 leave out each message that is older; those after the position are older than it if the clock was set
-// back since then.
-func (p streamPosition) oldestNext(boot int64) int64 {
-	if p.Time == 0 {
+// earliestNextTime returns the time from which the engine must send its log, so that the messages after
+// the position are sent. Engines before version 24 leave out each message with an earlier time. If
+// the clock was set back after the position was stored, later messages have earlier times than the
+// position.
+func (p streamPosition) earliestNextTime(boot int64) int64 {
+	if p.MessageTime == 0 {
 		return 0
 	}
-	return p.Time - max(0, p.Boot-boot)
+	return p.MessageTime - max(0, p.BootTime-boot)
 }
 
-// bootTime returns the time of the machine's boot by the present clock, in nanoseconds since 1970. It is smaller after the clock
-// was set back.
-func bootTime() int64 {
+// currentBootTime returns the time of the machine's boot by the current clock, in nanoseconds since 1970.
+// The result is smaller after the clock was set back.
+func currentBootTime() int64 {
 	var boot unix.Timespec
 	now := time.Now().UnixNano()
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) // Linux always has this clock
 	return now - boot.Nano()
 }
 
-// positionFile keeps the positions of both streams in a file that is mapped into memory:
-// a store is in the file at once, also if the process is killed after it.
+// positionFile keeps the positions of both streams in a file that is mapped into memory. A stored
+// position is in the file immediately, and stays there if the process is killed.
 type positionFile struct {
-	data []byte
+	mappedBytes []byte
 }
 
-// The file has two slots for each stream, and the number of the valid one. A store writes
-// the other slot first, so that one slot is complete at every moment.
+// For each stream, the file has the number of the valid slot and two slots. A store writes the
+// other slot first, so that one slot is complete at every moment.
 const (
 	slotSize         = 40
 	streamSize       = 8 + 2*slotSize
@@ -72,47 +74,50 @@ func openPositionFile(dir *os.Root, name string) (*positionFile, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map %s: %w", name, err)
 	}
-	return &positionFile{data: data}, nil
+	return &positionFile{mappedBytes: data}, nil
 }
 
-// memoryPositions keeps positions as long as the process lives.
-func memoryPositions() *positionFile { return &positionFile{data: make([]byte, positionFileSize)} }
-
-func (p *positionFile) valid(stream int) *atomic.Uint32 {
-	return (*atomic.Uint32)(unsafe.Pointer(&p.data[stream*streamSize]))
+// newMemoryPositions returns a positionFile without a file, whose positions are lost when the process
+// exits.
+func newMemoryPositions() *positionFile {
+	return &positionFile{mappedBytes: make([]byte, positionFileSize)}
 }
 
-func (p *positionFile) slot(stream int, n uint32) []byte {
+func (p *positionFile) validSlotNumber(stream int) *atomic.Uint32 {
+	return (*atomic.Uint32)(unsafe.Pointer(&p.mappedBytes[stream*streamSize]))
+}
+
+func (p *positionFile) slotBytes(stream int, n uint32) []byte {
 	offset := stream*streamSize + 8 + int(n&1)*slotSize
-	return p.data[offset : offset+slotSize]
+	return p.mappedBytes[offset : offset+slotSize]
 }
 
-func (p *positionFile) load(stream int) streamPosition {
-	slot := p.slot(stream, p.valid(stream).Load())
+func (p *positionFile) loadPosition(stream int) streamPosition {
+	slot := p.slotBytes(stream, p.validSlotNumber(stream).Load())
 	return streamPosition{
-		Time:   int64(binary.NativeEndian.Uint64(slot)),
-		Count:  binary.NativeEndian.Uint64(slot[8:]),
-		Bytes:  binary.NativeEndian.Uint64(slot[16:]),
-		Newest: int64(binary.NativeEndian.Uint64(slot[24:])),
-		Boot:   int64(binary.NativeEndian.Uint64(slot[32:])),
+		MessageTime:    int64(binary.NativeEndian.Uint64(slot)),
+		MessagesAtTime: binary.NativeEndian.Uint64(slot[8:]),
+		BytesOfNext:    binary.NativeEndian.Uint64(slot[16:]),
+		NewestTime:     int64(binary.NativeEndian.Uint64(slot[24:])),
+		BootTime:       int64(binary.NativeEndian.Uint64(slot[32:])),
 	}
 }
 
-func (p *positionFile) store(stream int, position streamPosition) {
-	n := p.valid(stream).Load() + 1
-	slot := p.slot(stream, n)
-	binary.NativeEndian.PutUint64(slot, uint64(position.Time))
-	binary.NativeEndian.PutUint64(slot[8:], position.Count)
-	binary.NativeEndian.PutUint64(slot[16:], position.Bytes)
-	binary.NativeEndian.PutUint64(slot[24:], uint64(position.Newest))
-	binary.NativeEndian.PutUint64(slot[32:], uint64(position.Boot))
-	p.valid(stream).Store(n)
+func (p *positionFile) storePosition(stream int, position streamPosition) {
+	n := p.validSlotNumber(stream).Load() + 1
+	slot := p.slotBytes(stream, n)
+	binary.NativeEndian.PutUint64(slot, uint64(position.MessageTime))
+	binary.NativeEndian.PutUint64(slot[8:], position.MessagesAtTime)
+	binary.NativeEndian.PutUint64(slot[16:], position.BytesOfNext)
+	binary.NativeEndian.PutUint64(slot[24:], uint64(position.NewestTime))
+	binary.NativeEndian.PutUint64(slot[32:], uint64(position.BootTime))
+	p.validSlotNumber(stream).Store(n)
 }
 
-// unmap ends the use of the file. The positions cannot be used afterwards.
+// unmap unmaps the file. No method may be called afterwards.
 func (p *positionFile) unmap() {
-	if p.data != nil {
-		_ = unix.Munmap(p.data) // fails only for memoryPositions, which the garbage collector frees
-		p.data = nil
+	if p.mappedBytes != nil {
+		_ = unix.Munmap(p.mappedBytes) // Munmap fails only for the memory of newMemoryPositions, which the garbage collector frees
+		p.mappedBytes = nil
 	}
 }

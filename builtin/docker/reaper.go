@@ -13,54 +13,55 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// reaper removes containers of this agent's tasks that no task of the driver owns, for
-// example because the agent lost a record. Containers of agents of other data directories stay.
+// reaper removes containers of this agent's tasks that no task of the driver owns, for example
+// because the agent lost a record. It does not remove containers of agents with another data
+// directory.
 type reaper struct {
-	mu     sync.Mutex
-	starts map[string]bool // ids of starts that are in use
-	cancel context.CancelFunc
+	mu            sync.Mutex
+	startIDsInUse map[string]bool // IDs of the starts that a task of the driver uses
+	cancelSearch  context.CancelFunc
 }
 
-// add records a start before its container exists. The first start begins the periodic
+// addStart records a start before its container exists. The first start begins the periodic
 // search.
-func (r *reaper) add(d *Driver, startID string) {
+func (r *reaper) addStart(d *Driver, startID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.starts == nil {
-		r.starts = map[string]bool{}
+	if r.startIDsInUse == nil {
+		r.startIDsInUse = map[string]bool{}
 	}
-	r.starts[startID] = true
-	if id := sdk.DirectoryID(); r.cancel == nil && id != "" {
+	r.startIDsInUse[startID] = true
+	if id := sdk.DirectoryID(); r.cancelSearch == nil && id != "" {
 		var ctx context.Context
-		ctx, r.cancel = context.WithCancel(context.Background())
-		go r.run(ctx, d, id)
+		ctx, r.cancelSearch = context.WithCancel(context.Background())
+		go r.searchPeriodically(ctx, d, id)
 	}
 }
 
-func (r *reaper) remove(startID string) {
+func (r *reaper) removeStart(startID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.starts, startID)
+	delete(r.startIDsInUse, startID)
 }
 
-func (r *reaper) stop() {
+func (r *reaper) stopSearch() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.cancel != nil {
-		r.cancel()
-		r.cancel = nil
+	if r.cancelSearch != nil {
+		r.cancelSearch()
+		r.cancelSearch = nil
 	}
 }
 
-func (r *reaper) run(ctx context.Context, d *Driver, directoryID string) {
+func (r *reaper) searchPeriodically(ctx context.Context, d *Driver, directoryID string) {
 	for {
-		config, engine, err := d.current()
+		config, engine, err := d.currentConfigAndClient()
 		if err != nil || !config.GC.DanglingContainers.Enabled {
 			return
 		}
 		select {
 		case <-time.After(config.GC.DanglingContainers.period):
-			if err := r.removeDangling(ctx, engine, directoryID, config.GC.DanglingContainers, hclog.Default()); err != nil {
+			if err := r.removeDanglingContainers(ctx, engine, directoryID, config.GC.DanglingContainers, hclog.Default()); err != nil {
 				hclog.Default().Debug("search for containers without a task", "error", err)
 			}
 		case <-ctx.Done():
@@ -69,15 +70,15 @@ func (r *reaper) run(ctx context.Context, d *Driver, directoryID string) {
 	}
 }
 
-// removeDangling removes containers that are older than the grace period.
-func (r *reaper) removeDangling(ctx context.Context, engine *client.Client, directoryID string, config danglingConfig, logger hclog.Logger) error {
+// removeDanglingContainers removes containers that are older than the grace period.
+func (r *reaper) removeDanglingContainers(ctx context.Context, engine *client.Client, directoryID string, config danglingContainerConfig, logger hclog.Logger) error {
 	list, err := engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: client.Filters{}.Add("label", labelStartID, labelDirectoryID+"="+directoryID)})
 	if err != nil {
 		return err
 	}
 	for _, c := range list.Items {
 		r.mu.Lock()
-		owned := r.starts[c.Labels[labelStartID]] || c.Labels[labelDirectoryID] != directoryID
+		owned := r.startIDsInUse[c.Labels[labelStartID]] || c.Labels[labelDirectoryID] != directoryID
 		r.mu.Unlock()
 		if owned || time.Since(time.Unix(c.Created, 0)) < config.creationGrace {
 			continue
@@ -86,33 +87,33 @@ func (r *reaper) removeDangling(ctx context.Context, engine *client.Client, dire
 			logger.Info("container without a task, kept because of dry_run", "container_id", c.ID, "task", c.Labels[labelTaskName], "alloc_id", c.Labels[labelAllocID])
 			continue
 		}
-		if err := r.removeNetwork(ctx, engine, &c); err != nil {
+		if err := r.removeUnusedGroupNetwork(ctx, engine, &c); err != nil {
 			return err
 		}
 		logger.Warn("removing container without a task", "container_id", c.ID, "task", c.Labels[labelTaskName], "alloc_id", c.Labels[labelAllocID])
-		if _, err := engine.ContainerRemove(ctx, c.ID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true}); err != nil && !isGone(err) {
+		if _, err := engine.ContainerRemove(ctx, c.ID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true}); err != nil && !isContainerGone(err) {
 			return err
 		}
 	}
 	return nil
 }
 
-// removeNetwork removes the container that holds the network of a container without a task,
+// removeUnusedGroupNetwork removes the container that holds the network of a container without a task,
 // unless another task of the allocation is in use.
-func (r *reaper) removeNetwork(ctx context.Context, engine *client.Client, c *container.Summary) error {
+func (r *reaper) removeUnusedGroupNetwork(ctx context.Context, engine *client.Client, c *container.Summary) error {
 	id, ok := strings.CutPrefix(c.HostConfig.NetworkMode, "container:")
 	allocID := c.Labels[labelAllocID]
-	if !ok || r.hasAlloc(allocID) {
+	if !ok || r.hasStartOfAlloc(allocID) {
 		return nil
 	}
-	return removeNetworkContainer(ctx, engine, id, allocID)
+	return removeGroupNetworkContainer(ctx, engine, id, allocID)
 }
 
-// hasAlloc reports whether a start of the allocation is in use.
-func (r *reaper) hasAlloc(allocID string) bool {
+// hasStartOfAlloc reports whether a start of the allocation is in use.
+func (r *reaper) hasStartOfAlloc(allocID string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for id := range r.starts {
+	for id := range r.startIDsInUse {
 		if strings.HasPrefix(id, allocID+"/") {
 			return true
 		}

@@ -19,12 +19,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// boundSource is a file or directory that tasks can replace. The driver opens it, and mounts what it has opened in a directory
-// that only root can enter. The engine gets the path of this mount.
+// boundSource is a source whose path tasks can replace. The driver opens the file or directory, and
+// mounts the opened file in a directory that only root can enter. The engine gets the path of this
+// mount.
 type boundSource struct {
-	sourcePath
-	create bool   // create a directory if the path does not exist
-	place  string // name of the mount
+	hostSource
+	createIfMissing bool   // true creates a directory if the path does not exist
+	mountName       string // name of the mount point in the directory of mountsPath
 }
 
 // mountsPath returns the path of the directory in which the driver mounts the sources of one start.
@@ -32,13 +33,15 @@ func mountsPath(start *sdk.StartRequest) string {
 	return filepath.Join(start.TaskDir(), driver.MountsDir, path.Base(start.ID))
 }
 
-// noBindError is the reason why the driver cannot make mounts that the engine sees.
-type noBindError struct{ cause error }
+// cannotBindError is the reason why the driver cannot make mounts that the engine sees.
+type cannotBindError struct{ cause error }
 
-func (e *noBindError) Error() string { return e.cause.Error() }
-func (e *noBindError) Unwrap() error { return e.cause }
+func (e *cannotBindError) Error() string { return e.cause.Error() }
+func (e *cannotBindError) Unwrap() error { return e.cause }
 
-func noBind(format string, args ...any) error { return &noBindError{fmt.Errorf(format, args...)} }
+func newCannotBindError(format string, args ...any) error {
+	return &cannotBindError{fmt.Errorf(format, args...)}
+}
 
 // sourceBinder mounts the sources of one container.
 type sourceBinder struct {
@@ -46,52 +49,56 @@ type sourceBinder struct {
 	start  *sdk.StartRequest
 }
 
-// unavailable returns the reason why the driver cannot make mounts, as far as it is known without making one.
-func (b sourceBinder) unavailable() error {
+// cannotBindReason returns the reason why the driver cannot make mounts that the engine sees, or nil if
+// none is known before a mount is made.
+func (b sourceBinder) cannotBindReason() error {
 	if os.Geteuid() != 0 {
-		return noBind("the agent is not root")
+		return newCannotBindError("the agent is not root")
 	}
-	if _, err := b.socket(); err != nil {
+	if _, err := b.engineSocket(); err != nil {
 		return err
 	}
-	// Who can replace the directory of the task could replace the mounts.
+	// A user who can replace the directory of the task could also replace the mounts.
 	if err := safepath.CheckDir(b.start.TaskDir()); err != nil {
-		return noBind("the directory of the task is not protected: %w", err)
+		return newCannotBindError("the directory of the task is not protected: %w", err)
 	}
 	return nil
 }
 
-// socket returns the path of the socket of an engine of this machine.
-func (b sourceBinder) socket() (string, error) {
+// engineSocket returns the path of the socket of the engine, or an error if the engine may be on
+// another machine.
+func (b sourceBinder) engineSocket() (string, error) {
 	address, err := url.Parse(b.engine.client().DaemonHost())
 	if err != nil || address.Scheme != "unix" {
-		return "", noBind("the engine at %s can be on another machine", b.engine.client().DaemonHost())
+		return "", newCannotBindError("the engine at %s can be on another machine", b.engine.client().DaemonHost())
 	}
 	return address.Path, nil
 }
 
-// bind mounts all sources. It unmounts what an earlier start of the task has left, whose container is gone or is removed next.
-func (b sourceBinder) bind(ctx context.Context, sources []boundSource) error {
-	dir, err := b.makeDir()
+// mountAll mounts all sources. It unmounts the mounts that an earlier start of the task has left: the
+// container of that start is gone, or Start removes it next.
+func (b sourceBinder) mountAll(ctx context.Context, sources []boundSource) error {
+	dir, err := b.makeMountsDir()
 	if err != nil {
 		return err
 	}
 	defer unix.Close(dir)
-	engineRoot, err := b.engineRoot(ctx)
+	engineRoot, err := b.engineRootDir(ctx)
 	if err != nil {
 		return err
 	}
 	for _, s := range sources {
-		if err := b.bindSource(dir, engineRoot, s); err != nil {
-			return fmt.Errorf("mount %s: %w", s.path, err)
+		if err := b.mountSource(dir, engineRoot, s); err != nil {
+			return fmt.Errorf("mount %s: %w", s.resolvedPath, err)
 		}
 	}
 	return nil
 }
 
-// makeDir makes the directory of mountsPath in a new file system, so that an engine that does not see the mounts of the driver
-// does not find the path. It opens the directory.
-func (b sourceBinder) makeDir() (int, error) {
+// makeMountsDir makes the directory of mountsPath in a new file system, so that an engine that does not
+// see the mounts of the driver does not find the path. It returns an open descriptor of the
+// directory.
+func (b sourceBinder) makeMountsDir() (int, error) {
 	task, err := safepath.OpenDir(b.start.TaskDir())
 	if err != nil {
 		return -1, err
@@ -100,7 +107,7 @@ func (b sourceBinder) makeDir() (int, error) {
 	if err := unix.Mkdirat(task, driver.MountsDir, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 		return -1, &fs.PathError{Op: "mkdir", Path: filepath.Dir(mountsPath(b.start)), Err: err}
 	}
-	if err := unmountAt(task, driver.MountsDir); err != nil {
+	if err := unmountAllAt(task, driver.MountsDir); err != nil {
 		return -1, err
 	}
 	top, err := openDirAt(task, driver.MountsDir)
@@ -110,7 +117,7 @@ func (b sourceBinder) makeDir() (int, error) {
 	err = unix.Mount("tmpfs", safepath.ProcPath(top), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700,size=1m")
 	unix.Close(top)
 	if err != nil {
-		return -1, noBind("the agent cannot mount file systems: %w", err)
+		return -1, newCannotBindError("the agent cannot mount file systems: %w", err)
 	}
 	if top, err = openDirAt(task, driver.MountsDir); err != nil {
 		return -1, err
@@ -131,9 +138,9 @@ func openDirAt(dir int, name string) (int, error) {
 	return fd, nil
 }
 
-// bindSource mounts one source, and checks that the engine sees it.
-func (b sourceBinder) bindSource(dir int, engineRoot string, s boundSource) error {
-	source, err := s.open()
+// mountSource mounts one source, and checks that the engine sees it.
+func (b sourceBinder) mountSource(dir int, engineRoot string, s boundSource) error {
+	source, err := s.openWithoutLinks()
 	if err != nil {
 		return err
 	}
@@ -143,51 +150,52 @@ func (b sourceBinder) bindSource(dir int, engineRoot string, s boundSource) erro
 		return err
 	}
 	if want.Mode&unix.S_IFMT == unix.S_IFDIR {
-		err = unix.Mkdirat(dir, s.place, 0o700)
+		err = unix.Mkdirat(dir, s.mountName, 0o700)
 	} else {
-		err = unix.Mknodat(dir, s.place, unix.S_IFREG|0o600, 0)
+		err = unix.Mknodat(dir, s.mountName, unix.S_IFREG|0o600, 0)
 	}
 	if err != nil {
 		return err
 	}
-	target, err := safepath.OpenAt(dir, s.place, unix.O_PATH, 0)
+	target, err := safepath.OpenAt(dir, s.mountName, unix.O_PATH, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(target)
 	tree, err := unix.OpenTree(source, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE|unix.AT_EMPTY_PATH)
 	if err != nil {
-		return noBind("the agent cannot mount directories: %w", err)
+		return newCannotBindError("the agent cannot mount directories: %w", err)
 	}
 	defer unix.Close(tree)
 	if err := unix.MoveMount(tree, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
-		return noBind("the agent cannot mount directories: %w", err)
+		return newCannotBindError("the agent cannot mount directories: %w", err)
 	}
-	seen, err := unix.Open(filepath.Join(engineRoot, mountsPath(b.start), s.place), unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	seen, err := unix.Open(filepath.Join(engineRoot, mountsPath(b.start), s.mountName), unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return noBind("the engine does not see mounts of the agent, or the agent cannot find out whether it does: %w", err)
+		return newCannotBindError("the engine does not see mounts of the agent, or the agent cannot find out whether it does: %w", err)
 	}
 	defer unix.Close(seen)
 	var got unix.Stat_t
 	if err := unix.Fstat(seen, &got); err != nil || got.Dev != want.Dev || got.Ino != want.Ino {
-		return noBind("the engine does not see mounts of the agent: it has another mount namespace")
+		return newCannotBindError("the engine does not see mounts of the agent: it has another mount namespace")
 	}
 	return nil
 }
 
-// open opens the source without following links: a task can have replaced a part of the path since it was resolved.
-func (s boundSource) open() (int, error) {
-	dir, err := safepath.OpenDir(s.dir)
+// openWithoutLinks opens the source without following links, because a task can have replaced a part of the
+// path by a link since the path was resolved.
+func (s boundSource) openWithoutLinks() (int, error) {
+	dir, err := safepath.OpenDir(s.rootDir)
 	if err != nil {
 		return -1, err
 	}
 	defer unix.Close(dir)
-	fd, err := safepath.OpenBeneath(dir, s.name)
-	if errors.Is(err, unix.ENOENT) && s.create {
-		if err := makeDirs(dir, s.name); err != nil {
+	fd, err := safepath.OpenBeneath(dir, s.nameInRoot)
+	if errors.Is(err, unix.ENOENT) && s.createIfMissing {
+		if err := makeDirsWithoutLinks(dir, s.nameInRoot); err != nil {
 			return -1, err
 		}
-		fd, err = safepath.OpenBeneath(dir, s.name)
+		fd, err = safepath.OpenBeneath(dir, s.nameInRoot)
 	}
 	if errors.Is(err, unix.ELOOP) {
 		return -1, errors.New("a task has replaced a part of the path by a link while the container was started")
@@ -195,8 +203,8 @@ func (s boundSource) open() (int, error) {
 	return fd, err
 }
 
-// makeDirs makes the missing directories of a path below a directory, without following links.
-func makeDirs(dir int, name string) error {
+// makeDirsWithoutLinks makes the missing directories of a path below a directory, without following links.
+func makeDirsWithoutLinks(dir int, name string) error {
 	at, err := openDirAt(dir, ".")
 	if err != nil {
 		return err
@@ -217,9 +225,9 @@ func makeDirs(dir int, name string) error {
 	return unix.Close(at)
 }
 
-// engineRoot returns the path of the root directory of the engine: of the process that listens at its socket.
-func (b sourceBinder) engineRoot(ctx context.Context) (string, error) {
-	socket, err := b.socket()
+// engineRootDir returns the path of the root directory of the engine: of the process that listens at its socket.
+func (b sourceBinder) engineRootDir(ctx context.Context) (string, error) {
+	socket, err := b.engineSocket()
 	if err != nil {
 		return "", err
 	}
@@ -241,14 +249,14 @@ func (b sourceBinder) engineRoot(ctx context.Context) (string, error) {
 	case peerErr != nil:
 		return "", peerErr
 	case peer.Pid == 0:
-		return "", noBind("the engine is in another PID namespace")
+		return "", newCannotBindError("the engine is in another PID namespace")
 	}
 	return fmt.Sprintf("/proc/%d/root", peer.Pid), nil
 }
 
-// releaseSources unmounts the sources of a start. It does nothing if they are not mounted, or if a later start of the task has
+// unmountSources unmounts the sources of a start. It does nothing if they are not mounted, or if a later start of the task has
 // unmounted them.
-func releaseSources(start *sdk.StartRequest) error {
+func unmountSources(start *sdk.StartRequest) error {
 	task, err := safepath.OpenDir(start.TaskDir())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -260,7 +268,7 @@ func releaseSources(start *sdk.StartRequest) error {
 	if _, err := safepath.StatAt(task, driver.MountsDir+"/"+path.Base(start.ID)); err != nil {
 		return nil
 	}
-	if err := unmountAt(task, driver.MountsDir); err != nil {
+	if err := unmountAllAt(task, driver.MountsDir); err != nil {
 		return err
 	}
 	if err := unix.Unlinkat(task, driver.MountsDir, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -269,8 +277,9 @@ func releaseSources(start *sdk.StartRequest) error {
 	return nil
 }
 
-// unmountAt unmounts everything that is mounted on a name and below it. Containers keep what they have mounted.
-func unmountAt(dir int, name string) error {
+// unmountAllAt unmounts all mounts on a name and below it. Running containers keep their own copies of
+// the mounts.
+func unmountAllAt(dir int, name string) error {
 	for {
 		fd, err := openDirAt(dir, name)
 		if errors.Is(err, unix.ENOENT) {

@@ -48,7 +48,7 @@ func TestSourcesThatTasksCanReplace(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			task := map[string]any{"volumes": list(test.source + ":/x:ro")}
 			plan, err := buildPlan(t, test.plugin, task, nil, nil)
-			if err != nil || (len(plan.sources) == 1) != test.bound || plan.hasOwnSources {
+			if err != nil || (len(plan.sources) == 1) != test.bound || plan.hasTaskReplaceableSources {
 				t.Fatalf("with mounts: %+v, %v", plan, err)
 			}
 			if plan, err = buildPlan(t, test.plugin, task, nil, errors.New("of a reason")); test.want == "" {
@@ -57,7 +57,7 @@ func TestSourcesThatTasksCanReplace(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || len(plan.sources) > 0 || plan.hasOwnSources != test.own || !strings.HasSuffix(plan.options.HostConfig.Binds[0], test.want+":/x:ro") {
+			if err != nil || len(plan.sources) > 0 || plan.hasTaskReplaceableSources != test.own || !strings.HasSuffix(plan.createOptions.HostConfig.Binds[0], test.want+":/x:ro") {
 				t.Errorf("without mounts: %+v, %v", plan, err)
 			}
 		})
@@ -248,9 +248,9 @@ func TestLeftoverMountsAreRemoved(t *testing.T) {
 	for i, die := range []func() error{
 		func() error { return os.Mkdir(mounts, 0o700) },
 		func() error { return errors.Join(os.Mkdir(mounts, 0o700), unix.Mount("tmpfs", mounts, "tmpfs", 0, "")) },
-		func() error { dir, err := b.makeDir(); unix.Close(dir); return err },
-		func() error { return b.bind(t.Context(), plan()[:1]) },
-		func() error { return b.bind(t.Context(), plan()) },
+		func() error { dir, err := b.makeMountsDir(); unix.Close(dir); return err },
+		func() error { return b.mountAll(t.Context(), plan()[:1]) },
+		func() error { return b.mountAll(t.Context(), plan()) },
 		func() error { _, err := d.Start(t.Context(), start); return err },
 	} {
 		for _, next := range []string{"start", "end"} {
@@ -260,7 +260,7 @@ func TestLeftoverMountsAreRemoved(t *testing.T) {
 			}
 			if next == "end" {
 				// The host unmounts the directory, when the task does not start again.
-				if err := errors.Join(unmountAt(task, driver.MountsDir), os.Remove(mounts)); err != nil {
+				if err := errors.Join(unmountAllAt(task, driver.MountsDir), os.Remove(mounts)); err != nil {
 					t.Errorf("step %d: %v", i, err)
 				}
 				continue
@@ -352,8 +352,8 @@ func TestOwnContainersAreRemovedFirst(t *testing.T) {
 	if err := start.Config(&tc); err != nil {
 		t.Fatal(err)
 	}
-	plan, err := buildContainer(&d.config, &tc, start, b.unavailable())
-	if err != nil || !plan.hasOwnSources {
+	plan, err := buildContainer(&d.config, &tc, start, b.cannotBindReason())
+	if err != nil || !plan.hasTaskReplaceableSources {
 		t.Fatalf("%+v, %v", plan, err)
 	}
 	if plan, err = d.mountSources(t.Context(), plan, b, &d.config, &tc); err == nil || !strings.Contains(err.Error(), "the path /etc/file is outside of the directories of the task") {
@@ -414,12 +414,12 @@ func TestEngineWithoutTheMounts(t *testing.T) {
 		if err := start.Config(&tc); err != nil {
 			t.Fatal(err)
 		}
-		plan := &containerPlan{sources: []boundSource{{sourcePath: sourcePath{dir: filepath.Join(start.AllocDir, "alloc"), name: "data/d"}, place: "0"}}}
+		plan := &containerPlan{sources: []boundSource{{hostSource: hostSource{rootDir: filepath.Join(start.AllocDir, "alloc"), nameInRoot: "data/d"}, mountName: "0"}}}
 		_, err := d.mountSources(t.Context(), plan, b, &d.config, &tc)
 		if err == nil || !strings.Contains(err.Error(), "/alloc/data/d is below a directory in which tasks can write") || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, want an error with %q", test.host, err, test.want)
 		}
-		if err := releaseSources(start); err != nil {
+		if err := unmountSources(start); err != nil {
 			t.Error(err)
 		}
 		if got := mountsBelow(t, start.AllocDir); len(got) > 0 {
@@ -466,7 +466,7 @@ func TestOpenArchive(t *testing.T) {
 		"image": "", "link": "", "fifo": "is not a regular file", ".": "is not a regular file", "none": "no such file", "out": "must be in the task's local directory",
 		"../outside": "must be in the task's local directory", "zero": "must be in the task's local directory", "sparse": "has 4398046511104 bytes, and its disk",
 	} {
-		archive, err := openArchive(path("local"), name)
+		archive, err := openTaskArchive(path("local"), name)
 		if want != "" {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v, want an error with %q", name, err, want)
@@ -483,7 +483,7 @@ func TestOpenArchive(t *testing.T) {
 		}
 		archive.Close()
 	}
-	archive, err := openArchive(path("local"), "image")
+	archive, err := openTaskArchive(path("local"), "image")
 	if err != nil {
 		t.Fatal(err)
 	}

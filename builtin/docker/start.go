@@ -24,7 +24,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 			err = sdk.WaitIfExhausted(err)
 		}
 	}()
-	config, engine, err := d.current()
+	config, engine, err := d.currentConfigAndClient()
 	if err != nil {
 		return nil, err
 	}
@@ -36,46 +36,46 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 		return nil, err
 	}
 	b := sourceBinder{engine: newEngineRef(engine), start: start}
-	plan, err := buildContainer(config, &tc, start, b.unavailable())
+	plan, err := buildContainer(config, &tc, start, b.cannotBindReason())
 	if err != nil {
 		return nil, err
 	}
 	if err := checkAPIVersion(ctx, engine, &tc); err != nil {
 		return nil, err
 	}
-	if inGroupNetwork(&tc, start.NetworkIsolation) {
+	if joinsGroupNetwork(&tc, start.NetworkIsolation) {
 		if err := checkGroupNetwork(ctx, engine, start.NetworkIsolation); err != nil {
 			return nil, err
 		}
 	}
-	d.reaper.add(d, start.ID)
+	d.reaper.addStart(d, start.ID)
 	defer func() {
 		if err != nil {
-			d.reaper.remove(start.ID)
+			d.reaper.removeStart(start.ID)
 		}
 	}()
-	imageID, err := d.images.acquire(ctx, &tc, start)
+	imageID, err := d.images.acquireForStart(ctx, &tc, start)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			d.images.release(imageID, start.ID, start.Logger())
+			d.images.releaseFromStart(imageID, start.ID, start.Logger())
 		}
 	}()
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, releaseSources(start))
+			err = errors.Join(err, unmountSources(start))
 		}
 	}()
 	if plan, err = d.mountSources(ctx, plan, b, config, &tc); err != nil {
 		return nil, err
 	}
-	options := plan.options
+	options := plan.createOptions
 	options.Config.Image = imageID
 	id, err := createContainer(ctx, engine, options, cmp.Or(tc.ContainerExistsAttempts, config.ContainerExistsAttempts))
 	if err != nil {
-		return nil, engineError(fmt.Errorf("create the container %s: %w", options.Name, err))
+		return nil, markRecoverable(fmt.Errorf("create the container %s: %w", options.Name, err))
 	}
 	defer func() {
 		if err == nil {
@@ -89,24 +89,24 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 	t := &task{driver: d, engine: newEngineRef(engine), start: start, exited: make(chan struct{}), state: taskState{
 		ContainerID: id, ContainerName: options.Name, ImageID: imageID, TTY: tc.TTY, CollectsOutput: collectsOutput(config, start),
 	}}
-	t.prepareOutput()
+	t.prepareOutputPump()
 	defer func() {
 		if err != nil {
-			t.closeOutput()
+			t.stopAndCloseOutput()
 		}
 	}()
-	if t.output != nil {
-		if err := t.output.open(ctx); err != nil {
+	if t.outputPump != nil {
+		if err := t.outputPump.openFiles(ctx); err != nil {
 			return nil, err
 		}
 	}
 	if _, err := engine.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
-		return nil, engineError(fmt.Errorf("start the container %s: %w", options.Name, err))
+		return nil, markRecoverable(fmt.Errorf("start the container %s: %w", options.Name, err))
 	}
 	executed = true
 	inspected, err := engine.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
 	if err != nil {
-		return nil, engineError(fmt.Errorf("inspect the container %s: %w", options.Name, err))
+		return nil, markRecoverable(fmt.Errorf("inspect the container %s: %w", options.Name, err))
 	}
 	t.state.Network = networkOverride(&tc, start.Resources, inspected.Container)
 	t.state.StopSignal = inspected.Container.Config.StopSignal
@@ -114,28 +114,29 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 	return t, nil
 }
 
-// mountSources makes the mounts of a plan, so that the sources of the container cannot be replaced from then on. It returns
-// another plan if the driver cannot make mounts that the engine sees.
+// mountSources makes the mounts of a plan. From then on, tasks cannot replace the sources of the
+// container. If the driver cannot make mounts that the engine sees, mountSources returns another
+// plan, without them.
 func (d *Driver) mountSources(ctx context.Context, plan *containerPlan, b sourceBinder, config *pluginConfig, tc *taskConfig) (*containerPlan, error) {
-	noBind := b.unavailable()
+	cannotBindReason := b.cannotBindReason()
 	if len(plan.sources) > 0 {
-		err := b.bind(ctx, plan.sources)
-		var reason *noBindError
+		err := b.mountAll(ctx, plan.sources)
+		var reason *cannotBindError
 		if !errors.As(err, &reason) {
 			return plan, err
 		}
-		noBind = reason
-		if plan, err = buildContainer(config, tc, b.start, noBind); err != nil {
+		cannotBindReason = reason
+		if plan, err = buildContainer(config, tc, b.start, cannotBindReason); err != nil {
 			return nil, err
 		}
 	}
-	if !plan.hasOwnSources {
+	if !plan.hasTaskReplaceableSources {
 		return plan, nil
 	}
 	if _, err := d.Sweep(ctx, b.start.AllocID, b.start.Name); err != nil {
 		return nil, err
 	}
-	return buildContainer(config, tc, b.start, noBind) // the links of the sources, as they are now
+	return buildContainer(config, tc, b.start, cannotBindReason) // resolves the links of the sources again, now that no container of the task can change them
 }
 
 // checkAPIVersion refuses options that the engine would ignore.
@@ -144,7 +145,7 @@ func checkAPIVersion(ctx context.Context, engine *client.Client, t *taskConfig) 
 		return nil
 	}
 	if _, err := engine.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true}); err != nil {
-		return engineError(err)
+		return markRecoverable(err)
 	}
 	var minor int
 	if _, err := fmt.Sscanf(engine.ClientVersion(), "1.%d", &minor); err == nil && minor < 44 {
@@ -153,7 +154,7 @@ func checkAPIVersion(ctx context.Context, engine *client.Client, t *taskConfig) 
 	return nil
 }
 
-// collectsOutput reports whether the host wants the output of the task.
+// collectsOutput reports whether the driver must copy the output of the task to files of the host.
 func collectsOutput(c *pluginConfig, start *sdk.StartRequest) bool {
 	isNull := func(path string) bool { return path == "" || path == os.DevNull }
 	return !c.DisableLogCollection && !(isNull(start.StdoutPath) && isNull(start.StderrPath))
@@ -177,8 +178,8 @@ func createContainer(ctx context.Context, engine *client.Client, options *client
 		}
 		existing, inspectErr := engine.ContainerInspect(ctx, options.Name, client.ContainerInspectOptions{})
 		switch {
-		case isGone(inspectErr):
-			// The engine is removing the container.
+		case isContainerGone(inspectErr):
+			// The engine has just removed the container.
 		case inspectErr != nil:
 			return "", inspectErr
 		case existing.Container.Config.Labels[labelAllocID] != options.Config.Labels[labelAllocID],
@@ -214,10 +215,10 @@ func removeContainer(ctx context.Context, engine *client.Client, id string) erro
 	for {
 		_, err := engine.ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 		switch {
-		case err == nil, isGone(err):
+		case err == nil, isContainerGone(err):
 			return nil
 		case !cerrdefs.IsConflict(err) || !strings.Contains(err.Error(), "in progress"):
-			return engineError(fmt.Errorf("remove the container %s: %w", id, err))
+			return markRecoverable(fmt.Errorf("remove the container %s: %w", id, err))
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):
@@ -229,7 +230,7 @@ func removeContainer(ctx context.Context, engine *client.Client, id string) erro
 
 // Recover finds the container of a task, which may have exited.
 func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, error) {
-	_, engine, err := d.current()
+	_, engine, err := d.currentConfigAndClient()
 	if err != nil {
 		return nil, err
 	}
@@ -241,14 +242,14 @@ func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, e
 	defer cancel()
 	inspected, err := engine.ContainerInspect(ctx, t.state.ContainerID, client.ContainerInspectOptions{})
 	if err != nil {
-		return nil, engineError(fmt.Errorf("inspect the container %s: %w", t.state.ContainerName, err))
+		return nil, markRecoverable(fmt.Errorf("inspect the container %s: %w", t.state.ContainerName, err))
 	}
 	if got := inspected.Container.Config.Labels[labelStartID]; got != start.ID {
 		return nil, fmt.Errorf("the container %s is of the start %q", t.state.ContainerName, got)
 	}
-	t.prepareOutput()
-	d.images.addContainer(t.state.ImageID, start.ID)
-	d.reaper.add(d, start.ID)
+	t.prepareOutputPump()
+	d.images.addStart(t.state.ImageID, start.ID)
+	d.reaper.addStart(d, start.ID)
 	t.startOutput()
 	return t, nil
 }
@@ -256,7 +257,7 @@ func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, e
 // Adopt finds the container of a start whose plugin process has died, by the label with the id of the start. A
 // container that is only created has executed nothing, because the driver starts it with another request.
 func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*task, error) {
-	config, engine, err := d.current()
+	config, engine, err := d.currentConfigAndClient()
 	if err != nil {
 		return nil, err
 	}
@@ -274,11 +275,11 @@ func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*task, err
 	// The list can have the state before a request that the engine is executing. An inspection waits for the request.
 	inspected, err := engine.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
 	if err != nil {
-		return nil, sdk.Recoverable(fmt.Errorf("inspect the container %s: %w", id, err)) // a container that was removed meanwhile is not in the next list
+		return nil, sdk.Recoverable(fmt.Errorf("inspect the container %s: %w", id, err)) // recoverable also if the container was removed in the meantime: the next list does not have it
 	}
 	if inspected.Container.State.Status == container.StateCreated {
 		// Without force, the engine refuses to remove a container that runs now.
-		if _, err := engine.ContainerRemove(ctx, id, client.ContainerRemoveOptions{RemoveVolumes: true}); err != nil && !isGone(err) {
+		if _, err := engine.ContainerRemove(ctx, id, client.ContainerRemoveOptions{RemoveVolumes: true}); err != nil && !isContainerGone(err) {
 			return nil, sdk.Recoverable(fmt.Errorf("remove the container %s, which was not started: %w", id, err))
 		}
 		return nil, sdk.ErrNotExecuted
@@ -291,23 +292,24 @@ func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*task, err
 		ContainerID: id, ContainerName: containerName(start), ImageID: inspected.Container.Image, TTY: tc.TTY, CollectsOutput: collectsOutput(config, start),
 		Network: networkOverride(&tc, start.Resources, inspected.Container), StopSignal: inspected.Container.Config.StopSignal,
 	}}
-	t.prepareOutput()
-	d.images.addContainer(t.state.ImageID, start.ID)
-	d.reaper.add(d, start.ID)
+	t.prepareOutputPump()
+	d.images.addStart(t.state.ImageID, start.ID)
+	d.reaper.addStart(d, start.ID)
 	t.startOutput()
 	return t, nil
 }
 
-// Sweep removes the containers of a task that the driver does not have. It does not remove containers of another running agent.
+// Sweep removes the containers of a task for which the driver has no task object. It does not
+// remove containers of another running agent. It reports whether there was a container.
 func (d *Driver) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {
-	_, engine, err := d.current()
+	_, engine, err := d.currentConfigAndClient()
 	if err != nil {
 		return false, err
 	}
 	filters := client.Filters{}.Add("label", labelAllocID+"="+allocID, labelTaskName+"="+taskName)
 	list, err := engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: filters})
 	if err != nil {
-		return false, engineError(fmt.Errorf("list the containers of the task: %w", err))
+		return false, markRecoverable(fmt.Errorf("list the containers of the task: %w", err))
 	}
 	var errs []error
 	found := false

@@ -17,7 +17,7 @@ import (
 func (t *task) Stats(ctx context.Context) (driver.TaskStats, error) {
 	response, err := t.engine.client().ContainerStats(ctx, t.state.ContainerID, client.ContainerStatsOptions{})
 	if err != nil {
-		return driver.TaskStats{}, engineError(fmt.Errorf("statistics of the container %s: %w", t.state.ContainerName, err))
+		return driver.TaskStats{}, markRecoverable(fmt.Errorf("statistics of the container %s: %w", t.state.ContainerName, err))
 	}
 	defer response.Body.Close()
 	var s container.StatsResponse
@@ -25,11 +25,11 @@ func (t *task) Stats(ctx context.Context) (driver.TaskStats, error) {
 		return driver.TaskStats{}, fmt.Errorf("statistics of the container %s: %w", t.state.ContainerName, err)
 	}
 	now := time.Now()
-	read := s.Read // the engine can reply much later than it has read the counters
+	read := s.Read // time of the counters, which can be much earlier than the reply of the engine
 	if read.IsZero() {
 		read = now
 	}
-	return driver.TaskStats{Timestamp: now, Total: driver.Usage{CPU: t.sampler.sample(read, s.CPUStats), Memory: memoryUsage(s.MemoryStats)}}, nil
+	return driver.TaskStats{Timestamp: now, Total: driver.Usage{CPU: t.sampler.sample(read, s.CPUStats), Memory: convertMemoryStats(s.MemoryStats)}}, nil
 }
 
 // sample returns the CPU usage since the last sample, which is 0 for the first. at is the time of the counters.
@@ -41,24 +41,24 @@ func (c *cpuSampler) sample(at time.Time, s container.CPUStats) driver.CPUUsage 
 		ThrottledTime:    s.ThrottlingData.ThrottledTime,
 		Measured:         []string{"System Mode", "User Mode", "Percent", "Throttled Periods", "Throttled Time"},
 	}
-	if elapsed := float64(at.Sub(c.at)); !c.at.IsZero() && elapsed > 0 {
+	if elapsed := float64(at.Sub(c.lastSampleTime)); !c.lastSampleTime.IsZero() && elapsed > 0 {
 		percent := func(now, before uint64) float64 {
 			if now < before {
 				return 0
 			}
 			return 100 * float64(now-before) / elapsed
 		}
-		usage.Percent = percent(s.CPUUsage.TotalUsage, c.last.TotalUsage)
+		usage.Percent = percent(s.CPUUsage.TotalUsage, c.lastUsage.TotalUsage)
 		usage.TotalTicks = process.TotalTicks(usage.Percent)
-		usage.System = percent(s.CPUUsage.UsageInKernelmode, c.last.UsageInKernelmode)
-		usage.User = percent(s.CPUUsage.UsageInUsermode, c.last.UsageInUsermode)
+		usage.System = percent(s.CPUUsage.UsageInKernelmode, c.lastUsage.UsageInKernelmode)
+		usage.User = percent(s.CPUUsage.UsageInUsermode, c.lastUsage.UsageInUsermode)
 	}
-	c.last, c.at = s.CPUUsage, at
+	c.lastUsage, c.lastSampleTime = s.CPUUsage, at
 	return usage
 }
 
-// memoryUsage converts the counters of cgroups v1 or v2.
-func memoryUsage(s container.MemoryStats) driver.MemoryUsage {
+// convertMemoryStats converts the counters of cgroups v1 or v2.
+func convertMemoryStats(s container.MemoryStats) driver.MemoryUsage {
 	usage := driver.MemoryUsage{Usage: s.Usage, Measured: []string{"Usage"}}
 	for _, field := range []struct {
 		name   string

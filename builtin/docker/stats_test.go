@@ -14,7 +14,7 @@ import (
 func TestProcessorUsageIsForTheTimeOfTheCounters(t *testing.T) {
 	e := newFakeEngine(t)
 	d := newTestDriver(t, e.host, nil)
-	_, engine, err := d.current()
+	_, engine, err := d.currentConfigAndClient()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// task is one container.
+// task is a task that runs as one container.
 type task struct {
 	driver *Driver
 	engine engineRef
@@ -28,7 +28,7 @@ type task struct {
 	state  taskState
 
 	exited     chan struct{} // closed by Wait when the container has exited
-	output     *logPump      // output and outputDone are nil if the host wants no output
+	outputPump *logPump      // outputPump and outputDone are nil if the driver does not copy the output
 	outputDone chan struct{} // closed when all output is written
 	stopOutput context.CancelFunc
 
@@ -57,62 +57,63 @@ func (t *task) Attributes() map[string]string {
 	return map[string]string{"container_id": t.state.ContainerID, "container_name": t.state.ContainerName, "image_id": t.state.ImageID}
 }
 
-// positionPath returns the path of the file with the positions of the output, relative to
+// outputPositionPath returns the path of the file with the positions of the output, relative to
 // the task's directory.
-func (t *task) positionPath() string {
-	return privateFileName(t.start.TaskDir(), "docker-output-"+path.Base(t.start.ID))
+func (t *task) outputPositionPath() string {
+	return privateFilePath(t.start.TaskDir(), "docker-output-"+path.Base(t.start.ID))
 }
 
-// prepareOutput opens the file with the positions of the output.
-func (t *task) prepareOutput() {
+// prepareOutputPump opens the file with the positions of the output.
+func (t *task) prepareOutputPump() {
 	if !t.state.CollectsOutput {
 		return
 	}
-	p := &logPump{engine: t.engine, containerID: t.state.ContainerID, tty: t.state.TTY, start: t.start, boot: bootTime}
+	p := &logPump{engine: t.engine, containerID: t.state.ContainerID, hasTTY: t.state.TTY, start: t.start, bootTime: currentBootTime}
 	dir, err := os.OpenRoot(t.start.TaskDir())
 	if err == nil {
 		defer dir.Close()
-		p.positions, err = openPositionFile(dir, t.positionPath())
+		p.positions, err = openPositionFile(dir, t.outputPositionPath())
 	}
 	if err != nil {
 		t.start.Logger().Warn("output can be repeated if this plugin process is killed, because its position is not stored", "error", err)
-		p.positions = memoryPositions()
+		p.positions = newMemoryPositions()
 	}
-	t.output = p
+	t.outputPump = p
 }
 
-// startOutput copies the output in the background until the task is destroyed. The FIFOs
-// of a recovered task can have no reader yet, so they are opened there too.
+// startOutput copies the output in the background until the task is destroyed. The FIFOs of a
+// recovered task can be without a reader, so the goroutine opens them, too.
 func (t *task) startOutput() {
-	if t.output == nil {
+	if t.outputPump == nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	t.stopOutput, t.outputDone = cancel, make(chan struct{})
 	go func() {
 		defer close(t.outputDone)
-		t.output.run(ctx, t.hasExited)
+		t.outputPump.copyUntilExit(ctx, t.hasExited)
 	}()
 }
 
-// closeOutput ends the copy of the output and closes its files.
-func (t *task) closeOutput() {
-	if t.output == nil {
+// stopAndCloseOutput stops the copy of the output, closes the output files, and removes the file with the
+// positions.
+func (t *task) stopAndCloseOutput() {
+	if t.outputPump == nil {
 		return
 	}
 	if t.stopOutput != nil {
 		t.stopOutput()
 		<-t.outputDone
 	}
-	t.output.close()
-	t.output.positions.unmap()
+	t.outputPump.closeFiles()
+	t.outputPump.positions.unmap()
 	if dir, err := os.OpenRoot(t.start.TaskDir()); err == nil {
 		defer dir.Close()
-		if err := dir.Remove(t.positionPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := dir.Remove(t.outputPositionPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			t.start.Logger().Debug("remove the position of the output", "error", err)
 		}
 	}
-	t.output = nil
+	t.outputPump = nil
 }
 
 func (t *task) hasExited() bool {
@@ -130,7 +131,7 @@ const outputTimeout = 5 * time.Second
 // Wait waits until the container has exited and its output is written. While the engine
 // does not answer, the task counts as running.
 func (t *task) Wait(ctx context.Context) (driver.ExitResult, error) {
-	result, err := t.waitContainer(ctx)
+	result, err := t.waitForContainerExit(ctx)
 	close(t.exited)
 	if t.outputDone != nil {
 		timer := time.NewTimer(outputTimeout)
@@ -145,7 +146,7 @@ func (t *task) Wait(ctx context.Context) (driver.ExitResult, error) {
 	return result, err
 }
 
-func (t *task) waitContainer(ctx context.Context) (driver.ExitResult, error) {
+func (t *task) waitForContainerExit(ctx context.Context) (driver.ExitResult, error) {
 	const maxDelay = 5 * time.Second
 	for delay := 50 * time.Millisecond; ; delay = min(2*delay, maxDelay) {
 		wait := t.engine.client().ContainerWait(ctx, t.state.ContainerID, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
@@ -162,7 +163,7 @@ func (t *task) waitContainer(ctx context.Context) (driver.ExitResult, error) {
 				return exitResult(inspected.Container.State), nil
 			}
 		}
-		if isGone(err) {
+		if isContainerGone(err) {
 			return driver.ExitResult{}, fmt.Errorf("exit status unknown: the container %s was removed", t.state.ContainerName)
 		}
 		if ctx.Err() != nil {
@@ -199,22 +200,22 @@ func (t *task) Signal(ctx context.Context, name string) error {
 	if name == "" {
 		name = "SIGTERM"
 	}
-	return t.kill(ctx, name)
+	return t.sendSignal(ctx, name)
 }
 
 // Kill kills the container.
 func (t *task) Kill(ctx context.Context) error {
-	err := t.kill(ctx, "SIGKILL")
-	if isGone(err) || isNotRunning(err) {
+	err := t.sendSignal(ctx, "SIGKILL")
+	if isContainerGone(err) || isNotRunning(err) {
 		return nil
 	}
 	return err
 }
 
-func (t *task) kill(ctx context.Context, signal string) error {
+func (t *task) sendSignal(ctx context.Context, signal string) error {
 	_, err := t.engine.client().ContainerKill(ctx, t.state.ContainerID, client.ContainerKillOptions{Signal: signal})
 	if err != nil {
-		return engineError(fmt.Errorf("send %s to the container %s: %w", signal, t.state.ContainerName, err))
+		return markRecoverable(fmt.Errorf("send %s to the container %s: %w", signal, t.state.ContainerName, err))
 	}
 	return nil
 }
@@ -231,8 +232,8 @@ func isNotRunning(err error) bool {
 
 // Destroy removes the container, unless the operator keeps containers.
 func (t *task) Destroy(ctx context.Context) error {
-	t.closeOutput()
-	config, _, err := t.driver.current()
+	t.stopAndCloseOutput()
+	config, _, err := t.driver.currentConfigAndClient()
 	if err != nil {
 		return err
 	}
@@ -241,17 +242,17 @@ func (t *task) Destroy(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := releaseSources(t.start); err != nil {
+	if err := unmountSources(t.start); err != nil {
 		return err
 	}
-	t.driver.images.release(t.state.ImageID, t.start.ID, t.start.Logger())
-	t.driver.reaper.remove(t.start.ID)
+	t.driver.images.releaseFromStart(t.state.ImageID, t.start.ID, t.start.Logger())
+	t.driver.reaper.removeStart(t.start.ID)
 	return nil
 }
 
 // cpuSampler turns counters of CPU time into rates.
 type cpuSampler struct {
-	mu   sync.Mutex
-	last container.CPUUsage
-	at   time.Time
+	mu             sync.Mutex
+	lastUsage      container.CPUUsage
+	lastSampleTime time.Time
 }

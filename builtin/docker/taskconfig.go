@@ -17,13 +17,13 @@ type taskConfig struct {
 	isolationConfig
 	limitConfig
 
-	ContainerExistsAttempts int               `codec:"container_exists_attempts"` // 0 means the number of the plugin
+	ContainerExistsAttempts int               `codec:"container_exists_attempts"` // 0 means container_exists_attempts of the plugin
 	Logging                 taskLoggingConfig `codec:"logging"`
 }
 
 type taskLoggingConfig struct {
 	loggingConfig
-	Driver string `codec:"driver"` // another name of Type
+	Driver string `codec:"driver"` // another name of the option type
 }
 
 type imageConfig struct {
@@ -141,7 +141,7 @@ type limitConfig struct {
 }
 
 var mountSpec = hclspec.Object(map[string]*hclspec.Spec{
-	"type":     defaultString("type", "volume"),
+	"type":     stringAttrWithDefault("type", "volume"),
 	"target":   hclspec.Attr("target", "string", false),
 	"source":   hclspec.Attr("source", "string", false),
 	"readonly": hclspec.Attr("readonly", "bool", false),
@@ -228,7 +228,7 @@ var taskSchema = hclspec.Object(map[string]*hclspec.Spec{
 	"sysctl":       hclspec.Attr("sysctl", "list(map(string))", false),
 
 	"cpu_hard_limit":    hclspec.Attr("cpu_hard_limit", "bool", false),
-	"cpu_cfs_period":    defaultNumber("cpu_cfs_period", 100000),
+	"cpu_cfs_period":    numberAttrWithDefault("cpu_cfs_period", 100000),
 	"cpuset_cpus":       hclspec.Attr("cpuset_cpus", "string", false),
 	"memory_hard_limit": hclspec.Attr("memory_hard_limit", "number", false),
 	"oom_score_adj":     hclspec.Attr("oom_score_adj", "number", false),

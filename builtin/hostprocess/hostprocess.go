@@ -19,9 +19,9 @@ import (
 type Config struct {
 	DeniedUIDs string `codec:"denied_host_uids"`
 	DeniedGIDs string `codec:"denied_host_gids"`
-	PidsLimit  int64  `codec:"pids_limit"` // processes and threads of each task; 0 means no limit
+	PidsLimit  int64  `codec:"pids_limit"` // maximum number of processes and threads of each task; 0 means no limit
 
-	denied taskuser.Denied
+	deniedIDs taskuser.Denied
 }
 
 // ConfigSchema returns the schema of a `plugin` block with the options of Config and the options of the
@@ -36,13 +36,14 @@ func ConfigSchema(own map[string]*hclspec.Spec) *hclspec.Spec {
 	return hclspec.Object(attributes)
 }
 
-// Validate checks the configuration, and parses its ranges, which CheckUser needs.
+// Validate checks the configuration, and parses its ranges of ids. It must be called before the
+// other methods.
 func (c *Config) Validate() error {
 	var err error
-	if c.denied.UIDs, err = idrange.Parse(c.DeniedUIDs); err != nil {
+	if c.deniedIDs.UIDs, err = idrange.Parse(c.DeniedUIDs); err != nil {
 		return fmt.Errorf("denied_host_uids: %w", err)
 	}
-	if c.denied.GIDs, err = idrange.Parse(c.DeniedGIDs); err != nil {
+	if c.deniedIDs.GIDs, err = idrange.Parse(c.DeniedGIDs); err != nil {
 		return fmt.Errorf("denied_host_gids: %w", err)
 	}
 	if c.PidsLimit < 0 {
@@ -54,7 +55,7 @@ func (c *Config) Validate() error {
 // CheckUser returns an error if the operator denies the user of a task. The name is passed to
 // process.Credential: empty means the user of the plugin.
 func (c *Config) CheckUser(name string) error {
-	if len(c.denied.UIDs) == 0 && len(c.denied.GIDs) == 0 {
+	if len(c.deniedIDs.UIDs) == 0 && len(c.deniedIDs.GIDs) == 0 {
 		return nil
 	}
 	cred, err := process.Credential(name)
@@ -66,13 +67,14 @@ func (c *Config) CheckUser(name string) error {
 
 // CheckCredential returns an error if the operator denies one of the ids of a task's user.
 func (c *Config) CheckCredential(cred *syscall.Credential) error {
-	return c.denied.CheckCredential(cred)
+	return c.deniedIDs.CheckCredential(cred)
 }
 
-// DeniedIDs returns the ids that a task with the ids of cred must not take: denied_host_uids and denied_host_gids, and the
-// ids of the users that users names. The own ids of the task are not among the ids of users.
+// DeniedIDs returns the ids that a task with the ids of cred must not take: denied_host_uids and
+// denied_host_gids, and the ids of the users that users names. The ids of users never include the
+// task's own ids.
 func (c *Config) DeniedIDs(cred *syscall.Credential, users []string) (uids, gids idrange.Set) {
-	denied := c.denied
+	denied := c.deniedIDs
 	denied.Names = users
 	return denied.IDs(cred)
 }

@@ -39,22 +39,23 @@ func (notFoundError) Is(target error) bool { return target == os.ErrNotExist }
 // versionTimeout limits the life of a process that prints its version.
 const versionTimeout = 20 * time.Second
 
-// VersionCache has the version V of a program until the program is replaced, because reading it starts a process. The zero value is
-// empty and ready for use.
+// VersionCache caches the version V of a program until the program is replaced, because reading the
+// version starts a process. The zero value is empty and ready for use.
 type VersionCache[V any] struct {
-	mu      sync.Mutex
-	file    fileID
-	version V
+	mu            sync.Mutex
+	cachedFile    fileID
+	cachedVersion V
 }
 
 // fileID identifies the content of a file. The zero value identifies no file.
 type fileID struct {
-	path     string
-	modified time.Time
-	size     int64
+	path    string
+	modTime time.Time
+	size    int64
 }
 
-// Get returns the version of a program: it runs the program with a flag, and parses what it prints. Errors are not cached.
+// Get returns the version of a program. If the version is not cached, Get runs the program with the
+// flag, and parses the output. Errors are not cached.
 func (c *VersionCache[V]) Get(ctx context.Context, program, flag string, parse func(output string) (V, bool)) (version V, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -62,13 +63,13 @@ func (c *VersionCache[V]) Get(ctx context.Context, program, flag string, parse f
 	if err != nil {
 		return version, err
 	}
-	file := fileID{path: program, modified: info.ModTime(), size: info.Size()}
-	if file == c.file {
-		return c.version, nil
+	file := fileID{path: program, modTime: info.ModTime(), size: info.Size()}
+	if file == c.cachedFile {
+		return c.cachedVersion, nil
 	}
 	version, err = readVersion(ctx, program, flag, parse)
 	if err == nil {
-		c.file, c.version = file, version
+		c.cachedFile, c.cachedVersion = file, version
 	}
 	return version, err
 }
@@ -79,7 +80,8 @@ func readVersion[V any](ctx context.Context, program, flag string, parse func(ou
 	cmd := exec.CommandContext(ctx, program, flag)
 	cmd.Dir = "/"
 	cmd.WaitDelay = time.Second
-	// The process must not outlive this one: the agent would take it for a task.
+	// The started process must not outlive this plugin process, because the agent would take it for
+	// a task.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	runtime.LockOSThread() // the kernel sends the signal when the thread exits that has started the process
 	defer runtime.UnlockOSThread()

@@ -27,16 +27,16 @@ type Config struct {
 	NoPivotRoot bool     `codec:"no_pivot_root"`
 	PIDMode     string   `codec:"default_pid_mode"`
 	IPCMode     string   `codec:"default_ipc_mode"`
-	AllowCaps   []string `codec:"allow_caps"` // nil means those with which a task gets no other rights on files and ids
-	Seccomp     *bool    `codec:"seccomp"`    // filter the system calls of tasks; nil means true
+	AllowCaps   []string `codec:"allow_caps"` // nil means the defaults of package sandbox, which give a task no further rights on files and ids
+	Seccomp     *bool    `codec:"seccomp"`    // true filters the system calls of tasks; nil means true
 
-	AllowPIDMode      bool `codec:"allow_pid_mode"`       // tasks can have pid_mode "host"
-	AllowIPCMode      bool `codec:"allow_ipc_mode"`       // tasks can have ipc_mode "host"
-	AllowHostModeRoot bool `codec:"allow_host_mode_root"` // tasks of root can have these modes, too
-	AllowSetIDBits    bool `codec:"allow_setid_bits"`     // see sandbox.Options
+	AllowPIDMode      bool `codec:"allow_pid_mode"`       // true allows tasks to have pid_mode "host"
+	AllowIPCMode      bool `codec:"allow_ipc_mode"`       // true allows tasks to have ipc_mode "host"
+	AllowHostModeRoot bool `codec:"allow_host_mode_root"` // true allows these modes also for tasks of root
+	AllowSetIDBits    bool `codec:"allow_setid_bits"`     // true allows tasks to set set-user-ID and set-group-ID bits of files
 
-	// DeniedUsers are users that no task becomes by its capabilities; nil means defaultDeniedUsers. The agent
-	// compares the users of jobs.
+	// DeniedUsers are users that no task becomes by its capabilities; nil means defaultDeniedUsers.
+	// The agent itself rejects a job whose user is denied.
 	DeniedUsers []string `codec:"denied_users"`
 }
 
@@ -47,7 +47,7 @@ var configSchema = hostprocess.ConfigSchema(map[string]*hclspec.Spec{
 	"no_pivot_root":    hclspec.Default(hclspec.Attr("no_pivot_root", "bool", false), hclspec.Literal("false")),
 	"default_pid_mode": hclspec.Default(hclspec.Attr("default_pid_mode", "string", false), hclspec.Literal(strconv.Quote(modePrivate))),
 	"default_ipc_mode": hclspec.Default(hclspec.Attr("default_ipc_mode", "string", false), hclspec.Literal(strconv.Quote(modePrivate))),
-	"allow_caps":       hclspec.Attr("allow_caps", "list(string)", false), // without a default: what an operator writes counts for more
+	"allow_caps":       hclspec.Attr("allow_caps", "list(string)", false), // no default in the schema, because an explicit list also changes which capabilities a task has by default
 	"seccomp":          hclspec.Default(hclspec.Attr("seccomp", "bool", false), hclspec.Literal("true")),
 
 	"allow_pid_mode":       hclspec.Attr("allow_pid_mode", "bool", false),
@@ -58,19 +58,19 @@ var configSchema = hostprocess.ConfigSchema(map[string]*hclspec.Spec{
 })
 
 func (c *Config) validate() error {
-	if err := checkMode("default_pid_mode", c.PIDMode); err != nil {
+	if err := checkNamespaceMode("default_pid_mode", c.PIDMode); err != nil {
 		return err
 	}
-	if err := checkMode("default_ipc_mode", c.IPCMode); err != nil {
+	if err := checkNamespaceMode("default_ipc_mode", c.IPCMode); err != nil {
 		return err
 	}
-	if _, err := sandbox.ParseAllowed(c.AllowCaps); err != nil {
+	if _, err := sandbox.ParseAllowCaps(c.AllowCaps); err != nil {
 		return fmt.Errorf("allow_caps: %w", err)
 	}
 	return c.Config.Validate()
 }
 
-func checkMode(option, mode string) error {
+func checkNamespaceMode(option, mode string) error {
 	if mode != "" && mode != modePrivate && mode != modeHost {
 		return fmt.Errorf("%s is %q; it must be %q or %q", option, mode, modePrivate, modeHost)
 	}
@@ -80,11 +80,11 @@ func checkMode(option, mode string) error {
 // TaskConfig has the options that the `config` blocks of all isolated tasks share. A driver embeds it in
 // the configuration of its tasks.
 type TaskConfig struct {
-	PIDMode string   `codec:"pid_mode"` // empty means the default of the plugin
+	PIDMode string   `codec:"pid_mode"` // empty means default_pid_mode of the plugin
 	IPCMode string   `codec:"ipc_mode"`
 	CapAdd  []string `codec:"cap_add"`
 	CapDrop []string `codec:"cap_drop"`
-	WorkDir string   `codec:"work_dir"` // as the task sees it; empty means its root directory
+	WorkDir string   `codec:"work_dir"` // path in the root directory of the task; empty means the root directory
 }
 
 // TaskSchema returns the schema of the `config` block of a task with the options of TaskConfig and the
@@ -101,23 +101,23 @@ func TaskSchema(own map[string]*hclspec.Spec) *hclspec.Spec {
 	return hclspec.Object(attributes)
 }
 
-// grant is an option with which the operator gives tasks more than the defaults.
-type grant struct {
-	option string
-	isSet  bool
-	gives  string
+// extraPermission is an option with which the operator gives tasks more than the defaults.
+type extraPermission struct {
+	optionName  string
+	isSet       bool
+	description string
 }
 
-// grants returns the options that are set.
-func (c *Config) grants() []grant {
-	allowed, _ := sandbox.ParseAllowed(c.AllowCaps) // an error is impossible: the configuration was validated
+// extraPermissions returns the options that are set.
+func (c *Config) extraPermissions() []extraPermission {
+	allowed, _ := sandbox.ParseAllowCaps(c.AllowCaps) // cannot fail: the configuration was validated
 	caps := allowed.BeyondDefault()
 	const (
 		processes = "see, signal and trace the processes of their user"
 		memory    = "the shared memory of the machine"
 		programs  = "leave set-user-ID programs in their directories and volumes"
 	)
-	return slices.DeleteFunc([]grant{
+	return slices.DeleteFunc([]extraPermission{
 		{"allow_caps", caps != 0, "tasks of all users can have the capabilities " + caps.String()},
 		{"allow_host_mode_root", c.AllowHostModeRoot, "tasks of root can share namespaces of the machine"},
 		{"allow_ipc_mode", c.AllowIPCMode, "tasks can share " + memory},
@@ -125,20 +125,20 @@ func (c *Config) grants() []grant {
 		{"allow_setid_bits", c.AllowSetIDBits, "tasks can " + programs},
 		{"default_ipc_mode", c.IPCMode == modeHost, "tasks share " + memory},
 		{"default_pid_mode", c.PIDMode == modeHost, "tasks can " + processes},
-		{"seccomp", c.noFilter(), "tasks can make all system calls, and " + programs},
-	}, func(g grant) bool { return !g.isSet })
+		{"seccomp", c.isSyscallFilterDisabled(), "tasks can make all system calls, and " + programs},
+	}, func(g extraPermission) bool { return !g.isSet })
 }
 
-func (c *Config) noFilter() bool { return c.Seccomp != nil && !*c.Seccomp }
+func (c *Config) isSyscallFilterDisabled() bool { return c.Seccomp != nil && !*c.Seccomp }
 
 // sandboxOptions returns how a task with these ids is isolated.
 func (c *Config) sandboxOptions(t *TaskConfig, cred *syscall.Credential) (sandbox.Options, error) {
-	o := sandbox.Options{NoPivotRoot: c.NoPivotRoot, NoFilter: c.noFilter(), AllowSetIDBits: c.AllowSetIDBits, DefaultUser: defaultUser}
+	o := sandbox.Options{NoPivotRoot: c.NoPivotRoot, NoFilter: c.isSyscallFilterDisabled(), AllowSetIDBits: c.AllowSetIDBits, DefaultUser: defaultUser}
 	for _, m := range []struct {
 		option, mode, byDefault string
 		host                    *bool
 	}{{"pid_mode", t.PIDMode, c.PIDMode, &o.HostPID}, {"ipc_mode", t.IPCMode, c.IPCMode, &o.HostIPC}} {
-		if err := checkMode(m.option, m.mode); err != nil {
+		if err := checkNamespaceMode(m.option, m.mode); err != nil {
 			return o, err
 		}
 		*m.host = cmp.Or(m.mode, m.byDefault) == modeHost
@@ -146,7 +146,7 @@ func (c *Config) sandboxOptions(t *TaskConfig, cred *syscall.Credential) (sandbo
 	if t.WorkDir != "" && !filepath.IsAbs(t.WorkDir) {
 		return o, fmt.Errorf("work_dir %q is not an absolute path in the root directory of the task", t.WorkDir)
 	}
-	request := sandbox.CapabilityRequest{Allowed: c.AllowCaps, Add: t.CapAdd, Drop: t.CapDrop, IsRoot: cred.Uid == 0, HostMode: o.HostPID || o.HostIPC}
+	request := sandbox.CapabilityRequest{AllowCaps: c.AllowCaps, Add: t.CapAdd, Drop: t.CapDrop, IsRoot: cred.Uid == 0, SharesHostNamespace: o.HostPID || o.HostIPC}
 	if !sandbox.IsRoot() {
 		return o, o.UseUserNamespace(request)
 	}
@@ -154,15 +154,15 @@ func (c *Config) sandboxOptions(t *TaskConfig, cred *syscall.Credential) (sandbo
 		return o, err
 	}
 	var err error
-	if o.Privileges, err = request.Resolve(); err != nil {
+	if o.Privileges, err = request.ResolvePrivileges(); err != nil {
 		return o, err
 	}
 	c.denyIDs(&o, cred)
 	return o, nil
 }
 
-// checkHostModes returns an error if the operator does not allow the namespaces of the host that the task shares. A
-// default mode is the word of the operator, too.
+// checkHostModes returns an error if the operator does not allow the namespaces of the host that
+// the task shares. A default mode of "host" counts as a permission of the operator.
 func (c *Config) checkHostModes(o *sandbox.Options, cred *syscall.Credential) error {
 	for _, m := range []struct {
 		host, allowed          bool
@@ -184,7 +184,7 @@ func (c *Config) checkHostModes(o *sandbox.Options, cred *syscall.Credential) er
 
 const idCapabilities = sandbox.Capabilities(1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID)
 
-// denyIDs denies ids to a task that has the capability to take others.
+// denyIDs sets the denied ids of a task that has a capability to change its ids.
 func (c *Config) denyIDs(o *sandbox.Options, cred *syscall.Credential) {
 	if o.Privileges.Bounding&idCapabilities == 0 {
 		return

@@ -69,8 +69,8 @@ func TestGrants(t *testing.T) {
 				" seccomp: tasks can make all system calls, and leave set-user-ID programs in their directories and volumes]"},
 	} {
 		var got []string
-		for _, g := range test.config.grants() {
-			got = append(got, g.option+": "+g.gives)
+		for _, g := range test.config.extraPermissions() {
+			got = append(got, g.optionName+": "+g.description)
 		}
 		if fmt.Sprint(got) != test.want {
 			t.Errorf("%+v: %v, want %s", test.config, got, test.want)

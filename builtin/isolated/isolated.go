@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
-// defaultUser runs tasks that name no user.
+// defaultUser is the user of tasks that name no user.
 const defaultUser = "nobody"
 
 // Driver is embedded by a driver whose tasks are isolated processes of the machine. The driver adds
@@ -54,8 +54,8 @@ func (d *Driver) Configure(_ context.Context, c *sdk.Config) error {
 	if err := d.SetConfig(newConfig); err != nil {
 		return err
 	}
-	for _, g := range newConfig.grants() {
-		hclog.Default().Warn("the operator gives tasks more than the defaults", "option", g.option, "gives", g.gives)
+	for _, g := range newConfig.extraPermissions() {
+		hclog.Default().Warn("the operator gives tasks more than the defaults", "option", g.optionName, "gives", g.description)
 	}
 	return nil
 }
@@ -76,27 +76,27 @@ func (d *Driver) currentConfig() *Config {
 	return &Config{}
 }
 
-// StartCommand starts an isolated command as a task. It sets the Dir, PidsLimit and Launcher of the
-// command, for the options of the task and of the driver.
+// StartCommand starts an isolated command as a task. It sets the fields Dir, PidsLimit and Launcher
+// of the command from the options of the task and of the driver.
 func (d *Driver) StartCommand(ctx context.Context, start *sdk.StartRequest, tc *TaskConfig, command process.Command) (*Task, error) {
-	if err := sandbox.Available(); err != nil {
+	if err := sandbox.CheckAvailable(); err != nil {
 		return nil, err
 	}
 	c := d.currentConfig()
-	t, err := newTask(c, start, tc)
+	t, err := newTaskWithoutProcess(c, start, tc)
 	if err != nil {
 		return nil, err
 	}
 	command.Dir = tc.WorkDir
 	command.PidsLimit = c.PidsLimit
-	command.Launcher = sandbox.New(start, t.options)
+	command.Launcher = sandbox.New(start, t.sandboxOptions)
 	t.Process, err = process.Start(ctx, start, command)
 	return t, err
 }
 
-// newTask returns a task without its process. It returns an error for options that the operator does not permit.
-func newTask(c *Config, start *sdk.StartRequest, tc *TaskConfig) (*Task, error) {
-	cred, err := sandbox.Credential(start.User, defaultUser)
+// newTaskWithoutProcess returns a task without its process. It returns an error for options that the operator does not permit.
+func newTaskWithoutProcess(c *Config, start *sdk.StartRequest, tc *TaskConfig) (*Task, error) {
+	cred, err := sandbox.TaskCredential(start.User, defaultUser)
 	if err != nil {
 		return nil, err
 	}
@@ -104,23 +104,23 @@ func newTask(c *Config, start *sdk.StartRequest, tc *TaskConfig) (*Task, error) 
 		return nil, err
 	}
 	t := &Task{}
-	t.options, err = c.sandboxOptions(tc, cred)
+	t.sandboxOptions, err = c.sandboxOptions(tc, cred)
 	return t, err
 }
 
-// AdoptCommand finds the process of a start whose plugin process has died in StartCommand. The function decode
-// returns the options of the task.
+// AdoptCommand finds the process of a start whose plugin process has died in StartCommand. The
+// function decode returns the options of the task, and is called only if the process was found.
 func (d *Driver) AdoptCommand(ctx context.Context, start *sdk.StartRequest, decode func() (*TaskConfig, error)) (*Task, error) {
 	return process.AdoptTask(ctx, start, func(p *process.Core) (*Task, error) {
 		tc, err := decode()
 		if err != nil {
 			return nil, err
 		}
-		t, err := newTask(d.currentConfig(), start, tc)
+		t, err := newTaskWithoutProcess(d.currentConfig(), start, tc)
 		if err != nil {
 			return nil, err // the operator has changed the configuration since, or the user was not found
 		}
-		t.Process = process.NewProcess(p, sandbox.New(start, t.options))
+		t.Process = process.NewProcess(p, sandbox.New(start, t.sandboxOptions))
 		return t, nil
 	})
 }
@@ -131,7 +131,7 @@ func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*Task, e
 	if err := start.State(&s); err != nil {
 		return nil, err
 	}
-	t := &Task{options: s.Sandbox}
+	t := &Task{sandboxOptions: s.Sandbox}
 	var err error
 	t.Process, err = process.RecoverWithLauncher(ctx, start, s.Process, sandbox.New(start, s.Sandbox))
 	return t, err
@@ -145,7 +145,7 @@ func (d *Driver) Sweep(ctx context.Context, allocID, taskName string) (bool, err
 // Task is an isolated process.
 type Task struct {
 	*process.Process
-	options sandbox.Options
+	sandboxOptions sandbox.Options
 }
 
 // taskState is the data for Recover.
@@ -155,4 +155,4 @@ type taskState struct {
 }
 
 // State returns the data for Recover.
-func (t *Task) State() any { return taskState{Process: t.Snapshot(), Sandbox: t.options} }
+func (t *Task) State() any { return taskState{Process: t.Snapshot(), Sandbox: t.sandboxOptions} }

@@ -24,7 +24,7 @@ const Name = "java"
 // Driver is the driver java. Its zero value is ready for use.
 type Driver struct {
 	isolated.Driver
-	version hostprocess.VersionCache[jvmVersion]
+	versionCache hostprocess.VersionCache[jvmVersion]
 }
 
 var (
@@ -61,11 +61,11 @@ func (d *Driver) Fingerprint(ctx context.Context) driver.Fingerprint {
 	if print.Health != driver.HealthHealthy {
 		return print
 	}
-	v, err := d.detect(ctx)
+	v, err := d.readJVMVersion(ctx)
 	if err != nil {
 		return driver.Fingerprint{Health: driver.HealthUndetected, HealthDescription: err.Error()}
 	}
-	for name, value := range map[string]string{"version": v.version, "runtime": v.runtime, "vm": v.vm} {
+	for name, value := range map[string]string{"version": v.version, "runtime": v.runtimeLine, "vm": v.vmLine} {
 		if value != "" {
 			print.Attributes["driver.java."+name] = driver.Attribute{Value: value}
 		}
@@ -73,13 +73,13 @@ func (d *Driver) Fingerprint(ctx context.Context) driver.Fingerprint {
 	return print
 }
 
-// detect returns the version of the virtual machine that runs tasks.
-func (d *Driver) detect(ctx context.Context) (jvmVersion, error) {
-	program, err := findProgram()
+// readJVMVersion returns the version of the virtual machine that runs tasks.
+func (d *Driver) readJVMVersion(ctx context.Context) (jvmVersion, error) {
+	program, err := findJavaProgram()
 	if err != nil {
 		return jvmVersion{}, err
 	}
-	return d.version.Get(ctx, program, "-version", parseVersion)
+	return d.versionCache.Get(ctx, program, "-version", parseVersion)
 }
 
 // Start starts the Java program of a task.
@@ -88,11 +88,11 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*isolated.
 	if err := start.Config(&tc); err != nil {
 		return nil, err
 	}
-	args, err := tc.commandLine()
+	args, err := tc.javaArgs()
 	if err != nil {
 		return nil, err
 	}
-	program, err := findProgram()
+	program, err := findJavaProgram()
 	if err != nil {
 		return nil, err
 	}
@@ -112,15 +112,16 @@ func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*isolated.
 	})
 }
 
-// commandLine returns the arguments of the program java.
-func (c *taskConfig) commandLine() ([]string, error) {
+// javaArgs returns the arguments of the program java.
+func (c *taskConfig) javaArgs() ([]string, error) {
 	args := slices.Clone(c.JVMOptions)
 	classPath := c.ClassPath
 	switch {
 	case c.JarPath == "" && c.Class == "":
 		return nil, errors.New("jar_path or class must be specified")
 	case c.JarPath != "" && c.Class != "":
-		// The option -jar would run the class that the manifest of the file names.
+		// The jar is added to the class path: the option -jar would run the class that the manifest
+		// of the jar names.
 		classPath = joinClassPath(classPath, c.JarPath)
 	}
 	if classPath != "" {

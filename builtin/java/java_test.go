@@ -25,7 +25,7 @@ func TestContract(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("isolation needs root")
 	}
-	if _, err := findProgram(); err != nil && os.Getenv("NOMAD_LITE_CI") == "" {
+	if _, err := findJavaProgram(); err != nil && os.Getenv("NOMAD_LITE_CI") == "" {
 		t.Skip(err)
 	}
 	sdktest.Driver(t, sdktest.Plugin{
@@ -58,7 +58,7 @@ func TestCommandLine(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			c := decodeTask(t, test.body)
 			for range 2 { // the second command line must not share memory with the first one
-				if got, err := c.commandLine(); err != nil || !slices.Equal(got, test.want) {
+				if got, err := c.javaArgs(); err != nil || !slices.Equal(got, test.want) {
 					t.Errorf("the command line is %q (%v), want %q", got, err, test.want)
 				}
 			}

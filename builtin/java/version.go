@@ -7,16 +7,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/hostprocess"
 )
 
-// FindRuntime returns an error if the program java is in no directory of the PATH of this process. An agent without
-// it needs no plugin process to find that out.
-func FindRuntime() error {
-	_, err := findProgram()
+// CheckRuntimeInstalled returns an error if the program java is in no directory of the PATH of this process.
+// It lets an agent without a Java runtime do without the plugin process of the driver.
+func CheckRuntimeInstalled() error {
+	_, err := findJavaProgram()
 	return err
 }
 
-// findProgram returns the path of the program java that is in a directory of the PATH of this process. It
-// has no symbolic links, which can lead through directories that tasks do not have.
-func findProgram() (string, error) {
+// findJavaProgram returns the path of the program java that is in a directory of the PATH of this
+// process. The path has no symbolic links, because a link can lead through directories that do not
+// exist in the root directory of a task.
+func findJavaProgram() (string, error) {
 	path, err := hostprocess.FindProgram("java")
 	if err != nil {
 		return "", fmt.Errorf("no Java runtime: %w", err)
@@ -24,11 +25,11 @@ func findProgram() (string, error) {
 	return path, nil
 }
 
-// jvmVersion is what a virtual machine prints about itself.
+// jvmVersion is the output of java -version.
 type jvmVersion struct {
-	version string // such as "17.0.15" or "1.8.0_392"
-	runtime string // such as "OpenJDK Runtime Environment (build 17.0.15+6)"; can be empty
-	vm      string // such as "OpenJDK 64-Bit Server VM (build 17.0.15+6, mixed mode)"; can be empty
+	version     string // such as "17.0.15" or "1.8.0_392"
+	runtimeLine string // such as "OpenJDK Runtime Environment (build 17.0.15+6)"; can be empty
+	vmLine      string // such as "OpenJDK 64-Bit Server VM (build 17.0.15+6, mixed mode)"; can be empty
 }
 
 // parseVersion returns the version in the output of `java -version`: a line such as
@@ -39,7 +40,7 @@ type jvmVersion struct {
 func parseVersion(output string) (v jvmVersion, ok bool) {
 	lines := strings.Split(output, "\n")
 	for i, line := range lines {
-		if v.version, ok = quotedVersion(line); ok {
+		if v.version, ok = parseQuotedVersion(line); ok {
 			lines = lines[i+1:]
 			break
 		}
@@ -47,7 +48,7 @@ func parseVersion(output string) (v jvmVersion, ok bool) {
 	if !ok {
 		return jvmVersion{}, false
 	}
-	for _, part := range []*string{&v.runtime, &v.vm} {
+	for _, part := range []*string{&v.runtimeLine, &v.vmLine} {
 		if len(lines) > 0 {
 			*part, lines = strings.TrimSpace(lines[0]), lines[1:]
 		}
@@ -55,9 +56,9 @@ func parseVersion(output string) (v jvmVersion, ok bool) {
 	return v, true
 }
 
-// quotedVersion returns the version in a line such as `java version "1.8.0_392"`. Other lines can come
+// parseQuotedVersion returns the version in a line such as `java version "1.8.0_392"`. Other lines can come
 // before it, such as "Picked up JAVA_TOOL_OPTIONS: -Xmx1g".
-func quotedVersion(line string) (string, bool) {
+func parseQuotedVersion(line string) (string, bool) {
 	product, rest, found := strings.Cut(line, ` version "`)
 	version, _, closed := strings.Cut(rest, `"`)
 	return version, found && closed && version != "" && !strings.Contains(product, " ")

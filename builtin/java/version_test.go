@@ -73,7 +73,7 @@ func FuzzParseVersion(f *testing.F) {
 		if ok != (v.version != "") {
 			t.Errorf("found is %v with the version %q", ok, v.version)
 		}
-		for _, part := range []string{v.version, v.runtime, v.vm} {
+		for _, part := range []string{v.version, v.runtimeLine, v.vmLine} {
 			if strings.Contains(part, "\n") || !strings.Contains(output, part) {
 				t.Errorf("%q is no part of a line", part)
 			}
@@ -141,7 +141,7 @@ func TestFingerprint(t *testing.T) {
 }
 
 func TestFingerprintWithoutRuntime(t *testing.T) {
-	if err := sandbox.Available(); err != nil {
+	if err := sandbox.CheckAvailable(); err != nil {
 		t.Skipf("the driver is undetected for another reason: %v", err)
 	}
 	for _, test := range []struct{ name, script, want string }{

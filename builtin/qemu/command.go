@@ -28,7 +28,7 @@ const (
 // driveInterfaces are the values of drive_interface.
 var driveInterfaces = []string{"ide", "scsi", "sd", "mtd", "floppy", "pflash", "virtio", "none"}
 
-// The memory of a machine, in MiB.
+// Limits of the memory of a machine, in MiB.
 const (
 	minMemoryMB = 128
 	maxMemoryMB = 4000000
@@ -38,7 +38,7 @@ const (
 // for the code into which TCG translates the code of the machine.
 const emulatorMemory = 256 << 20
 
-// firstExtraFD is the descriptor of the first of the extra files of a command.
+// firstExtraFD is the file descriptor that the first extra file of a command has in its process.
 const firstExtraFD = 3
 
 // emulatorCommand returns the command of the emulator. The caller closes its extra files.
@@ -52,14 +52,14 @@ func (c *pluginConfig) emulatorCommand(tc *taskConfig, start *sdk.StartRequest) 
 	if len(c.EmulatorsAllowlist) > 0 && !slices.Contains(c.EmulatorsAllowlist, emulator) {
 		return command, fmt.Errorf("'%s' is not an allowed emulator: emulators_allowlist of the plugin has %s", emulator, strings.Join(c.EmulatorsAllowlist, ", "))
 	}
-	if err := c.checkArgs(tc.Args); err != nil {
+	if err := c.checkArgsAllowlist(tc.Args); err != nil {
 		return command, err
 	}
 	drive := cmp.Or(tc.DriveInterface, defaultDriveInterface)
 	if !slices.Contains(driveInterfaces, drive) {
 		return command, fmt.Errorf("unsupported drive_interface %q: it must be one of %s", drive, strings.Join(driveInterfaces, ", "))
 	}
-	memoryMB, err := machineMemory(start.Resources)
+	memoryMB, err := machineMemoryMB(start.Resources)
 	if err != nil {
 		return command, err
 	}
@@ -70,17 +70,17 @@ func (c *pluginConfig) emulatorCommand(tc *taskConfig, start *sdk.StartRequest) 
 	if command.Path, err = findEmulator(emulator); err != nil {
 		return command, err
 	}
-	image, err := c.openImage(tc.ImagePath, start)
+	image, err := c.openDiskImage(tc.ImagePath, start)
 	if err != nil {
 		return command, err
 	}
-	imageFDs := addFiles(&command, image.files...)
+	imageFDs := addExtraFiles(&command, image.openFiles...)
 
 	accelerator := cmp.Or(tc.Accelerator, defaultAccelerator)
 	command.Args = []string{
 		// Without dump-guest-core=off, a core dump of the emulator would have the memory of the machine.
-		"-machine", "type=" + escape(cmp.Or(tc.MachineType, defaultMachineType)) + ",accel=" + escape(accelerator) + ",dump-guest-core=off",
-		"-name", escape(filepath.Base(tc.ImagePath)),
+		"-machine", "type=" + escapeOptionValue(cmp.Or(tc.MachineType, defaultMachineType)) + ",accel=" + escapeOptionValue(accelerator) + ",dump-guest-core=off",
+		"-name", escapeOptionValue(filepath.Base(tc.ImagePath)),
 		"-m", strconv.FormatInt(memoryMB, 10) + "M",
 	}
 	for _, fd := range imageFDs {
@@ -89,35 +89,35 @@ func (c *pluginConfig) emulatorCommand(tc *taskConfig, start *sdk.StartRequest) 
 	command.Args = append(command.Args, "-drive", image.driveOptions()+",if="+drive+",id=image0", "-nographic")
 	if accelerator == kvm {
 		command.Args = append(command.Args, "-enable-kvm")
-		if cores := reservedCores(start.Resources); cores > 0 {
+		if cores := reservedCoreCount(start.Resources); cores > 0 {
 			command.Args = append(command.Args, "-smp", strconv.Itoa(cores))
 		}
 	}
 	if tc.GracefulShutdown {
-		socket, err := listenSocket(start.TaskDir(), monitorSocket)
+		socket, err := listenSocketInDir(start.TaskDir(), monitorSocket)
 		if err != nil {
 			return command, sdk.Recoverable(err)
 		}
-		command.Args = append(command.Args, "-chardev", socketChardev("monitor", addFiles(&command, socket)[0]), "-mon", "chardev=monitor,mode=readline")
+		command.Args = append(command.Args, "-chardev", socketChardev("monitor", addExtraFiles(&command, socket)[0]), "-mon", "chardev=monitor,mode=readline")
 	}
 	if tc.GuestAgent {
-		socket, err := listenSocket(start.TaskDir(), guestAgentSocket)
+		socket, err := listenSocketInDir(start.TaskDir(), guestAgentSocket)
 		if err != nil {
 			return command, sdk.Recoverable(err)
 		}
-		command.Args = append(command.Args, "-chardev", socketChardev("qga0", addFiles(&command, socket)[0]),
+		command.Args = append(command.Args, "-chardev", socketChardev("qga0", addExtraFiles(&command, socket)[0]),
 			"-device", "virtio-serial", "-device", "virtserialport,chardev=qga0,name=org.qemu.guest_agent.0")
 	}
 	command.Args = append(command.Args, tc.Args...)
 	if len(forwards) > 0 {
 		command.Args = append(command.Args, "-netdev", "user,id=user.0,"+strings.Join(forwards, ","), "-device", "virtio-net,netdev=user.0")
 	}
-	command.MemoryLimit = memoryLimit(start.Resources)
+	command.MemoryLimit = emulatorMemoryLimitBytes(start.Resources)
 	return command, nil
 }
 
-// addFiles adds files to the extra files of a command, and returns their descriptors.
-func addFiles(command *process.Command, files ...*os.File) (fds []int) {
+// addExtraFiles adds files to the extra files of a command, and returns their descriptors.
+func addExtraFiles(command *process.Command, files ...*os.File) (fds []int) {
 	for _, f := range files {
 		fds = append(fds, firstExtraFD+len(command.ExtraFiles))
 		command.ExtraFiles = append(command.ExtraFiles, f)
@@ -129,13 +129,13 @@ func socketChardev(id string, fd int) string {
 	return fmt.Sprintf("socket,id=%s,fd=%d,server=on,wait=off", id, fd)
 }
 
-// escape escapes a value of QEMU's option syntax, in which a comma ends the value. Without it, a value could be followed by
-// other options, which args_allowlist denies.
-func escape(value string) string { return strings.ReplaceAll(value, ",", ",,") }
+// escapeOptionValue escapes a value of QEMU's option syntax, in which a comma ends the value.
+// Without the escape, a value could smuggle in other options, which args_allowlist denies.
+func escapeOptionValue(value string) string { return strings.ReplaceAll(value, ",", ",,") }
 
-// checkArgs checks that the options among the arguments are in args_allowlist. QEMU uses an argument that is neither an option nor the
+// checkArgsAllowlist checks that the options among the arguments are in args_allowlist. QEMU uses an argument that is neither an option nor the
 // value of one as the path of a disk image, so such an argument is rejected.
-func (c *pluginConfig) checkArgs(args []string) error {
+func (c *pluginConfig) checkArgsAllowlist(args []string) error {
 	if len(c.ArgsAllowlist) == 0 {
 		return nil
 	}
@@ -162,10 +162,10 @@ var optionsWithoutValue = []string{
 	"preconfig", "s", "semihosting", "singlestep", "snapshot", "usb", "version", "win2k-hack", "xen-attach", "xen-domid-restrict",
 }
 
-// machineMemory returns the memory of the machine in MiB.
-func machineMemory(r *driver.Resources) (int64, error) {
+// machineMemoryMB returns the memory of the machine in MiB.
+func machineMemoryMB(r *driver.Resources) (int64, error) {
 	if r == nil || r.MemoryMB == 0 {
-		return minMemoryMB, nil // the host limits no resources
+		return minMemoryMB, nil // the host has sent no memory limit
 	}
 	if r.MemoryMB < minMemoryMB || r.MemoryMB > maxMemoryMB {
 		return 0, fmt.Errorf("QEMU memory assignment out of bounds: memory is %d MB, and must be from %d to %d", r.MemoryMB, minMemoryMB, maxMemoryMB)
@@ -173,16 +173,17 @@ func machineMemory(r *driver.Resources) (int64, error) {
 	return r.MemoryMB, nil
 }
 
-// memoryLimit returns the limit of the emulator's memory in bytes; 0 means no limit.
-func memoryLimit(r *driver.Resources) int64 {
+// emulatorMemoryLimitBytes returns the limit of the emulator's memory in bytes; 0 means no limit.
+func emulatorMemoryLimitBytes(r *driver.Resources) int64 {
 	if r == nil || r.MemoryMB == 0 || r.MemoryMaxMB == driver.NoMemoryLimit {
 		return 0
 	}
 	return max(r.MemoryMB, r.MemoryMaxMB)<<20 + emulatorMemory
 }
 
-// reservedCores returns how many cores the task has reserved: the cores of a list such as "0-2,5".
-func reservedCores(r *driver.Resources) (count int) {
+// reservedCoreCount returns the number of cores that the task has reserved, from a list such as
+// "0-2,5".
+func reservedCoreCount(r *driver.Resources) (count int) {
 	if r == nil || r.Linux.CpusetCpus == "" {
 		return 0
 	}
@@ -202,8 +203,8 @@ func reservedCores(r *driver.Resources) (count int) {
 
 // hostPort is a port that the scheduler has given to the task.
 type hostPort struct {
-	ip   string // address to listen at; empty means all addresses
-	port int32
+	listenIP string // address to listen at; empty means all addresses
+	port     int32
 }
 
 // portForwards returns the options of QEMU's user network that forward the ports of port_map, for TCP and UDP.
@@ -212,28 +213,28 @@ func portForwards(portMap []map[string]int, start *sdk.StartRequest) (options []
 	for _, m := range portMap {
 		maps.Copy(guestPorts, m)
 	}
-	ports := taskPorts(start)
+	ports := hostPortsByLabel(start)
 	for _, label := range slices.Sorted(maps.Keys(guestPorts)) {
 		guest := guestPorts[label]
 		host, ok := ports[label]
-		switch ip, err := netip.ParseAddr(host.ip); {
+		switch ip, err := netip.ParseAddr(host.listenIP); {
 		case !ok:
 			return nil, fmt.Errorf("port_map: unknown port label %q: the task has the ports %q", label, slices.Sorted(maps.Keys(ports)))
 		case guest < 1 || guest > 65535:
 			return nil, fmt.Errorf("port_map: %q: %d is not a port", label, guest)
-		case host.ip != "" && (err != nil || !ip.Is4()):
-			return nil, fmt.Errorf("port_map: %q: QEMU forwards ports of IPv4 addresses only, and the port has the address %s", label, host.ip)
+		case host.listenIP != "" && (err != nil || !ip.Is4()):
+			return nil, fmt.Errorf("port_map: %q: QEMU forwards ports of IPv4 addresses only, and the port has the address %s", label, host.listenIP)
 		}
 		for _, protocol := range []string{"udp", "tcp"} {
-			options = append(options, fmt.Sprintf("hostfwd=%s:%s:%d-:%d", protocol, host.ip, host.port, guest))
+			options = append(options, fmt.Sprintf("hostfwd=%s:%s:%d-:%d", protocol, host.listenIP, host.port, guest))
 		}
 	}
 	return options, nil
 }
 
-// taskPorts returns the ports of the task by their labels. In a network namespace of the group, the emulator listens at the port to which
+// hostPortsByLabel returns the ports of the task by their labels. In a network namespace of the group, the emulator listens at the port to which
 // the host forwards.
-func taskPorts(start *sdk.StartRequest) map[string]hostPort {
+func hostPortsByLabel(start *sdk.StartRequest) map[string]hostPort {
 	ports := map[string]hostPort{}
 	if start.Resources == nil {
 		return ports
@@ -243,7 +244,7 @@ func taskPorts(start *sdk.StartRequest) map[string]hostPort {
 		if hasOwnNetwork {
 			ports[p.Label] = hostPort{port: cmp.Or(p.To, p.Value)}
 		} else {
-			ports[p.Label] = hostPort{ip: p.HostIP, port: p.Value}
+			ports[p.Label] = hostPort{listenIP: p.HostIP, port: p.Value}
 		}
 	}
 	for _, n := range start.Resources.Networks {

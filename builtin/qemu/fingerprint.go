@@ -9,14 +9,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// FindEmulator returns an error if the default emulator is in no directory of the PATH of this process. An agent without it needs no
-// plugin process to find that out.
-func FindEmulator() error {
+// CheckEmulatorInstalled returns an error if the default emulator is in no directory of the PATH of this
+// process. It lets an agent without QEMU do without the plugin process of the driver.
+func CheckEmulatorInstalled() error {
 	_, err := findEmulator(defaultEmulator)
 	return err
 }
 
-// Fingerprint reports which emulators are installed, and the version of the first one.
+// Fingerprint reports which emulators are installed, and the version of the first installed
+// emulator.
 func (d *Driver) Fingerprint(ctx context.Context) driver.Fingerprint {
 	names := slices.Sorted(slices.Values(d.currentConfig().EmulatorsAllowlist))
 	if len(names) == 0 {
@@ -27,7 +28,7 @@ func (d *Driver) Fingerprint(ctx context.Context) driver.Fingerprint {
 	for _, name := range slices.Compact(names) {
 		path, err := findEmulator(name)
 		if err == nil && version == "" {
-			version, err = d.versions.Get(ctx, path, "--version", parseVersion)
+			version, err = d.versionCache.Get(ctx, path, "--version", parseVersion)
 		}
 		if err == nil {
 			found = append(found, name)

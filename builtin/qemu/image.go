@@ -15,53 +15,53 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// imageFDSet is the number of the set of descriptors through which QEMU opens an image.
+// imageFDSet is the number of QEMU's set of file descriptors through which QEMU opens an image.
 const imageFDSet = 1
 
-// image is the image of a machine.
-type image struct {
-	path   string     // path for QEMU
-	format string     // empty means that QEMU detects it
-	files  []*os.File // descriptors of the image, through which QEMU opens it; none if QEMU opens the path itself
+// diskImage is the disk image of a virtual machine.
+type diskImage struct {
+	path      string     // path that QEMU opens
+	format    string     // empty means that QEMU detects it
+	openFiles []*os.File // descriptors of the image, through which QEMU opens it; none if QEMU opens the path itself
 }
 
-func (i image) driveOptions() string {
-	options := "file=" + escape(i.path)
+func (i diskImage) driveOptions() string {
+	options := "file=" + escapeOptionValue(i.path)
 	if i.format != "" {
 		options += ",format=" + i.format
 	}
 	return options
 }
 
-// openImage checks the path of an image, from which symbolic links are resolved. An image of the operator, below image_paths, is opened by QEMU.
+// openDiskImage checks the path of an image, from which symbolic links are resolved. An image of the operator, below image_paths, is opened by QEMU.
 // An image of the job, in the task's directory or the shared directory of the allocation, is opened here, because other tasks can exchange its
 // path, and it must not name other files, such as a backing file: QEMU would open them.
-func (c *pluginConfig) openImage(path string, start *sdk.StartRequest) (image, error) {
+func (c *pluginConfig) openDiskImage(path string, start *sdk.StartRequest) (diskImage, error) {
 	if path == "" {
-		return image{}, errors.New("image_path must be set")
+		return diskImage{}, errors.New("image_path must be set")
 	}
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(start.TaskDir(), path)
 	}
 	resolved, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		return image{}, fmt.Errorf("image_path: %w", err)
+		return diskImage{}, fmt.Errorf("image_path: %w", err)
 	}
 	for _, dir := range []string{start.TaskDir(), filepath.Join(start.AllocDir, "alloc")} {
 		if name, ok := nameWithin(dir, resolved); ok {
 			i, err := openJobImage(dir, name)
 			if err != nil {
-				return image{}, fmt.Errorf("image_path %s: %w", path, err)
+				return diskImage{}, fmt.Errorf("image_path %s: %w", path, err)
 			}
 			return i, nil
 		}
 	}
 	for _, allowed := range c.ImagePaths {
 		if _, ok := nameWithin(allowed, resolved); ok {
-			return image{path: resolved}, nil
+			return diskImage{path: resolved}, nil
 		}
 	}
-	return image{}, fmt.Errorf("image_path is not in the allowed paths: %s is not in the directory of the task, in the shared directory of the allocation, or in image_paths of the plugin", resolved)
+	return diskImage{}, fmt.Errorf("image_path is not in the allowed paths: %s is not in the directory of the task, in the shared directory of the allocation, or in image_paths of the plugin", resolved)
 }
 
 // nameWithin returns the name of a file in a directory, or "." for the directory itself. The path of the file has no symbolic
@@ -76,15 +76,15 @@ func nameWithin(dir, file string) (name string, ok bool) {
 }
 
 // openJobImage opens an image in a directory of the job.
-func openJobImage(dir, name string) (i image, err error) {
+func openJobImage(dir, name string) (i diskImage, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return image{}, err
+		return diskImage{}, err
 	}
 	defer root.Close()
 	defer func() {
 		if err != nil {
-			closeFiles(i.files)
+			closeFiles(i.openFiles)
 		}
 	}()
 	// QEMU opens an image for reading first, and then for writing. Without O_NONBLOCK, opening a FIFO would block.
@@ -93,13 +93,13 @@ func openJobImage(dir, name string) (i image, err error) {
 		if err != nil {
 			return i, err
 		}
-		i.files = append(i.files, f)
+		i.openFiles = append(i.openFiles, f)
 	}
-	reader, err := i.files[0].Stat()
+	reader, err := i.openFiles[0].Stat()
 	if err != nil {
 		return i, err
 	}
-	writer, err := i.files[1].Stat()
+	writer, err := i.openFiles[1].Stat()
 	if err != nil {
 		return i, err
 	}
@@ -107,7 +107,7 @@ func openJobImage(dir, name string) (i image, err error) {
 		return i, errors.New("it is not a regular file")
 	}
 	header := make([]byte, headerSize)
-	n, err := io.ReadFull(i.files[0], header)
+	n, err := io.ReadFull(i.openFiles[0], header)
 	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
 		return i, err
 	}
@@ -116,15 +116,15 @@ func openJobImage(dir, name string) (i image, err error) {
 	return i, err
 }
 
-// headerSize is how many bytes of an image jobImageFormat reads.
+// headerSize is the number of bytes at the start of an image that jobImageFormat needs.
 const headerSize = 104
 
 // Fields of the header of a qcow2 image.
 const (
 	qcow2Magic           = "QFI\xfb"
 	qcow2VersionOffset   = 4
-	qcow2BackingOffset   = 8  // 64 bits: where the name of the backing file is; 0 means no backing file
-	qcow2FeaturesOffset  = 72 // 64 bits, of version 3
+	qcow2BackingOffset   = 8  // 64 bits: offset of the name of the backing file; 0 means no backing file
+	qcow2FeaturesOffset  = 72 // 64 bits: incompatible features; only in version 3
 	qcow2ExternalDataBit = 1 << 2
 )
 

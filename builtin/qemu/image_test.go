@@ -53,15 +53,15 @@ func TestImagePaths(t *testing.T) {
 		"local/fifo":                                          "it is not a regular file",
 		"local/nosuch.img":                                    "no such file or directory",
 	} {
-		got, err := c.openImage(path, start)
+		got, err := c.openDiskImage(path, start)
 		result := got.path
 		if err != nil {
 			result = err.Error()
 		}
-		if wantFiles := 2 * strings.Count(want, opened); !strings.Contains(result, want) || err == nil && (result != want || len(got.files) != wantFiles) {
-			t.Errorf("%s: the image is %q with %d descriptors, want %q with %d", path, result, len(got.files), want, wantFiles)
+		if wantFiles := 2 * strings.Count(want, opened); !strings.Contains(result, want) || err == nil && (result != want || len(got.openFiles) != wantFiles) {
+			t.Errorf("%s: the image is %q with %d descriptors, want %q with %d", path, result, len(got.openFiles), want, wantFiles)
 		}
-		closeFiles(got.files)
+		closeFiles(got.openFiles)
 	}
 }
 

@@ -14,28 +14,28 @@ import (
 // These sockets are in the task's directory under the names that Nomad gives them, because programs of the machine
 // connect to them.
 const (
-	monitorSocket    = "qm.sock" // the monitor for humans
+	monitorSocket    = "qm.sock" // QEMU's human monitor
 	guestAgentSocket = "qa.sock"
 )
 
-// buttonInterval is the time between two presses of the power button. A machine ignores the button until its system
-// has started, so it is pressed again.
+// buttonInterval is the time between two presses of the power button. A machine ignores the button
+// until its system has started, so the driver presses it again.
 const buttonInterval = time.Second
 
-// powerDown presses the power button of the machine until the emulator closes the monitor or ctx ends.
-func (t *task) powerDown(ctx context.Context) error {
-	conn, err := dialSocket(ctx, t.dir, monitorSocket)
+// pressPowerButton presses the power button of the machine until the emulator closes the monitor or ctx ends.
+func (t *task) pressPowerButton(ctx context.Context) error {
+	conn, err := dialSocketInDir(ctx, t.taskDir, monitorSocket)
 	if err != nil {
 		return fmt.Errorf("connect to the monitor of QEMU: %w", err)
 	}
 	closed := make(chan struct{}) // closed when the emulator has closed the monitor, or this function closes conn
 	go func() {
 		defer close(closed)
-		_, _ = io.Copy(io.Discard, conn) // the monitor answers with text for humans; an error means that it is closed
+		_, _ = io.Copy(io.Discard, conn) // the monitor answers with text for people; an error means that the connection is closed
 	}()
 	defer func() { <-closed }()
 	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { conn.Close() })() // ends a write
+	defer context.AfterFunc(ctx, func() { conn.Close() })() // when ctx ends, ends a blocked write
 	button := time.NewTicker(buttonInterval)
 	defer button.Stop()
 	for {
@@ -52,9 +52,9 @@ func (t *task) powerDown(ctx context.Context) error {
 	}
 }
 
-// dialSocket connects to a socket in a directory. The path of the directory can be longer than the address of a unix
-// socket, so the address has its descriptor.
-func dialSocket(ctx context.Context, dir, name string) (net.Conn, error) {
+// dialSocketInDir connects to a socket in a directory. The path of the directory can be longer than the
+// maximum address of a unix socket, so the address names the directory by its open file descriptor.
+func dialSocketInDir(ctx context.Context, dir, name string) (net.Conn, error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil, err
@@ -63,9 +63,9 @@ func dialSocket(ctx context.Context, dir, name string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "unix", socketAddress(d, name))
 }
 
-// listenSocket makes a socket in a directory, for root or the user of the plugin only: the monitor can start programs.
+// listenSocketInDir makes a socket in a directory, for root or the user of the plugin only: the monitor can start programs.
 // The socket remains after the returned file is closed, so that a later process of the driver can connect.
-func listenSocket(dir, name string) (*os.File, error) {
+func listenSocketInDir(dir, name string) (*os.File, error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil, err

@@ -24,7 +24,7 @@ const Name = "qemu"
 
 // Driver is the driver qemu. Its zero value is ready for use.
 type Driver struct {
-	versions hostprocess.VersionCache[string]
+	versionCache hostprocess.VersionCache[string]
 
 	mu     sync.Mutex
 	config pluginConfig // guarded by mu
@@ -192,13 +192,13 @@ func (d *Driver) Sweep(ctx context.Context, allocID, taskName string) (bool, err
 // task is a running virtual machine.
 type task struct {
 	*process.Core
-	dir        string // the task's directory
-	hasMonitor bool   // the monitor's socket exists, because the task has graceful_shutdown
+	taskDir    string
+	hasMonitor bool // true if the emulator has a monitor socket, because the task has graceful_shutdown
 	logger     hclog.Logger
 }
 
 func newTask(core *process.Core, start *sdk.StartRequest, hasMonitor bool) *task {
-	return &task{Core: core, dir: start.TaskDir(), hasMonitor: hasMonitor, logger: start.Logger()}
+	return &task{Core: core, taskDir: start.TaskDir(), hasMonitor: hasMonitor, logger: start.Logger()}
 }
 
 // taskState is the data for Recover.
@@ -217,7 +217,7 @@ func (t *task) Stop(ctx context.Context, timeout time.Duration, signal string) e
 		if t.hasMonitor {
 			pressing, cancel := context.WithTimeout(ctx, timeout-min(timeout/4, emulatorExitTime))
 			defer cancel()
-			err := t.powerDown(pressing)
+			err := t.pressPowerButton(pressing)
 			switch {
 			case ctx.Err() != nil, err == nil && pressing.Err() == nil:
 				return nil // the emulator has exited, or has closed its monitor, which it does when it exits
@@ -241,7 +241,8 @@ func findEmulator(name string) (string, error) {
 	return hostprocess.FindProgram("qemu-system-" + name)
 }
 
-// checkEmulatorName checks the name of an emulator, which is the end of a file name.
+// checkEmulatorName returns an error if the name cannot be the end of the file name
+// qemu-system-NAME.
 func checkEmulatorName(name string) error {
 	if name == "" || strings.ContainsRune(name, filepath.Separator) {
 		return fmt.Errorf("%q is not the name of an emulator; x86_64 is the name of qemu-system-x86_64", name)

@@ -210,7 +210,7 @@ func TestCommandLine(t *testing.T) {
 
 func TestArgsWithoutAllowlist(t *testing.T) {
 	for _, c := range []pluginConfig{{}, {ArgsAllowlist: []string{}}} {
-		if err := c.checkArgs([]string{"-drive", "file=/etc/shadow", "/etc/shadow"}); err != nil {
+		if err := c.checkArgsAllowlist([]string{"-drive", "file=/etc/shadow", "/etc/shadow"}); err != nil {
 			t.Errorf("with the allow-list %#v, the arguments are rejected: %v", c.ArgsAllowlist, err)
 		}
 	}
@@ -233,11 +233,11 @@ func TestMemory(t *testing.T) {
 		{"no limit", &driver.Resources{MemoryMB: 256, MemoryMaxMB: driver.NoMemoryLimit}, 256, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			machine, err := machineMemory(test.resources)
+			machine, err := machineMemoryMB(test.resources)
 			if machine != test.machine || (err != nil) != (test.machine == 0) {
 				t.Fatalf("the machine has %d MiB (%v), want %d", machine, err, test.machine)
 			}
-			if limit := memoryLimit(test.resources) >> 20; err == nil && limit != test.limit {
+			if limit := emulatorMemoryLimitBytes(test.resources) >> 20; err == nil && limit != test.limit {
 				t.Errorf("the limit is %d MiB, want %d", limit, test.limit)
 			}
 		})
@@ -479,7 +479,7 @@ func TestSocketOfLongPath(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // the second start replaces the socket of the first one
-		f, err := listenSocket(dir, monitorSocket)
+		f, err := listenSocketInDir(dir, monitorSocket)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -489,7 +489,7 @@ func TestSocketOfLongPath(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer listener.Close()
-		conn, err := dialSocket(t.Context(), dir, monitorSocket)
+		conn, err := dialSocketInDir(t.Context(), dir, monitorSocket)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -111,7 +111,7 @@ func (c *pluginConfig) isEnabled() bool {
 	if c.Enabled != nil {
 		return *c.Enabled
 	}
-	return enabledByDefault() // a host can send no configuration
+	return enabledByDefault() // Enabled is nil if the host has sent no configuration
 }
 
 // enabledByDefault reports whether the driver is enabled unless the operator decides. If the agent runs as root, the
@@ -135,8 +135,8 @@ func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
 // Start starts the command of a task.
 func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, error) {
 	c := d.currentConfig()
-	// The fingerprint also reports whether the driver is enabled, but a host may
-	// ignore it.
+	// The fingerprint also reports whether the driver is enabled, but a host may ignore the
+	// fingerprint.
 	if !c.isEnabled() {
 		return nil, errors.New("raw_exec is " + disabledText)
 	}
@@ -147,7 +147,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 	if err := c.CheckUser(start.User); err != nil {
 		return nil, err
 	}
-	t := newTask(&c, &tc, start)
+	t := newTaskWithoutProcess(&c, &tc, start)
 	cgroups := map[string]string{}
 	for _, m := range tc.CgroupV1 {
 		for controller, path := range m {
@@ -167,8 +167,8 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 	return t, err
 }
 
-// newTask returns a task without its process, and removes the denied variables from the request.
-func newTask(c *pluginConfig, tc *taskConfig, start *sdk.StartRequest) *task {
+// newTaskWithoutProcess returns a task without its process, and removes the denied variables from the request.
+func newTaskWithoutProcess(c *pluginConfig, tc *taskConfig, start *sdk.StartRequest) *task {
 	t := &task{deniedEnvvars: slices.Concat(c.DeniedEnvvars, tc.DeniedEnvvars)}
 	removeDeniedVars(start.Env, t.deniedEnvvars)
 	return t
@@ -182,7 +182,7 @@ func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*task, err
 			return nil, err
 		}
 		c := d.currentConfig()
-		t := newTask(&c, &tc, start)
+		t := newTaskWithoutProcess(&c, &tc, start)
 		t.Process = process.NewProcess(p, nil)
 		return t, nil
 	})
@@ -195,7 +195,7 @@ func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, e
 		return nil, err
 	}
 	t := &task{deniedEnvvars: s.DeniedEnvvars}
-	removeDeniedVars(start.Env, t.deniedEnvvars) // commands that run in the task later get this environment
+	removeDeniedVars(start.Env, t.deniedEnvvars) // commands that are executed in the task get this environment
 	var err error
 	t.Process, err = process.Recover(ctx, start, s.Process)
 	return t, err

@@ -25,19 +25,22 @@ const (
 	// these capabilities a task gets neither another identity nor the files of other users.
 	userCapabilities Capabilities = 1<<unix.CAP_AUDIT_WRITE | 1<<unix.CAP_KILL | 1<<unix.CAP_NET_BIND_SERVICE
 
-	// rootCapabilities are the capabilities of a task of root if the operator grants none: the task can work with the files that it sees.
+	// rootCapabilities are the capabilities of a task of root if the operator grants none: the task
+	// has full access to the files in its root directory.
 	rootCapabilities = userCapabilities | 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_SYS_CHROOT
 
-	// nomadCapabilities are the default of Nomad's allow_caps. A task has the nomadCapabilities that the operator grants.
+	// nomadCapabilities are the default of Nomad's allow_caps. If the operator sets allow_caps, a
+	// task has by default the nomadCapabilities that allow_caps includes.
 	nomadCapabilities = rootCapabilities | 1<<unix.CAP_FSETID | 1<<unix.CAP_MKNOD | 1<<unix.CAP_SETFCAP |
 		1<<unix.CAP_SETGID | 1<<unix.CAP_SETPCAP | 1<<unix.CAP_SETUID
 
-	// hostModeCapabilities are the capabilities of a task in a namespace of the host. All other capabilities are rights on the processes, the
-	// shared memory or the kernel of the host there, or lead to them.
+	// hostModeCapabilities are the capabilities of a task in a namespace of the host. All other
+	// capabilities would give the task rights on the processes, the shared memory or the kernel of
+	// the host.
 	hostModeCapabilities Capabilities = 1 << unix.CAP_NET_BIND_SERVICE
 
-	// neverGranted protects processes of the agent from tasks: the kernel lets no process with fewer capabilities trace
-	// another one, so that these processes need one that no task has.
+	// neverGranted is a capability that no task gets, so that tasks cannot trace processes of the
+	// agent, which have it: the kernel denies tracing of a process with more capabilities.
 	neverGranted Capabilities = 1 << unix.CAP_BLOCK_SUSPEND
 )
 
@@ -49,7 +52,7 @@ type Capabilities uint64
 func ParseCapabilities(names []string) (Capabilities, error) {
 	var set Capabilities
 	for _, name := range names {
-		normal := normalName(name)
+		normal := normalCapabilityName(name)
 		if normal == "all" {
 			set |= AllCapabilities
 			continue
@@ -63,7 +66,9 @@ func ParseCapabilities(names []string) (Capabilities, error) {
 	return set, nil
 }
 
-func normalName(name string) string { return strings.TrimPrefix(strings.ToLower(name), "cap_") }
+func normalCapabilityName(name string) string {
+	return strings.TrimPrefix(strings.ToLower(name), "cap_")
+}
 
 // String returns the names, sorted.
 func (c Capabilities) String() string {
@@ -77,22 +82,22 @@ func (c Capabilities) String() string {
 	return strings.Join(names, ", ")
 }
 
-// ParseAllowed returns the set of the capabilities that an operator grants in allow_caps.
-func ParseAllowed(names []string) (Capabilities, error) {
+// ParseAllowCaps returns the set of the capabilities that an operator grants in allow_caps.
+func ParseAllowCaps(names []string) (Capabilities, error) {
 	allowed, err := ParseCapabilities(names)
 	if err != nil {
 		return 0, err
 	}
-	named, err := ParseCapabilities(withoutAll(names))
+	named, err := ParseCapabilities(withoutAllKeyword(names))
 	if err == nil && named&neverGranted != 0 {
 		return 0, fmt.Errorf("the capability %s cannot be granted, because it protects the processes of the agent from tasks", neverGranted)
 	}
 	return allowed &^ neverGranted, err
 }
 
-// withoutAll returns the names of single capabilities.
-func withoutAll(names []string) []string {
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return normalName(name) == "all" })
+// withoutAllKeyword returns the names without the name "all".
+func withoutAllKeyword(names []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return normalCapabilityName(name) == "all" })
 }
 
 // BeyondDefault returns the granted capabilities that a task of a user other than root cannot have by default.
@@ -100,10 +105,10 @@ func (c Capabilities) BeyondDefault() Capabilities { return c &^ userCapabilitie
 
 // CapabilityRequest is the cap_add and cap_drop of a task, with the allow_caps of its driver.
 type CapabilityRequest struct {
-	Allowed   []string // nil means that the operator grants none
-	Add, Drop []string
-	IsRoot    bool // the task runs as root
-	HostMode  bool // the task is in the PID or IPC namespace of the host
+	AllowCaps           []string // nil means that the operator has not set allow_caps
+	Add, Drop           []string
+	IsRoot              bool // true if the task runs as root
+	SharesHostNamespace bool // true if the task is in the PID or IPC namespace of the host
 }
 
 // Privileges are the capabilities of a task.
@@ -116,18 +121,18 @@ type Privileges struct {
 	Ambient Capabilities
 }
 
-// Resolve returns the privileges of a task: the default capabilities that are allowed, with those that
+// ResolvePrivileges returns the privileges of a task: the default capabilities that are allowed, with those that
 // the task adds, without those that it drops. To drop "all" drops the defaults and keeps what the task
 // adds. A user other than root has only the capabilities that the task adds, and net_bind_service.
 //
 // A task in a namespace of the host has no others than hostModeCapabilities, except those that both the operator and
 // the task name: "all" and defaults do not count there.
-func (r CapabilityRequest) Resolve() (Privileges, error) {
-	defaults, allowed, err := r.allowed()
+func (r CapabilityRequest) ResolvePrivileges() (Privileges, error) {
+	defaults, allowed, err := r.defaultAndAllowed()
 	if err != nil {
 		return Privileges{}, fmt.Errorf("allow_caps: %w", err)
 	}
-	add, err := r.added(allowed)
+	add, err := r.resolveCapAdd(allowed)
 	if err != nil {
 		return Privileges{}, fmt.Errorf("cap_add: %w", err)
 	}
@@ -143,29 +148,29 @@ func (r CapabilityRequest) Resolve() (Privileges, error) {
 	return p, nil
 }
 
-// allowed returns the capabilities that the task has by default, and those that it can add.
-func (r CapabilityRequest) allowed() (defaults, allowed Capabilities, err error) {
+// defaultAndAllowed returns the capabilities that the task has by default, and those that it can add.
+func (r CapabilityRequest) defaultAndAllowed() (defaults, allowed Capabilities, err error) {
 	switch {
-	case r.Allowed != nil:
-		allowed, err = ParseAllowed(r.Allowed)
+	case r.AllowCaps != nil:
+		allowed, err = ParseAllowCaps(r.AllowCaps)
 		defaults = nomadCapabilities & allowed
 	case r.IsRoot:
 		defaults, allowed = rootCapabilities, rootCapabilities
 	default:
 		defaults, allowed = userCapabilities, userCapabilities
 	}
-	if err != nil || !r.HostMode {
+	if err != nil || !r.SharesHostNamespace {
 		return defaults, allowed, err
 	}
 	defaults &= hostModeCapabilities
-	allowed, err = ParseCapabilities(withoutAll(r.Allowed))
+	allowed, err = ParseCapabilities(withoutAllKeyword(r.AllowCaps))
 	return defaults, allowed | defaults, err
 }
 
-// added returns the capabilities of cap_add, of which "all" means all that are allowed.
-func (r CapabilityRequest) added(allowed Capabilities) (Capabilities, error) {
-	if r.HostMode {
-		r.Add = withoutAll(r.Add)
+// resolveCapAdd returns the capabilities that cap_add names. "all" means all allowed capabilities.
+func (r CapabilityRequest) resolveCapAdd(allowed Capabilities) (Capabilities, error) {
+	if r.SharesHostNamespace {
+		r.Add = withoutAllKeyword(r.Add)
 	}
 	add, err := ParseCapabilities(r.Add)
 	if err != nil || add == AllCapabilities {

@@ -23,17 +23,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
-// Options are how a task is isolated. They are stored with the task, for the commands that run in
-// it.
+// Options describe how a task is isolated. They are stored in the state of the task, because
+// commands that are executed in the task need them.
 type Options struct {
-	HostPID     bool       `codec:"host_pid"`      // share the PID namespace of the host
-	HostIPC     bool       `codec:"host_ipc"`      // share the IPC namespace and /dev/shm of the host
-	NoPivotRoot bool       `codec:"no_pivot_root"` // see stage.Root.NoPivot
-	NoFilter    bool       `codec:"no_filter"`     // do not filter system calls
+	HostPID     bool       `codec:"host_pid"`      // true if the task shares the PID namespace of the host
+	HostIPC     bool       `codec:"host_ipc"`      // true if the task shares the IPC namespace and /dev/shm of the host
+	NoPivotRoot bool       `codec:"no_pivot_root"` // true replaces pivot_root(2), see stage.Root
+	NoFilter    bool       `codec:"no_filter"`     // true disables the system call filter
 	Privileges  Privileges `codec:"privileges"`
 	DefaultUser string     `codec:"default_user"` // user of a task that names none
 
-	// AllowSetIDBits, DeniedUIDs and DeniedGIDs are those of the filter: see seccomp.Profile.
+	// AllowSetIDBits, DeniedUIDs and DeniedGIDs are options of the system call filter: see
+	// seccomp.Profile.
 	AllowSetIDBits bool        `codec:"allow_setid_bits"`
 	DeniedUIDs     idrange.Set `codec:"denied_uids"`
 	DeniedGIDs     idrange.Set `codec:"denied_gids"`
@@ -54,8 +55,8 @@ var _ process.Launcher = (*Sandbox)(nil)
 // New returns the sandbox of a task.
 func New(start *sdk.StartRequest, o Options) *Sandbox { return &Sandbox{options: o, start: start} }
 
-// isolated returns the namespaces that the task does not share.
-func (s *Sandbox) isolated() stage.Isolated {
+// privateNamespaces returns the namespaces that the task does not share.
+func (s *Sandbox) privateNamespaces() stage.Isolated {
 	n := s.start.NetworkIsolation
 	return stage.Isolated{
 		PID: !s.options.HostPID, IPC: !s.options.HostIPC,
@@ -64,13 +65,14 @@ func (s *Sandbox) isolated() stage.Isolated {
 	}
 }
 
-func (s *Sandbox) user() (*syscall.Credential, error) {
-	return Credential(s.start.User, s.options.DefaultUser)
+func (s *Sandbox) taskCredential() (*syscall.Credential, error) {
+	return TaskCredential(s.start.User, s.options.DefaultUser)
 }
 
-// Launch returns the stage for a program.
+// Launch returns the attributes with which package process starts the stage that executes a
+// program.
 func (s *Sandbox) Launch(p process.Program) (*process.Launch, error) {
-	c, err := s.config(p)
+	c, err := s.stageConfig(p)
 	if err != nil {
 		return nil, err
 	}
@@ -80,13 +82,14 @@ func (s *Sandbox) Launch(p process.Program) (*process.Launch, error) {
 		return nil, err
 	}
 	if p.Mark != nil {
-		if err := addRelease(stageLaunch, p.Mark); err != nil {
+		if err := addReleasePipe(stageLaunch, p.Mark); err != nil {
 			stageLaunch.Close()
 			return nil, err
 		}
 	}
-	// The variables of the task stay out of the environment: the stage has privileges, and its dynamic
-	// loader and runtime read variables. The two that are copied let an agent find the processes of a task.
+	// The variables of the task stay out of the environment: the stage has privileges, and its
+	// dynamic loader and runtime read variables. Only NOMAD_ALLOC_ID and NOMAD_TASK_NAME are set,
+	// because an agent finds the processes of a task by them.
 	stageLaunch.Env = append(stageLaunch.Env, "NOMAD_ALLOC_ID="+s.start.AllocID, "NOMAD_TASK_NAME="+s.start.Name)
 	if p.Task != nil {
 		stageLaunch.Files = append(stageLaunch.Files, p.Task)
@@ -97,8 +100,9 @@ func (s *Sandbox) Launch(p process.Program) (*process.Launch, error) {
 	return stageLaunch, nil
 }
 
-// addRelease adds the mark of the start to the files of the stage, and the pipe on which the stage waits for it.
-func addRelease(l *process.Launch, mark *os.File) error {
+// addReleasePipe adds the start mark to the files of the stage, and a pipe that the driver closes when
+// the stage may read the mark.
+func addReleasePipe(l *process.Launch, mark *os.File) error {
 	reader, writer, err := os.Pipe()
 	if err != nil {
 		return sdk.Recoverable(err)
@@ -114,20 +118,20 @@ func addRelease(l *process.Launch, mark *os.File) error {
 	return nil
 }
 
-// newStageLaunch returns a stage with a configuration.
+// newStageLaunch returns the attributes with which the stage is started with a configuration.
 func newStageLaunch(c *stage.Config) (*process.Launch, error) {
-	l := &launch{}
-	if err := l.open(c); err != nil {
-		l.close()
+	l := &stageFiles{}
+	if err := l.create(c); err != nil {
+		l.closeAll()
 		return nil, err
 	}
 	stageLaunch := &process.Launch{
 		Path:  "/proc/self/exe",
 		Args:  []string{"nomad-lite-stage"},
 		Env:   []string{stage.EnvName + "=1"},
-		Files: []*os.File{l.config, l.statusWriter},
-		Wait:  l.wait,
-		Close: l.close,
+		Files: []*os.File{l.configFile, l.statusWriter},
+		Wait:  l.waitForExec,
+		Close: l.closeAll,
 	}
 	if c.Join {
 		return stageLaunch, nil
@@ -147,7 +151,8 @@ func newStageLaunch(c *stage.Config) (*process.Launch, error) {
 	return stageLaunch, nil
 }
 
-// enterPIDNamespace lets the calling thread fork into the PID namespace of the task.
+// enterPIDNamespace makes the PID namespace of the task the namespace of the calling thread's next
+// child processes.
 func (s *Sandbox) enterPIDNamespace(task *os.File) error {
 	if s.options.HostPID {
 		return nil
@@ -158,8 +163,8 @@ func (s *Sandbox) enterPIDNamespace(task *os.File) error {
 	return nil
 }
 
-func (s *Sandbox) config(p process.Program) (*stage.Config, error) {
-	cred, err := s.user()
+func (s *Sandbox) stageConfig(p process.Program) (*stage.Config, error) {
+	cred, err := s.taskCredential()
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +175,7 @@ func (s *Sandbox) config(p process.Program) (*stage.Config, error) {
 	c := &stage.Config{
 		Join:    p.Task != nil,
 		Program: stage.Program{Path: p.Path, Args: p.Args, Dir: p.Dir, Env: p.Env},
-		Private: s.isolated(),
+		Private: s.privateNamespaces(),
 		User: stage.User{
 			UID: cred.Uid, GID: cred.Gid, Groups: cred.Groups, SameIDs: o.UserNamespace,
 			Bounding: uint64(o.Privileges.Bounding),
@@ -184,44 +189,45 @@ func (s *Sandbox) config(p process.Program) (*stage.Config, error) {
 		c.User.Ambient = uint64(o.Privileges.Ambient)
 	}
 	if !o.NoFilter {
-		if c.User.Filter, err = o.filter(); err != nil {
+		if c.User.Filter, err = o.compiledSyscallFilter(); err != nil {
 			return nil, err
 		}
 	}
 	if !c.Join {
-		c.Root, err = s.root()
+		c.Root, err = s.stageRoot()
 	}
 	return c, err
 }
 
-// compiledFilter is a filter with the profile that it was compiled for.
+// compiledFilter is a system call filter with the profile from which it was compiled.
 type compiledFilter struct {
-	profile seccomp.Profile
-	bytes   []byte
+	profile         seccomp.Profile
+	sockFilterBytes []byte
 }
 
-// lastFilter is the filter of the last task: most tasks have the same profile, because a few tasks name
-// capabilities.
+// lastFilter is the filter of the last task: most tasks have the same profile, because few tasks
+// name capabilities.
 var lastFilter atomic.Pointer[compiledFilter]
 
-// filter returns the filter of system calls, as stage.User has it.
-func (o *Options) filter() ([]byte, error) {
+// compiledSyscallFilter returns the system call filter in the form of the field Filter of
+// stage.User.
+func (o *Options) compiledSyscallFilter() ([]byte, error) {
 	profile := seccomp.Profile{
 		Capabilities: uint64(o.Privileges.Bounding), AllowSetIDBits: o.AllowSetIDBits, DeniedUIDs: o.DeniedUIDs, DeniedGIDs: o.DeniedGIDs,
 	}
 	if last := lastFilter.Load(); last != nil && reflect.DeepEqual(last.profile, profile) {
-		return last.bytes, nil
+		return last.sockFilterBytes, nil
 	}
-	filter, err := profile.Filter()
+	filter, err := profile.CompileFilter()
 	if err != nil {
 		return nil, err
 	}
-	compiled := &compiledFilter{profile, filterBytes(filter)}
+	compiled := &compiledFilter{profile, encodeFilter(filter)}
 	lastFilter.Store(compiled)
-	return compiled.bytes, nil
+	return compiled.sockFilterBytes, nil
 }
 
-func filterBytes(filter []unix.SockFilter) []byte {
+func encodeFilter(filter []unix.SockFilter) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&filter[0])), len(filter)*int(unsafe.Sizeof(filter[0])))
 }
 
@@ -229,7 +235,7 @@ var propagations = map[string]uintptr{"": unix.MS_PRIVATE, "private": unix.MS_PR
 
 const maxHostname = 64
 
-func (s *Sandbox) root() (*stage.Root, error) {
+func (s *Sandbox) stageRoot() (*stage.Root, error) {
 	r := &stage.Root{Dir: s.start.TaskDir(), NoPivot: s.options.NoPivotRoot, Files: networkFiles(s.start.NetworkIsolation, s.start.DNS)}
 	if n := s.start.NetworkIsolation; n != nil && n.Hosts != nil {
 		if r.Hostname = n.Hosts.Hostname; len(r.Hostname) > maxHostname {
@@ -251,8 +257,8 @@ func (s *Sandbox) root() (*stage.Root, error) {
 		if target == "" {
 			target = d.HostPath
 		}
-		mode := deviceMode(d.Permissions)
-		if s.options.UserNamespace && mode != deviceMode("") {
+		mode := deviceOwnerMode(d.Permissions)
+		if s.options.UserNamespace && mode != deviceOwnerMode("") {
 			return nil, fmt.Errorf("device %s: the permissions %q need an agent of root: without it, the permissions of the device on the machine apply", d.HostPath, d.Permissions)
 		}
 		r.Devices = append(r.Devices, stage.Device{Source: d.HostPath, Target: target, Mode: mode})
@@ -260,8 +266,8 @@ func (s *Sandbox) root() (*stage.Root, error) {
 	return r, nil
 }
 
-// deviceMode returns the permissions of a device's owner for the letters of a device cgroup.
-func deviceMode(permissions string) uint32 {
+// deviceOwnerMode returns the permissions of a device's owner for the letters of a device cgroup.
+func deviceOwnerMode(permissions string) uint32 {
 	var mode uint32
 	if permissions == "" || strings.Contains(permissions, "r") {
 		mode |= 0o400
@@ -289,13 +295,13 @@ func networkFiles(isolation *driver.NetworkIsolation, dns *driver.DNSConfig) []s
 	return files
 }
 
-// launch has the files of one stage.
-type launch struct {
-	config                     *os.File
+// stageFiles has the files through which the driver communicates with one stage.
+type stageFiles struct {
+	configFile                 *os.File
 	statusReader, statusWriter *os.File
 }
 
-func (l *launch) open(c *stage.Config) (err error) {
+func (l *stageFiles) create(c *stage.Config) (err error) {
 	text, err := json.Marshal(c)
 	if err != nil {
 		return err
@@ -304,11 +310,11 @@ func (l *launch) open(c *stage.Config) (err error) {
 	if err != nil {
 		return sdk.Recoverable(fmt.Errorf("make the configuration of the stage: %w", err))
 	}
-	l.config = os.NewFile(uintptr(fd), "stage configuration")
-	if _, err := l.config.Write(text); err != nil {
+	l.configFile = os.NewFile(uintptr(fd), "stage configuration")
+	if _, err := l.configFile.Write(text); err != nil {
 		return err
 	}
-	if _, err := l.config.Seek(0, io.SeekStart); err != nil {
+	if _, err := l.configFile.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
 	if l.statusReader, l.statusWriter, err = os.Pipe(); err != nil {
@@ -317,16 +323,17 @@ func (l *launch) open(c *stage.Config) (err error) {
 	return nil
 }
 
-func (l *launch) close() {
-	for _, f := range []*os.File{l.config, l.statusReader, l.statusWriter} {
+func (l *stageFiles) closeAll() {
+	for _, f := range []*os.File{l.configFile, l.statusReader, l.statusWriter} {
 		if f != nil {
 			f.Close()
 		}
 	}
 }
 
-// wait reads the status of the stage, which ends when the stage executes the program or exits.
-func (l *launch) wait() error {
+// waitForExec blocks until the stage executes the program or exits, and returns the reason if the program
+// is not executed.
+func (l *stageFiles) waitForExec() error {
 	l.statusWriter.Close() // the stage has its own copy
 	status, err := io.ReadAll(l.statusReader)
 	if err != nil {

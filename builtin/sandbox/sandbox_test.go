@@ -36,7 +36,7 @@ func TestFilterIsCompiledForItsOptions(t *testing.T) {
 	seen := map[string]int{}
 	options := []Options{{}, {AllowSetIDBits: true}, {Privileges: setuid, DeniedUIDs: denied}, {Privileges: setuid, DeniedUIDs: idrange.Set{{First: 0, Last: 8}}}}
 	for i := range 3 * len(options) {
-		filter, err := options[i%len(options)].filter()
+		filter, err := options[i%len(options)].compiledSyscallFilter()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +55,7 @@ func TestFilterIsCompiledForItsOptions(t *testing.T) {
 
 func mustFilter(t *testing.T, o Options) []byte {
 	t.Helper()
-	filter, err := o.filter()
+	filter, err := o.compiledSyscallFilter()
 	if err != nil {
 		t.Fatal(err)
 	}

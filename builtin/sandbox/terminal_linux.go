@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenTerminal opens a terminal among those of the task, so that programs in the task find it by its
-// name.
+// OpenTerminal opens a new terminal in /dev/pts of the task, so that programs in the task find the
+// terminal by its name.
 func (s *Sandbox) OpenTerminal(task *os.File) (master, slave *os.File, err error) {
 	fd, err := openPtmx(task)
 	if err != nil {
@@ -22,13 +22,13 @@ func (s *Sandbox) OpenTerminal(task *os.File) (master, slave *os.File, err error
 		unix.Close(fd)
 		return nil, nil, fmt.Errorf("open a terminal in the task: %w", err)
 	}
-	return os.NewFile(uintptr(fd), "ptmx"), slave, nil // the runtime's poller watches it, because it is in non-blocking mode
+	return os.NewFile(uintptr(fd), "ptmx"), slave, nil // the runtime polls the file, because fd is in non-blocking mode
 }
 
 // openPtmx opens /dev/pts/ptmx of the task. The task can replace no part of that path by a link that
 // leads outside: links are not followed.
 func openPtmx(task *os.File) (fd int, err error) {
-	pid, err := pidOf(task)
+	pid, err := pidOfPidfd(task)
 	if err != nil {
 		return -1, err
 	}
@@ -52,8 +52,8 @@ func openPtmx(task *os.File) (fd int, err error) {
 	return fd, nil
 }
 
-// pidOf returns the pid of the process of a pidfd.
-func pidOf(pidfd *os.File) (int, error) {
+// pidOfPidfd returns the pid of the process of a pidfd.
+func pidOfPidfd(pidfd *os.File) (int, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", pidfd.Fd()))
 	if err != nil {
 		return 0, err
@@ -70,8 +70,8 @@ func pidOf(pidfd *os.File) (int, error) {
 	return 0, errors.New("the kernel does not report the pid of a pidfd")
 }
 
-// openSlave opens the other end of the terminal, without a path that the task could have replaced, and
-// gives it to the user of the task.
+// openSlave opens the slave end of the terminal by a system call without a path, which the task
+// could have replaced, and gives the terminal to the user of the task.
 func (s *Sandbox) openSlave(master int) (*os.File, error) {
 	if err := unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0); err != nil {
 		return nil, os.NewSyscallError("unlock", err)
@@ -81,7 +81,7 @@ func (s *Sandbox) openSlave(master int) (*os.File, error) {
 		return nil, os.NewSyscallError("TIOCGPTPEER", errno)
 	}
 	slave := os.NewFile(fd, "pts")
-	cred, err := s.user()
+	cred, err := s.taskCredential()
 	if err == nil {
 		err = slave.Chown(int(cred.Uid), -1)
 	}

@@ -17,9 +17,9 @@ import (
 // IsRoot reports whether this process can isolate tasks without a user namespace.
 func IsRoot() bool { return os.Geteuid() == 0 }
 
-// UseUserNamespace makes the options those of a driver that is not root. Its tasks run as the user of the
-// driver, so that they share no processes and no memory with the machine, and have no capabilities. It
-// returns an error if the options or the request need an agent of root.
+// UseUserNamespace sets the options for a driver that is not root. Its tasks run as the user of the
+// driver, so that they share no processes and no memory with the machine, and have no capabilities.
+// It returns an error if the options or the request need an agent of root.
 func (o *Options) UseUserNamespace(r CapabilityRequest) error {
 	o.UserNamespace = true
 	switch {
@@ -30,13 +30,14 @@ func (o *Options) UseUserNamespace(r CapabilityRequest) error {
 	case len(r.Add) > 0:
 		return errors.New("cap_add needs an agent of root: a task in a user namespace has no capabilities on the machine")
 	}
-	_, err := r.Resolve()
+	_, err := r.ResolvePrivileges()
 	return err
 }
 
-// Credential returns the ids of a task whose job names a user, or none. Without root this is the user of
-// this process, and an error if the job names another user.
-func Credential(user, defaultUser string) (*syscall.Credential, error) {
+// TaskCredential returns the ids of a task. user is the user of the job; "" means defaultUser. Without
+// root, the ids are those of this process, and TaskCredential returns an error if the job names another
+// user.
+func TaskCredential(user, defaultUser string) (*syscall.Credential, error) {
 	if IsRoot() {
 		return process.Credential(cmp.Or(user, defaultUser))
 	}
@@ -57,21 +58,22 @@ func Credential(user, defaultUser string) (*syscall.Credential, error) {
 // available is set when a user namespace was made.
 var available atomic.Bool
 
-// Available returns nil if this process can isolate tasks, and otherwise the reason with its remedy. It is
+// CheckAvailable returns nil if this process can isolate tasks, and otherwise the reason with its remedy. It is
 // safe for concurrent use.
-func Available() error {
+func CheckAvailable() error {
 	if IsRoot() || available.Load() {
 		return nil
 	}
-	if err := probe(); err != nil {
-		return fmt.Errorf("the agent is not root, and tasks cannot be isolated in a user namespace: %w: %s", err, remedy("/proc/sys"))
+	if err := probeUserNamespace(); err != nil {
+		return fmt.Errorf("the agent is not root, and tasks cannot be isolated in a user namespace: %w: %s", err, userNamespaceRemedy("/proc/sys"))
 	}
 	available.Store(true)
 	return nil
 }
 
-// probe makes the namespaces of a task, and a mount in them.
-func probe() error {
+// probeUserNamespace starts a stage that only makes the namespaces of a task and a mount in them, and returns
+// the error of the stage.
+func probeUserNamespace() error {
 	launch, err := newStageLaunch(&stage.Config{Probe: true, UserNamespace: true, Private: stage.Isolated{PID: true, IPC: true}})
 	if err != nil {
 		return err
@@ -100,9 +102,9 @@ var forbiddingSettings = []struct{ path, value, remedy string }{
 	{"kernel/apparmor_restrict_unprivileged_userns", "1", "root can allow them with an AppArmor profile for this program that has the rule userns, or with sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"},
 }
 
-// remedy returns what an operator can do where user namespaces do not work. The settings are in the
-// directory proc.
-func remedy(proc string) string {
+// userNamespaceRemedy returns a hint for operators how to make user namespaces work. proc is the directory with
+// the settings of the kernel.
+func userNamespaceRemedy(proc string) string {
 	for _, s := range forbiddingSettings {
 		if value, err := os.ReadFile(proc + "/" + s.path); err == nil && strings.TrimSpace(string(value)) == s.value {
 			return s.remedy
@@ -114,7 +116,7 @@ func remedy(proc string) string {
 // Fingerprint returns the fingerprint of a driver whose tasks are isolated. Without root, it states which
 // limits are not enforced.
 func Fingerprint(name string) driver.Fingerprint {
-	if err := Available(); err != nil {
+	if err := CheckAvailable(); err != nil {
 		return driver.Fingerprint{Health: driver.HealthUndetected, HealthDescription: err.Error()}
 	}
 	f := driver.Fingerprint{

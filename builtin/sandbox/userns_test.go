@@ -27,7 +27,7 @@ func TestRemedy(t *testing.T) {
 		if err := os.WriteFile(file, []byte(test.value), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if got := remedy(dir); !strings.HasPrefix(got, test.want) {
+		if got := userNamespaceRemedy(dir); !strings.HasPrefix(got, test.want) {
 			t.Errorf("%s is %s: remedy %q, want %q", test.path, test.value, got, test.want)
 		}
 	}

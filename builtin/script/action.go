@@ -31,7 +31,7 @@ type scriptAction struct {
 	Body    string            `codec:"body"`    // "" means that the payload is sent as JSON
 	Timeout string            `codec:"timeout"` // "" means the timeout of the hook point
 
-	redactedURL string // URL without secrets, for display
+	redactedURL string // URL without secrets, for messages
 }
 
 // attachmentSchema has a block for each hook point.
@@ -113,18 +113,17 @@ func redactURL(text string) string {
 	return text
 }
 
-// runCommand runs a command on the host, and blocks until it exits. When ctx ends, the
-// command and everything that it has started are killed. Processes that the
-// command leaves running after its exit are not killed; runCommand waits at most a
-// second for output that they hold open.
-func runCommand(ctx context.Context, command []string, o hookPayload) (output string, err error) {
-	about, err := json.Marshal(o)
+// runCommand runs a command on the host, and blocks until it exits. When ctx ends, runCommand kills
+// the process group of the command. Processes that the command leaves running after its exit are
+// not killed; runCommand waits at most a second for output that they hold open.
+func runCommand(ctx context.Context, command []string, payload hookPayload) (output string, err error) {
+	about, err := json.Marshal(payload)
 	if err != nil {
 		return "", err
 	}
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Dir = "/"
-	cmd.Env = append(o.envList(), "PATH="+os.Getenv("PATH"), "HOME="+os.Getenv("HOME"), "LANG="+os.Getenv("LANG"))
+	cmd.Env = append(payload.envList(), "PATH="+os.Getenv("PATH"), "HOME="+os.Getenv("HOME"), "LANG="+os.Getenv("LANG"))
 	if traceparent := sdk.Traceparent(ctx); traceparent != "" {
 		cmd.Env = append(cmd.Env, "TRACEPARENT="+traceparent)
 	}
@@ -151,18 +150,18 @@ var httpClient = &http.Client{}
 // maxResponseSize limits how many bytes of a response are read.
 const maxResponseSize = 64 << 10
 
-// sendRequest makes an HTTP request.
-func sendRequest(ctx context.Context, a *scriptAction, o hookPayload) (output string, err error) {
+// sendRequest sends the HTTP request of an action, and returns the end of the response's body.
+func sendRequest(ctx context.Context, a *scriptAction, payload hookPayload) (output string, err error) {
 	body, kind := []byte(a.Body), "text/plain; charset=utf-8"
 	if a.Body == "" && a.methodOrDefault() != http.MethodGet && a.methodOrDefault() != http.MethodHead {
 		kind = "application/json"
-		if body, err = json.Marshal(o); err != nil {
+		if body, err = json.Marshal(payload); err != nil {
 			return "", err
 		}
 	}
 	req, err := http.NewRequestWithContext(ctx, a.methodOrDefault(), a.URL, bytes.NewReader(body))
 	if err != nil {
-		return "", cmp.Or(errors.Unwrap(err), err) // without the URL
+		return "", cmp.Or(errors.Unwrap(err), err) // the wrapped error does not contain the URL
 	}
 	if len(body) > 0 {
 		req.Header.Set("Content-Type", kind)
@@ -176,7 +175,7 @@ func sendRequest(ctx context.Context, a *scriptAction, o hookPayload) (output st
 	}
 	resp, err := httpClient.Do(req)
 	if err != nil {
-		return "", errors.Unwrap(err) // without method and URL, which the caller adds to the message
+		return "", errors.Unwrap(err) // the wrapped error does not contain the method and the URL, which the caller adds to the message
 	}
 	defer resp.Body.Close()
 	var t tailBuffer

@@ -21,13 +21,13 @@ const Name = "script"
 
 // Hook is the hook script. Its zero value is ready for use.
 type Hook struct {
-	// DedicatedProcess is set by a process that serves only this hook: unless commands
-	// on the host are allowed, Configure permanently denies the process the
-	// system calls for them.
-	DedicatedProcess bool
+	// IsDedicatedProcess is true in a process that serves only this hook: unless the operator allows
+	// commands on the host, Configure permanently denies this process the system calls that start
+	// programs.
+	IsDedicatedProcess bool
 
 	host            hook.Host
-	commandsAllowed atomic.Bool // commands on the host are allowed
+	commandsAllowed atomic.Bool // true if the operator allows commands on the host
 }
 
 var (
@@ -50,7 +50,7 @@ var (
 	_ hook.TaskShutdown        = (*Hook)(nil)
 )
 
-// Info implements sdk.Hook.
+// Info returns the description of the hook.
 func (*Hook) Info() sdk.HookInfo {
 	return sdk.HookInfo{
 		Name:    Name,
@@ -62,7 +62,7 @@ func (*Hook) Info() sdk.HookInfo {
 	}
 }
 
-// Configure implements sdk.Configurer.
+// Configure stores the plugin's configuration.
 func (h *Hook) Configure(_ context.Context, c *sdk.Config) error {
 	var config struct {
 		Commands bool `codec:"commands"`
@@ -71,24 +71,24 @@ func (h *Hook) Configure(_ context.Context, c *sdk.Config) error {
 		return err
 	}
 	h.commandsAllowed.Store(config.Commands)
-	if h.DedicatedProcess && !config.Commands { // permanent: the host starts a new process for another configuration
+	if h.IsDedicatedProcess && !config.Commands { // permanent: the host starts a new process for another configuration
 		confine.DenyProcessSyscalls(confine.ExecAndSystemAdminSyscalls()...)
 	}
 	return nil
 }
 
-// SetHost implements sdk.HostSetter.
+// SetHost stores the host, whose calls the actions use.
 func (h *Hook) SetHost(host hook.Host, _ hook.Node) { h.host = host }
 
 // runPointAction runs the action that the attachment's config has for a hook point, and emits an event
 // if the action succeeds. Errors are recoverable (the restart policy of the task may start it
 // again), except for errors of the configuration.
-func (h *Hook) runPointAction(ctx context.Context, meta hook.RequestMeta, o hookPayload) error {
+func (h *Hook) runPointAction(ctx context.Context, meta hook.RequestMeta, payload hookPayload) error {
 	var actionsByPoint map[string]*scriptAction
 	if err := meta.Config(&actionsByPoint); err != nil {
 		return err
 	}
-	a := actionsByPoint[o.HookPoint]
+	a := actionsByPoint[payload.HookPoint]
 	if a == nil {
 		return nil
 	}
@@ -105,18 +105,18 @@ func (h *Hook) runPointAction(ctx context.Context, meta hook.RequestMeta, o hook
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no end within %v", timeout))
 		defer cancel()
 	}
-	done, output, err := h.runAction(ctx, a, meta, o)
+	actionName, output, err := h.runAction(ctx, a, meta, payload)
 	switch {
 	case errors.As(err, new(permanentError)):
-		return fmt.Errorf("%s: %w", done, err)
+		return fmt.Errorf("%s: %w", actionName, err)
 	case err != nil && ctx.Err() != nil:
-		return sdk.Recoverable(fmt.Errorf("%s: %w", done, context.Cause(ctx)))
+		return sdk.Recoverable(fmt.Errorf("%s: %w", actionName, context.Cause(ctx)))
 	case err != nil && output != "":
-		return sdk.Recoverable(fmt.Errorf("%s: %w: %s", done, err, output))
+		return sdk.Recoverable(fmt.Errorf("%s: %w: %s", actionName, err, output))
 	case err != nil:
-		return sdk.Recoverable(fmt.Errorf("%s: %w", done, err))
+		return sdk.Recoverable(fmt.Errorf("%s: %w", actionName, err))
 	}
-	h.emitEvent(ctx, meta, o, done, output)
+	h.emitEvent(ctx, meta, payload, actionName, output)
 	return nil
 }
 
@@ -125,21 +125,21 @@ type permanentError string
 
 func (m permanentError) Error() string { return string(m) }
 
-// runAction runs the action, and returns its name (done) and its output.
-func (h *Hook) runAction(ctx context.Context, a *scriptAction, meta hook.RequestMeta, o hookPayload) (done, output string, err error) {
+// runAction runs the action, and returns the name of the action for messages and its output.
+func (h *Hook) runAction(ctx context.Context, a *scriptAction, meta hook.RequestMeta, payload hookPayload) (actionName, output string, err error) {
 	switch {
 	case !a.hasOneCommandOrURL():
-		return o.HookPoint, "", permanentError("say one of command, exec and url")
+		return payload.HookPoint, "", permanentError("say one of command, exec and url")
 	case len(a.Command) > 0 && !h.commandsAllowed.Load():
 		return "command", "", permanentError(`commands on the host are not allowed here; the operator of the agent can allow them: plugin "script" { config { commands = true } }`)
 	case len(a.Command) > 0:
-		output, err = runCommand(ctx, a.Command, o)
+		output, err = runCommand(ctx, a.Command, payload)
 		return a.Command[0], output, err
 	case len(a.Exec) > 0:
 		output, err = h.execInTask(ctx, meta, a.Exec)
 		return a.Exec[0], output, err
 	}
-	output, err = sendRequest(ctx, a, o)
+	output, err = sendRequest(ctx, a, payload)
 	return a.methodOrDefault() + " " + a.redactedURL, output, err
 }
 
@@ -161,20 +161,20 @@ func (h *Hook) execInTask(ctx context.Context, meta hook.RequestMeta, command []
 // events.
 const eventTimeout = time.Second
 
-// emitEvent emits an event. Errors are only logged.
-func (h *Hook) emitEvent(ctx context.Context, meta hook.RequestMeta, o hookPayload, done, output string) {
+// emitEvent emits an event about a successful action. It logs errors.
+func (h *Hook) emitEvent(ctx context.Context, meta hook.RequestMeta, payload hookPayload, actionName, output string) {
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
-	message := o.HookPoint + ": " + done
+	message := payload.HookPoint + ": " + actionName
 	if output != "" {
 		message += ": " + output
 	}
 	err := h.host.EmitEvent(ctx, meta.Scope(), hook.Event{
 		Message: message,
-		Details: map[string]string{"hook": Name, "hook_point": o.HookPoint},
+		Details: map[string]string{"hook": Name, "hook_point": payload.HookPoint},
 	})
 	if err != nil {
-		hclog.L().Debug("event not told", "alloc_id", o.AllocID, "task", o.Task, "hook_point", o.HookPoint, "error", err)
+		hclog.L().Debug("event not told", "alloc_id", payload.AllocID, "task", payload.Task, "hook_point", payload.HookPoint, "error", err)
 	}
 }
 
@@ -270,8 +270,8 @@ type hookPayload struct {
 	NodeID    string    `json:"node_id"`
 	NodeName  string    `json:"node_name"`
 	Task      string    `json:"task,omitempty"`
-	Exit      *exitInfo `json:"exit,omitempty"`     // at Exited only
-	Repeated  bool      `json:"repeated,omitempty"` // at Poststart only
+	Exit      *exitInfo `json:"exit,omitempty"`     // set only at the hook point exited
+	Repeated  bool      `json:"repeated,omitempty"` // set only at the hook point poststart
 }
 
 type exitInfo struct {
@@ -328,15 +328,15 @@ func (o hookPayload) envList() []string {
 const maxOutputSize = 1 << 10
 
 // tailBuffer keeps the end of the data written to it.
-type tailBuffer struct{ b []byte }
+type tailBuffer struct{ tail []byte }
 
 func (t *tailBuffer) Write(p []byte) (int, error) {
-	t.b = append(t.b, p[max(0, len(p)-maxOutputSize):]...)
-	t.b = append(t.b[:0], t.b[max(0, len(t.b)-maxOutputSize):]...)
+	t.tail = append(t.tail, p[max(0, len(p)-maxOutputSize):]...)
+	t.tail = append(t.tail[:0], t.tail[max(0, len(t.tail)-maxOutputSize):]...)
 	return len(p), nil
 }
 
 // String returns the output as valid UTF-8 for an event.
 func (t *tailBuffer) String() string {
-	return strings.TrimSpace(strings.ToValidUTF8(strings.ReplaceAll(string(t.b), "\x00", ""), ""))
+	return strings.TrimSpace(strings.ToValidUTF8(strings.ReplaceAll(string(t.tail), "\x00", ""), ""))
 }

@@ -35,8 +35,9 @@ var callsOfCapability = []struct {
 	{unix.CAP_PERFMON, []uint32{unix.SYS_PERF_EVENT_OPEN}},
 }
 
-// Offsets in struct seccomp_data. An argument has 64 bits, of which the filter loads the lower half: the
-// checked arguments have 32 bits in the kernel, or flags in the lower half only.
+// Offsets in struct seccomp_data. An argument has 64 bits, of which the filter loads the lower
+// half: the kernel uses only 32 bits of the checked arguments, or all their flags are in the lower
+// half.
 const numberOffset, archOffset, argumentsOffset, argumentSize = 0, 4, 16, 8
 
 // x32Start is the lowest number of the system calls of the x32 ABI.
@@ -46,26 +47,27 @@ const x32Start = 0x40000000
 const namespaceFlags = unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWCGROUP
 
 var (
-	allow      = statement(unix.BPF_RET|unix.BPF_K, unix.SECCOMP_RET_ALLOW)
-	deny       = statement(unix.BPF_RET|unix.BPF_K, unix.SECCOMP_RET_ERRNO|uint32(unix.EPERM))
-	unknown    = statement(unix.BPF_RET|unix.BPF_K, unix.SECCOMP_RET_ERRNO|uint32(unix.ENOSYS))
-	kill       = statement(unix.BPF_RET|unix.BPF_K, unix.SECCOMP_RET_KILL_PROCESS)
-	loadNumber = statement(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, numberOffset)
-	loadArch   = statement(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, archOffset)
+	allow      = bpfStatement(unix.BPF_RET|unix.BPF_K, unix.SECCOMP_RET_ALLOW)
+	deny       = bpfStatement(unix.BPF_RET|unix.BPF_K, unix.SECCOMP_RET_ERRNO|uint32(unix.EPERM))
+	unknown    = bpfStatement(unix.BPF_RET|unix.BPF_K, unix.SECCOMP_RET_ERRNO|uint32(unix.ENOSYS))
+	kill       = bpfStatement(unix.BPF_RET|unix.BPF_K, unix.SECCOMP_RET_KILL_PROCESS)
+	loadNumber = bpfStatement(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, numberOffset)
+	loadArch   = bpfStatement(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, archOffset)
 )
 
-func statement(code uint16, k uint32) unix.SockFilter { return unix.SockFilter{Code: code, K: k} }
+func bpfStatement(code uint16, k uint32) unix.SockFilter { return unix.SockFilter{Code: code, K: k} }
 
 func loadArgument(n uint32) unix.SockFilter {
-	return statement(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, argumentsOffset+n*argumentSize)
+	return bpfStatement(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, argumentsOffset+n*argumentSize)
 }
 
-// jump is a conditional jump: it skips the number of statements for its result.
-func jump(condition uint16, k uint32, ifTrue, ifFalse uint8) unix.SockFilter {
+// conditionalJump returns a conditional jump, which skips ifTrue statements if the condition is
+// true for k, else ifFalse statements.
+func conditionalJump(condition uint16, k uint32, ifTrue, ifFalse uint8) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | condition, K: k, Jt: ifTrue, Jf: ifFalse}
 }
 
-// Profile is what the filter of a task depends on.
+// Profile has the properties of a task that determine its filter.
 type Profile struct {
 	// Capabilities are those that the task can have, a set with bit n for capability n.
 	Capabilities uint64
@@ -83,70 +85,74 @@ type Profile struct {
 // with three arguments.
 const maxDeniedRanges = 64
 
-// Filter returns the filter. Calls that it does not allow fail with EPERM. clone3 does not exist for the
-// task, because a filter cannot see its flags, and programs then call clone; neither does openat2, unless the task can
-// set all bits of modes. A process that makes a call of another architecture, such as i386, is killed.
+// CompileFilter returns the system call filter of the profile. Calls that the filter does not allow fail
+// with EPERM. clone3 does not exist for the task, because a filter cannot see its flags, and
+// programs then call clone; neither does openat2, unless the task can set all bits of modes. A
+// process that makes a call of another architecture, such as i386, is killed.
 //
 // It returns an error if the denied ids are too many ranges for a filter.
-func (p Profile) Filter() ([]unix.SockFilter, error) {
+func (p Profile) CompileFilter() ([]unix.SockFilter, error) {
 	calls := slices.Concat(allowed[:], allowedOfArch[:])
 	for _, c := range callsOfCapability {
-		if p.has(c.capability) {
+		if p.hasCapability(c.capability) {
 			calls = append(calls, c.calls...)
 		}
 	}
 	filter := []unix.SockFilter{
-		loadArch, jump(unix.BPF_JEQ, auditArch, 1, 0), kill,
-		loadNumber, jump(unix.BPF_JGE, x32Start, 0, 1), unknown,
+		loadArch, conditionalJump(unix.BPF_JEQ, auditArch, 1, 0), kill,
+		loadNumber, conditionalJump(unix.BPF_JGE, x32Start, 0, 1), unknown,
 	}
 	if !p.AllowSetIDBits {
 		for _, c := range slices.Concat(modeCalls[:], modeCallsOfArch[:]) {
-			filter = appendCheck(filter, c.number, c.check()...)
+			filter = appendSyscallCheck(filter, c.syscallNumber, c.filterStatements()...)
 		}
-		filter = appendCheck(filter, unix.SYS_OPENAT2, unknown) // a filter cannot read its struct open_how
+		filter = appendSyscallCheck(filter, unix.SYS_OPENAT2, unknown) // a filter cannot read its struct open_how
 	}
-	if !p.has(unix.CAP_SYS_ADMIN) {
-		filter = appendCheck(filter, unix.SYS_CLONE3, unknown)
-		filter = appendCheck(filter, unix.SYS_CLONE, loadArgument(0), jump(unix.BPF_JSET, namespaceFlags, 0, 1), deny, allow)
+	if !p.hasCapability(unix.CAP_SYS_ADMIN) {
+		filter = appendSyscallCheck(filter, unix.SYS_CLONE3, unknown)
+		filter = appendSyscallCheck(filter, unix.SYS_CLONE, loadArgument(0), conditionalJump(unix.BPF_JSET, namespaceFlags, 0, 1), deny, allow)
 	}
-	filter = appendCheck(filter, unix.SYS_SOCKET, loadArgument(0),
-		jump(unix.BPF_JEQ, unix.AF_ALG, 1, 0), jump(unix.BPF_JEQ, unix.AF_VSOCK, 0, 1), deny, allow)
-	filter = appendCheck(filter, unix.SYS_PERSONALITY, loadArgument(0),
-		jump(unix.BPF_JEQ, 0, 5, 0), jump(unix.BPF_JEQ, 0x8, 4, 0), jump(unix.BPF_JEQ, 0x20000, 3, 0),
-		jump(unix.BPF_JEQ, 0x20008, 2, 0), jump(unix.BPF_JEQ, 0xffffffff, 1, 0), deny, allow)
+	filter = appendSyscallCheck(filter, unix.SYS_SOCKET, loadArgument(0),
+		conditionalJump(unix.BPF_JEQ, unix.AF_ALG, 1, 0), conditionalJump(unix.BPF_JEQ, unix.AF_VSOCK, 0, 1), deny, allow)
+	filter = appendSyscallCheck(filter, unix.SYS_PERSONALITY, loadArgument(0),
+		conditionalJump(unix.BPF_JEQ, 0, 5, 0), conditionalJump(unix.BPF_JEQ, 0x8, 4, 0), conditionalJump(unix.BPF_JEQ, 0x20000, 3, 0),
+		conditionalJump(unix.BPF_JEQ, 0x20008, 2, 0), conditionalJump(unix.BPF_JEQ, 0xffffffff, 1, 0), deny, allow)
 	filter, err := p.appendIDChecks(filter)
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range toRanges(calls) {
-		filter = append(filter, jump(unix.BPF_JGT, r.last, 2, 0), jump(unix.BPF_JGE, r.first, 0, 1), allow)
+	for _, r := range joinToRanges(calls) {
+		filter = append(filter, conditionalJump(unix.BPF_JGT, r.last, 2, 0), conditionalJump(unix.BPF_JGE, r.first, 0, 1), allow)
 	}
 	return append(filter, deny), nil
 }
 
-func (p Profile) has(capability uint) bool { return p.Capabilities&(1<<capability) != 0 }
+func (p Profile) hasCapability(capability uint) bool { return p.Capabilities&(1<<capability) != 0 }
 
-// appendCheck appends the statements for one call, of which one must be a return statement.
-func appendCheck(filter []unix.SockFilter, call uint32, check ...unix.SockFilter) []unix.SockFilter {
+// appendSyscallCheck appends the statements that decide about one call. Each path through the statements
+// must end with a return statement.
+func appendSyscallCheck(filter []unix.SockFilter, call uint32, check ...unix.SockFilter) []unix.SockFilter {
 	if len(check) <= 255 {
-		filter = append(filter, jump(unix.BPF_JEQ, call, 0, uint8(len(check))))
-	} else { // conditional jumps are not longer
-		filter = append(filter, jump(unix.BPF_JEQ, call, 1, 0), statement(unix.BPF_JMP|unix.BPF_JA, uint32(len(check))))
+		filter = append(filter, conditionalJump(unix.BPF_JEQ, call, 0, uint8(len(check))))
+	} else { // a conditional jump can skip at most 255 statements
+		filter = append(filter, conditionalJump(unix.BPF_JEQ, call, 1, 0), bpfStatement(unix.BPF_JMP|unix.BPF_JA, uint32(len(check))))
 	}
 	return append(filter, check...)
 }
 
-// modeCall is a system call that sets the mode of a file. mode and flags are the numbers of its arguments.
+// modeCall is a system call that sets the mode of a file. modeArg and flagsArg are the indexes of
+// its arguments.
 type modeCall struct {
-	number, mode uint32
-	flags        uint32 // of open(2), which uses the mode only if the flags say so; 0 means that the call has no flags
+	syscallNumber, modeArg uint32
+	flagsArg               uint32 // only for calls like open(2), which use the mode only with createFlags; 0 means that the call has no such flags
 }
 
-// modeCalls are the calls of all architectures. mkdirat is not among them: the kernel ignores these bits there.
+// modeCalls are the calls of all architectures. mkdirat is not among them: the kernel ignores
+// setIDBits for directories that it makes.
 var modeCalls = [...]modeCall{
-	{number: unix.SYS_OPENAT, mode: 3, flags: 2},
-	{number: unix.SYS_FCHMOD, mode: 1}, {number: unix.SYS_FCHMODAT, mode: 2}, {number: unix.SYS_FCHMODAT2, mode: 2},
-	{number: unix.SYS_MKNODAT, mode: 2},
+	{syscallNumber: unix.SYS_OPENAT, modeArg: 3, flagsArg: 2},
+	{syscallNumber: unix.SYS_FCHMOD, modeArg: 1}, {syscallNumber: unix.SYS_FCHMODAT, modeArg: 2}, {syscallNumber: unix.SYS_FCHMODAT2, modeArg: 2},
+	{syscallNumber: unix.SYS_MKNODAT, modeArg: 2},
 }
 
 const (
@@ -156,12 +162,12 @@ const (
 	createFlags = unix.O_CREAT | unix.O_TMPFILE&^unix.O_DIRECTORY
 )
 
-func (c modeCall) check() []unix.SockFilter {
-	check := []unix.SockFilter{loadArgument(c.mode), jump(unix.BPF_JSET, setIDBits, 0, 1), deny, allow}
-	if c.flags == 0 {
+func (c modeCall) filterStatements() []unix.SockFilter {
+	check := []unix.SockFilter{loadArgument(c.modeArg), conditionalJump(unix.BPF_JSET, setIDBits, 0, 1), deny, allow}
+	if c.flagsArg == 0 {
 		return check
 	}
-	return append([]unix.SockFilter{loadArgument(c.flags), jump(unix.BPF_JSET, createFlags, 1, 0), allow}, check...)
+	return append([]unix.SockFilter{loadArgument(c.flagsArg), conditionalJump(unix.BPF_JSET, createFlags, 1, 0), allow}, check...)
 }
 
 // idCalls are the calls that take ids as their first arguments.
@@ -178,36 +184,37 @@ var idCalls = []struct {
 	{unix.CAP_SETGID, 3, []uint32{unix.SYS_SETRESGID}},
 }
 
-// appendIDChecks appends the comparison of ids with the denied ids. A task without the capabilities needs none:
-// no program that it executes has other ids than the task.
+// appendIDChecks appends the comparison of ids with the denied ids. A task without the capabilities
+// needs no comparison, because it cannot take other ids.
 func (p Profile) appendIDChecks(filter []unix.SockFilter) ([]unix.SockFilter, error) {
 	denied := map[uint]idrange.Set{unix.CAP_SETUID: p.DeniedUIDs.Join(), unix.CAP_SETGID: p.DeniedGIDs.Join()}
 	for _, c := range idCalls {
 		ranges := denied[c.capability]
-		if !p.has(c.capability) || len(ranges) == 0 {
+		if !p.hasCapability(c.capability) || len(ranges) == 0 {
 			continue
 		}
 		if len(ranges) > maxDeniedRanges {
 			return nil, fmt.Errorf("the denied ids are %d ranges, and the filter of a task with the capability setuid or setgid can compare %d: deny longer ranges, or remove the capabilities from the task", len(ranges), maxDeniedRanges)
 		}
-		check := idCheck(c.ids, ranges)
+		check := idArgsCheck(c.ids, ranges)
 		for _, number := range c.numbers {
-			filter = appendCheck(filter, number, check...)
+			filter = appendSyscallCheck(filter, number, check...)
 		}
 	}
-	if p.has(unix.CAP_SETGID) && len(p.DeniedUIDs)+len(p.DeniedGIDs) > 0 {
-		filter = appendCheck(filter, unix.SYS_SETGROUPS, loadArgument(0), jump(unix.BPF_JEQ, 0, 0, 1), allow, deny)
+	if p.hasCapability(unix.CAP_SETGID) && len(p.DeniedUIDs)+len(p.DeniedGIDs) > 0 {
+		filter = appendSyscallCheck(filter, unix.SYS_SETGROUPS, loadArgument(0), conditionalJump(unix.BPF_JEQ, 0, 0, 1), allow, deny)
 	}
 	return filter, nil
 }
 
-// idCheck compares the first arguments with ranges, which must be sorted. -1 is no id: it means that the id stays.
-func idCheck(ids uint32, ranges idrange.Set) []unix.SockFilter {
+// idArgsCheck returns statements that compare the first arguments of a call with ranges, which must be
+// sorted. The argument -1 is allowed, because it means that the call does not change the id.
+func idArgsCheck(idArgCount uint32, ranges idrange.Set) []unix.SockFilter {
 	var check []unix.SockFilter
-	for n := range ids {
-		check = append(check, loadArgument(n), jump(unix.BPF_JEQ, 0xffffffff, uint8(3*len(ranges)), 0))
+	for n := range idArgCount {
+		check = append(check, loadArgument(n), conditionalJump(unix.BPF_JEQ, 0xffffffff, uint8(3*len(ranges)), 0))
 		for _, r := range ranges {
-			check = append(check, jump(unix.BPF_JGT, r.Last, 2, 0), jump(unix.BPF_JGE, r.First, 0, 1), deny)
+			check = append(check, conditionalJump(unix.BPF_JGT, r.Last, 2, 0), conditionalJump(unix.BPF_JGE, r.First, 0, 1), deny)
 		}
 	}
 	return append(check, allow)
@@ -216,8 +223,8 @@ func idCheck(ids uint32, ranges idrange.Set) []unix.SockFilter {
 // numberRange is a range of system call numbers, all of which are allowed.
 type numberRange struct{ first, last uint32 }
 
-// toRanges joins consecutive numbers, so that the filter is short.
-func toRanges(numbers []uint32) (ranges []numberRange) {
+// joinToRanges joins consecutive numbers, so that the filter is short.
+func joinToRanges(numbers []uint32) (ranges []numberRange) {
 	slices.Sort(numbers)
 	for _, n := range numbers {
 		if last := len(ranges) - 1; last >= 0 && n <= ranges[last].last+1 {

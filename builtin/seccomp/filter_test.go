@@ -53,7 +53,7 @@ func run(t testing.TB, filter []unix.SockFilter, arch, number uint32, arguments 
 
 func compile(t testing.TB, p Profile) []unix.SockFilter {
 	t.Helper()
-	filter, err := p.Filter()
+	filter, err := p.CompileFilter()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,10 +117,10 @@ func TestSetIDBits(t *testing.T) {
 		unix.SYS_FCHMOD: {2, false}, unix.SYS_FCHMODAT: {3, false}, unix.SYS_FCHMODAT2: {3, false}, unix.SYS_MKNODAT: {3, false}, unix.SYS_OPENAT: {4, true},
 	}
 	for _, c := range modeCallsOfArch {
-		calls[c.number] = struct {
+		calls[c.syscallNumber] = struct {
 			arguments int
 			hasFlags  bool
-		}{int(c.mode) + 1, c.flags > 0}
+		}{int(c.modeArg) + 1, c.flagsArg > 0}
 	}
 	filter, open := compile(t, Profile{}), compile(t, Profile{AllowSetIDBits: true})
 	random := newRandom(t)
@@ -232,7 +232,7 @@ func TestFilterLength(t *testing.T) {
 		t.Errorf("the filter with the most ranges has %d statements", n)
 	}
 	p.DeniedGIDs = append(ranges, idrange.Range{First: 1000, Last: 1000})
-	if filter, err := p.Filter(); err == nil {
+	if filter, err := p.CompileFilter(); err == nil {
 		t.Errorf("a filter of %d statements for too many ranges", len(filter))
 	}
 	p.Capabilities = 0 // no ids are compared

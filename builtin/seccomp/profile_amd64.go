@@ -19,6 +19,6 @@ var rawIOCalls = []uint32{unix.SYS_IOPL, unix.SYS_IOPERM}
 
 // modeCallsOfArch are the further calls of this architecture that set the mode of a file.
 var modeCallsOfArch = [...]modeCall{
-	{number: unix.SYS_OPEN, mode: 2, flags: 1}, {number: unix.SYS_CREAT, mode: 1},
-	{number: unix.SYS_CHMOD, mode: 1}, {number: unix.SYS_MKNOD, mode: 1},
+	{syscallNumber: unix.SYS_OPEN, modeArg: 2, flagsArg: 1}, {syscallNumber: unix.SYS_CREAT, modeArg: 1},
+	{syscallNumber: unix.SYS_CHMOD, modeArg: 1}, {syscallNumber: unix.SYS_MKNOD, modeArg: 1},
 }

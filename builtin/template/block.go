@@ -20,10 +20,10 @@ type hookConfig struct {
 // templateLimits is the operator's configuration, with the names of the template block
 // in Nomad's client block.
 type templateLimits struct {
-	Wait               *waitConfig `json:"wait"`                 // wait of the blocks that have none
-	WaitBounds         waitConfig  `json:"wait_bounds"`          // bounds for the wait of blocks that have one
+	DefaultWait        *waitConfig `json:"wait"`                 // wait of template blocks without a wait
+	WaitBounds         waitConfig  `json:"wait_bounds"`          // bounds for the wait of template blocks with a wait
 	DeniedFunctions    []string    `json:"function_denylist"`    // functions that are denied in addition to the functions that are always denied
-	DisableFileSandbox bool        `json:"disable_file_sandbox"` // templates may read the files of the machine
+	DisableFileSandbox bool        `json:"disable_file_sandbox"` // true lets templates read all files of the machine
 }
 
 // templateBlock is a template block of a job, in Nomad's JSON.
@@ -64,7 +64,7 @@ const (
 func parseConfig(attachment []byte) (*hookConfig, error) {
 	c := &hookConfig{}
 	if len(attachment) == 0 {
-		return c, nil // empty if a job or the operator attaches the hook explicitly
+		return c, nil // the attachment is empty if a job or the operator attaches the hook explicitly
 	}
 	if err := json.Unmarshal(attachment, c); err != nil {
 		return nil, fmt.Errorf("read the template blocks: %w", err)
@@ -75,22 +75,22 @@ func parseConfig(attachment []byte) (*hookConfig, error) {
 // effectiveWait returns the minimum and the maximum of the block's wait: a change
 // is handled after no further change has occurred for the minimum, and at the
 // latest after the maximum.
-func (b *templateBlock) effectiveWait(l *templateLimits) (shortest, maxWait time.Duration) {
+func (b *templateBlock) effectiveWait(l *templateLimits) (minWait, maxWait time.Duration) {
 	w, bounds := b.Wait, l.WaitBounds
 	if w == nil {
-		w, bounds = l.Wait, waitConfig{}
+		w, bounds = l.DefaultWait, waitConfig{}
 	}
 	if w == nil {
 		return defaultWaitMin, defaultWaitMax
 	}
-	shortest, maxWait = max(w.Min, bounds.Min), w.Max
+	minWait, maxWait = max(w.Min, bounds.Min), w.Max
 	if maxWait == 0 {
-		maxWait = 4 * shortest
+		maxWait = 4 * minWait
 	}
 	if bounds.Max > 0 {
 		maxWait = min(maxWait, bounds.Max)
 	}
-	return shortest, max(shortest, maxWait)
+	return minWait, max(minWait, maxWait)
 }
 
 // fileMode returns the permission bits of the file. setuid, setgid and sticky bits

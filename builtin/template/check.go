@@ -9,7 +9,7 @@ import (
 
 // TextError is an error in the text of a template.
 type TextError struct {
-	Line   int // line of the text, from 1 on; 0 if the error has no line
+	Line   int // line of the template text, counted from 1; 0 if the error has no line
 	Reason string
 }
 
@@ -23,11 +23,11 @@ var parseErrorPattern = regexp.MustCompile(`(?s)^template: ` + checkedTemplateNa
 // the data are: a syntax error, or a function that does not exist or always fails. It renders nothing.
 // Empty delimiters are the default delimiters.
 func CheckText(text, leftDelim, rightDelim string) *TextError {
-	if _, err := compileTemplate(&evaluation{Name: checkedTemplateName, Text: text, LeftDelim: leftDelim, RightDelim: rightDelim}); err != nil {
+	if _, err := compileTemplate(&evaluationRequest{Name: checkedTemplateName, Text: text, LeftDelim: leftDelim, RightDelim: rightDelim}); err != nil {
 		return newTextError(err)
 	}
 	functions := maps.Clone(pureFuncs())
-	maps.Copy(functions, (*renderPass)(nil).funcs())
+	maps.Copy(functions, (*renderPass)(nil).passDependentFuncs())
 	for name := range unsupportedFuncs() {
 		delete(functions, name)
 	}

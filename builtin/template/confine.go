@@ -21,7 +21,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
-// Access rights of Landlock.
+// landlockABI1Rights are all access rights of Landlock's first version, and landlockAllowedRights
+// are the access rights that a confined thread has below its directory.
 const (
 	landlockABI1Rights    = unix.LANDLOCK_ACCESS_FS_MAKE_SYM<<1 - 1
 	landlockAllowedRights = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR | unix.LANDLOCK_ACCESS_FS_WRITE_FILE |
@@ -29,15 +30,15 @@ const (
 		unix.LANDLOCK_ACCESS_FS_REFER | unix.LANDLOCK_ACCESS_FS_TRUNCATE
 )
 
-// ConfineProcess permanently drops system calls and capabilities that the hook does not need: the
+// ConfineHookProcess permanently drops system calls and capabilities that the hook does not need: the
 // process can no longer start programs, use the network, inspect other processes, or change
 // the machine. Of root's capabilities it keeps those for writing a task's file. A process
-// that only serves the hook must call ConfineProcess at the start of main: ConfineProcess may execute the
+// that only serves the hook must call ConfineHookProcess at the start of main: ConfineHookProcess may execute the
 // program again, see confine.KeepProcessCapabilities.
 //
 // As root it starts this program with evaluatorArgs under the user id that reserveUserID returns, and returns the
 // process, in which templates are evaluated; the program calls ServeEvaluator. Otherwise it returns nil.
-func ConfineProcess(evaluatorArgs []string, reserveUserID func() (uint32, error)) *EvaluatorProcess {
+func ConfineHookProcess(evaluatorArgs []string, reserveUserID func() (uint32, error)) *EvaluatorProcess {
 	evaluator, err := startEvaluator(evaluatorArgs, reserveUserID)
 	if err != nil {
 		hclog.Default().Warn("templates are evaluated by the process that writes their files", "error", err)
@@ -49,8 +50,9 @@ func ConfineProcess(evaluatorArgs []string, reserveUserID func() (uint32, error)
 	return connectEvaluator(evaluator)
 }
 
-// evaluatorVariable has the descriptor of the connection to the evaluator process while KeepProcessCapabilities executes the
-// program again.
+// evaluatorVariable is the environment variable with the file descriptor of the connection to the
+// evaluator process. It passes the connection on when KeepProcessCapabilities executes the program
+// again.
 const evaluatorVariable = "NOMAD_LITE_TEMPLATE_EVALUATOR"
 
 // startEvaluator starts the evaluator process and returns the connection to it; nil without root. In the second execution of the
@@ -78,7 +80,7 @@ func startEvaluator(args []string, reserveUserID func() (uint32, error)) (*os.Fi
 	defer other.Close()
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Args[0], cmd.Dir, cmd.Stdin, cmd.Stderr = os.Args[0], "/", other, os.Stderr
-	cmd.Env = []string{} // not those of the plugin: templates have the variables of their task
+	cmd.Env = []string{} // no variables of the plugin: a template sees only the variables of its task
 	for _, name := range []string{"TZ", "GODEBUG", "GORACE", "GOCOVERDIR", "GOTRACEBACK"} {
 		if value, set := os.LookupEnv(name); set {
 			cmd.Env = append(cmd.Env, name+"="+value)
@@ -87,25 +89,25 @@ func startEvaluator(args []string, reserveUserID func() (uint32, error)) (*os.Fi
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: id, Gid: id}}
 	err = cmd.Start()
 	if err == nil {
-		_, err = unix.FcntlInt(own.Fd(), unix.F_SETFD, 0) // KeepProcessCapabilities may execute the program again
+		_, err = unix.FcntlInt(own.Fd(), unix.F_SETFD, 0) // the connection must stay open when KeepProcessCapabilities executes the program again
 	}
 	if err == nil {
 		err = os.Setenv(evaluatorVariable, strconv.Itoa(int(own.Fd())))
 	}
 	if err != nil {
-		own.Close() // the process exits when its connection ends
+		own.Close() // the evaluator process exits when the connection is closed
 		return nil, err
 	}
 	return own, nil
 }
 
-// connectEvaluator returns the process at the other end of a connection, and closes f, which can be nil. The end of that process
-// ends this one: the agent starts both again.
+// connectEvaluator returns the process at the other end of a connection, and closes f, which can be
+// nil. When that process exits, this process exits too, and the agent starts both again.
 func connectEvaluator(f *os.File) *EvaluatorProcess {
 	if f == nil {
 		return nil
 	}
-	_ = os.Unsetenv(evaluatorVariable) // the name is valid
+	_ = os.Unsetenv(evaluatorVariable) // Unsetenv fails only for an invalid name
 	conn, err := net.FileConn(f)
 	f.Close()
 	if err != nil {
@@ -118,11 +120,13 @@ func connectEvaluator(f *os.File) *EvaluatorProcess {
 	})
 }
 
-// ServeEvaluator is the evaluator process. It permanently drops what it does not need, evaluates templates for the process at
-// the other end of the connection in, and returns the exit code when the connection ends.
+// ServeEvaluator is the main function of the evaluator process. It permanently drops the system
+// calls that it does not need, evaluates templates for the hook's process at the other end of the
+// connection in, and returns the exit code when the connection is closed.
 func ServeEvaluator(in *os.File, stderr io.Writer) int {
 	err := func() error {
-		// The process can have started before the agent has removed the protection of the hook's process.
+		// This process inherits the OOM score of the hook's process, which is protected from the
+		// OOM killer until the agent resets the score.
 		if err := osprocess.ResetOOMScore(os.Getpid()); err != nil {
 			return err
 		}
@@ -132,7 +136,7 @@ func ServeEvaluator(in *os.File, stderr io.Writer) int {
 		if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{}); err != nil {
 			return fmt.Errorf("limit the size of files: %w", err)
 		}
-		_, _ = time.Now().Zone() // loads the time zone before the threads lose access to its file
+		_, _ = time.Now().Zone() // loads the time zone before the threads lose access to the zone file
 		conn, err := net.FileConn(in)
 		if err != nil {
 			return fmt.Errorf("the hook template starts this command: %w", err)
@@ -162,12 +166,12 @@ func runConfined(dir string, access func(*os.Root) error) error {
 		// The thread stays locked, so that it exits with the goroutine and is not
 		// reused.
 		runtime.LockOSThread()
-		done <- confineThread(dir, access)
+		done <- confineThreadAndCall(dir, access)
 	}()
 	return <-done
 }
 
-func confineThread(dir string, access func(*os.Root) error) error {
+func confineThreadAndCall(dir string, access func(*os.Root) error) error {
 	var root *os.Root
 	if dir != noAccessibleDir {
 		var err error

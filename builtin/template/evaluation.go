@@ -8,36 +8,37 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// evaluation is one evaluation of a template, with the values that need no call of evaluationData. It crosses the wire to the
-// evaluator process.
-type evaluation struct {
+// evaluationRequest is the request to evaluate one template, with the values that need no call of
+// evaluationData. The hook's process sends it to the evaluator process.
+type evaluationRequest struct {
 	Name, Text            string
 	LeftDelim, RightDelim string
 	ErrMissingKey         bool
 	DeniedFunctions       []string
 	Env                   map[string]string
 	Namespace, Region     string
-	DestPath              string    // the random numbers of each destination differ
-	Now                   time.Time // current time for the template
+	DestPath              string    // part of the seed, so that each destination gets other random numbers
+	Now                   time.Time // time that the template functions return as the current time
 }
 
-// evaluationData are the data that a template reads. The process of the hook checks each call: what a template names is inside
-// of the task's directories and its namespace.
+// evaluationData provides the data that a template reads. Its implementation in the hook's process
+// rejects files outside of the task's directories.
 type evaluationData interface {
 	// interpolate resolves the references in a text.
 	interpolate(ctx context.Context, text string) (string, error)
 
-	// read returns the value of a source, and records that the output depends on it.
-	read(ctx context.Context, q sourceQuery) (sourceValue, error)
+	// read returns the value of a source, and records that the output depends on the source.
+	readSource(ctx context.Context, q sourceQuery) (sourceValue, error)
 
 	// seed returns the seed of the task's random numbers.
-	seed(ctx context.Context) ([]byte, error)
+	randomSeed(ctx context.Context) ([]byte, error)
 }
 
-// sourceQuery identifies a source by its kind and by its name inside of the job's namespace and region.
+// sourceQuery identifies a data source by its kind and by its name inside of the job's namespace
+// and region.
 type sourceQuery struct{ Kind, Name string }
 
-// Kinds of sources.
+// Kinds of data sources.
 const (
 	fileKind          = "file"
 	variableKind      = "nomad.var.block"
@@ -47,8 +48,8 @@ const (
 	servicesKind      = "nomad.services"
 )
 
-// source returns the source in a namespace and a region.
-func (q sourceQuery) source(namespace, region string) dataSource {
+// dataSourceIn returns the data source with this kind and name in a namespace and a region.
+func (q sourceQuery) dataSourceIn(namespace, region string) dataSource {
 	switch q.Kind {
 	case fileKind:
 		return dataSource{q.Kind, q.Name}
@@ -60,36 +61,38 @@ func (q sourceQuery) source(namespace, region string) dataSource {
 	return dataSource{q.Kind, q.Name + "@" + namespace + "." + region}
 }
 
-// sourceValue is the value of a source. The field of its kind is set.
+// sourceValue is the value of a data source. Of the fields after Exists, only the field for the
+// kind of the source is set.
 type sourceValue struct {
-	Exists   bool
-	Text     string            // of a file
-	Items    map[string]string // of a variable
-	Paths    []string          // of a list of variables
-	Services []hook.Service
+	Exists        bool
+	FileText      string            // content of a file
+	VariableItems map[string]string // items of a variable
+	VariablePaths []string          // paths of a list of variables
+	Services      []hook.Service
 }
 
-// evaluationResult is the result of a template. Text is not valid while sources are missing.
+// evaluationResult is the result of one evaluation of a template. Text must not be used if
+// MissingSources is not empty.
 type evaluationResult struct {
 	Text           string
-	UsesTime       bool // a function of the template has returned the time
+	UsesTime       bool // true if a template function has returned the current time
 	MissingSources []sourceQuery
 }
 
 // evaluator evaluates templates.
 type evaluator interface {
-	evaluate(ctx context.Context, e *evaluation, data evaluationData) (*evaluationResult, error)
+	evaluate(ctx context.Context, e *evaluationRequest, data evaluationData) (*evaluationResult, error)
 }
 
 // localEvaluator evaluates templates in this process, on threads that cannot access files.
 type localEvaluator struct{}
 
-func (localEvaluator) evaluate(ctx context.Context, e *evaluation, data evaluationData) (*evaluationResult, error) {
+func (localEvaluator) evaluate(ctx context.Context, e *evaluationRequest, data evaluationData) (*evaluationResult, error) {
 	t, err := compileTemplate(e)
 	if err != nil {
 		return nil, err
 	}
-	p := &renderPass{ctx: ctx, evaluation: e, data: data, missingSources: map[sourceQuery]bool{}}
+	p := &renderPass{ctx: ctx, evaluationRequest: e, data: data, missingSources: map[sourceQuery]bool{}}
 	text, err := t.execute(p)
 	if err != nil {
 		return nil, err
@@ -101,51 +104,54 @@ func (localEvaluator) evaluate(ctx context.Context, e *evaluation, data evaluati
 	return r, nil
 }
 
-// taskData are the data of a task, for one evaluation. It records the sources that the template has read.
-type taskData struct {
+// taskEvaluationData provides the data of a task for one evaluation, and records the sources that the
+// template has read.
+type taskEvaluationData struct {
 	task *taskRenderer
 
-	mu          sync.Mutex
-	sourcesRead map[dataSource]int // with their change counts at the first read
+	mu                    sync.Mutex
+	firstReadChangeCounts map[dataSource]int // source -> its change count at the first read
 }
 
-func (d *taskData) interpolate(ctx context.Context, text string) (string, error) {
+func (d *taskEvaluationData) interpolate(ctx context.Context, text string) (string, error) {
 	return d.task.interpolate(ctx, text)
 }
 
-func (d *taskData) seed(context.Context) ([]byte, error) { return d.task.readOrCreateSeed() }
+func (d *taskEvaluationData) randomSeed(context.Context) ([]byte, error) {
+	return d.task.readOrCreateSeed()
+}
 
-func (d *taskData) read(ctx context.Context, q sourceQuery) (sourceValue, error) {
-	fetch, err := d.fetchFunc(q)
+func (d *taskEvaluationData) readSource(ctx context.Context, q sourceQuery) (sourceValue, error) {
+	fetch, err := d.fetchFuncFor(q)
 	if err != nil {
 		return sourceValue{}, err
 	}
-	s := q.source(d.task.namespace, d.task.region)
-	value, changeCount, err := d.task.watcher.get(ctx, s, fetch)
+	s := q.dataSourceIn(d.task.namespace, d.task.region)
+	value, changeCount, err := d.task.watcher.getOrFetch(ctx, s, fetch)
 	if err != nil {
 		return sourceValue{}, err
 	}
 	d.mu.Lock()
-	if _, known := d.sourcesRead[s]; !known {
-		d.sourcesRead[s] = changeCount
+	if _, known := d.firstReadChangeCounts[s]; !known {
+		d.firstReadChangeCounts[s] = changeCount
 	}
 	d.mu.Unlock()
 	v := sourceValue{Exists: value != nil}
 	switch value := value.(type) {
 	case string:
-		v.Text = value
+		v.FileText = value
 	case map[string]string:
-		v.Items = value
+		v.VariableItems = value
 	case []string:
-		v.Paths = value
+		v.VariablePaths = value
 	case []hook.Service:
 		v.Services = value
 	}
 	return v, nil
 }
 
-// fetchFunc returns the function that reads a source.
-func (d *taskData) fetchFunc(q sourceQuery) (fetchFunc, error) {
+// fetchFuncFor returns the function that fetches the value of a source.
+func (d *taskEvaluationData) fetchFuncFor(q sourceQuery) (blockingFetchFunc, error) {
 	switch q.Kind {
 	case fileKind:
 		at, ok := d.task.dirs.resolveReadablePath(q.Name)
@@ -154,11 +160,11 @@ func (d *taskData) fetchFunc(q sourceQuery) (fetchFunc, error) {
 		}
 		return at.waitForChange, nil
 	case variableKind, variableQueryKind:
-		return d.task.hostClient.fetchVariable(q.Name), nil
+		return d.task.hostClient.variableFetchFunc(q.Name), nil
 	case variableListKind:
-		return d.task.hostClient.fetchVariables(q.Name), nil
+		return d.task.hostClient.variableListFetchFunc(q.Name), nil
 	case serviceKind, servicesKind:
-		return d.task.hostClient.fetchServices(q.Name), nil
+		return d.task.hostClient.serviceFetchFunc(q.Name), nil
 	}
 	return nil, permanentErrorf("there is no source of the kind %q", q.Kind)
 }

@@ -16,12 +16,13 @@ import (
 // maxFrameSize limits a message between the process of the hook and the evaluator process, in bytes.
 const maxFrameSize = 64 << 20
 
-// frame is a message between the process of the hook and the evaluator process. The process of the hook sends an Evaluation;
-// then the evaluator process sends queries, each of which it waits for, and the Result or an Err.
+// frame is a message between the process of the hook and the evaluator process. The process of the
+// hook sends an Evaluation. The evaluator process then sends one Query after the other, each of
+// which the process of the hook answers with an Answer, and at the end a Result or an Err.
 type frame struct {
-	ID         uint64 // number of the evaluation
-	Evaluation *evaluation
-	Cancel     bool
+	ID         uint64 // number of the evaluation, which all its frames have
+	Evaluation *evaluationRequest
+	IsCancel   bool
 	Query      *dataQuery
 	Answer     *dataAnswer
 	Result     *evaluationResult
@@ -30,37 +31,38 @@ type frame struct {
 
 // dataQuery is a call of evaluationData.
 type dataQuery struct {
-	Interpolate string // the text, for a call of interpolate
-	Seed        bool
-	Source      sourceQuery // for a call of read
+	TextToInterpolate string // argument of a call of interpolate; "" for other calls
+	IsSeedQuery       bool
+	Source            sourceQuery // argument of a call of read
 }
 
 // dataAnswer is the result of a dataQuery.
 type dataAnswer struct {
-	Text  string
-	Seed  []byte
-	Value sourceValue
-	Err   *wireError
+	InterpolatedText string
+	Seed             []byte
+	Value            sourceValue
+	Err              *wireError
 }
 
-// wireError is an error with the property that its receiver needs.
+// wireError is an error in a frame. Of the error's type, only the fact that it is a permanentError
+// is kept.
 type wireError struct {
-	Text      string
-	Permanent bool
+	Text        string
+	IsPermanent bool
 }
 
 func newWireError(err error) *wireError {
 	if err == nil {
 		return nil
 	}
-	return &wireError{Text: err.Error(), Permanent: errors.As(err, new(permanentError))}
+	return &wireError{Text: err.Error(), IsPermanent: errors.As(err, new(permanentError))}
 }
 
-func (e *wireError) err() error {
+func (e *wireError) toError() error {
 	switch {
 	case e == nil:
 		return nil
-	case e.Permanent:
+	case e.IsPermanent:
 		return permanentError{errors.New(e.Text)}
 	}
 	return errors.New(e.Text)
@@ -68,8 +70,8 @@ func (e *wireError) err() error {
 
 // frameConn sends and receives frames. One goroutine may receive while others send.
 type frameConn struct {
-	conn net.Conn
-	mu   sync.Mutex // serialises sent frames
+	conn   net.Conn
+	sendMu sync.Mutex // serializes sent frames
 }
 
 // send writes one frame. After an error the connection is closed, because a part of the frame can have been sent.
@@ -84,9 +86,9 @@ func (c *frameConn) send(f *frame) error {
 		return fmt.Errorf("message of %d bytes is over the limit of %d", size, maxFrameSize)
 	}
 	binary.BigEndian.PutUint32(b.Bytes(), uint32(size))
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_ = c.conn.SetWriteDeadline(time.Now().Add(sendTimeout)) // fails for a closed connection only
+	c.sendMu.Lock()
+	defer c.sendMu.Unlock()
+	_ = c.conn.SetWriteDeadline(time.Now().Add(sendTimeout)) // SetWriteDeadline fails only for a closed connection
 	if _, err := c.conn.Write(b.Bytes()); err != nil {
 		c.conn.Close()
 		return err
@@ -114,30 +116,30 @@ func (c *frameConn) receive() (*frame, error) {
 	return f, gob.NewDecoder(&b).Decode(f)
 }
 
-// EvaluatorProcess evaluates templates in another process, which has none of the rights of this one. It is safe for concurrent
-// use.
+// EvaluatorProcess evaluates templates in another process, which has none of the privileges of this
+// process. It is safe for concurrent use.
 type EvaluatorProcess struct {
-	conn   *frameConn
-	onExit func()        // is called when the process has exited, or has sent an invalid message
-	done   chan struct{} // closed after the call of onExit
+	conn        *frameConn
+	onExit      func()        // called when the process has exited or has sent an invalid frame
+	exitHandled chan struct{} // closed after the call of onExit
 
-	mu      sync.Mutex
-	lastID  uint64
-	pending map[uint64]chan *frame
+	mu                   sync.Mutex
+	lastEvaluationID     uint64
+	framesByEvaluationID map[uint64]chan *frame
 }
 
 var errEvaluatorExited = errors.New("the process that evaluates templates has exited")
 
 // newEvaluatorProcess returns the evaluator process at the other end of a connection.
 func newEvaluatorProcess(conn net.Conn, onExit func()) *EvaluatorProcess {
-	p := &EvaluatorProcess{conn: &frameConn{conn: conn}, onExit: onExit, done: make(chan struct{}), pending: map[uint64]chan *frame{}}
-	go p.receive()
+	p := &EvaluatorProcess{conn: &frameConn{conn: conn}, onExit: onExit, exitHandled: make(chan struct{}), framesByEvaluationID: map[uint64]chan *frame{}}
+	go p.dispatchFrames()
 	return p
 }
 
-// receive passes messages to the evaluations until the connection ends.
-func (p *EvaluatorProcess) receive() {
-	defer close(p.done)
+// dispatchFrames passes received frames to the evaluations until the connection is closed.
+func (p *EvaluatorProcess) dispatchFrames() {
+	defer close(p.exitHandled)
 	defer p.onExit()
 	defer p.conn.conn.Close()
 	for {
@@ -146,7 +148,7 @@ func (p *EvaluatorProcess) receive() {
 			return
 		}
 		p.mu.Lock()
-		frames := p.pending[f.ID] // nil for an evaluation that was cancelled
+		frames := p.framesByEvaluationID[f.ID] // nil if the evaluation was cancelled
 		p.mu.Unlock()
 		if frames == nil {
 			continue
@@ -154,28 +156,28 @@ func (p *EvaluatorProcess) receive() {
 		select {
 		case frames <- f:
 		default:
-			return // the process sends messages without waiting for answers
+			return // the process violates the protocol: it sends frames without waiting for answers
 		}
 	}
 }
 
-func (p *EvaluatorProcess) evaluate(ctx context.Context, e *evaluation, data evaluationData) (*evaluationResult, error) {
+func (p *EvaluatorProcess) evaluate(ctx context.Context, e *evaluationRequest, data evaluationData) (*evaluationResult, error) {
 	frames := make(chan *frame, 1)
 	p.mu.Lock()
-	p.lastID++
-	id := p.lastID
-	p.pending[id] = frames
+	p.lastEvaluationID++
+	id := p.lastEvaluationID
+	p.framesByEvaluationID[id] = frames
 	p.mu.Unlock()
 	defer func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		delete(p.pending, id)
+		delete(p.framesByEvaluationID, id)
 	}()
 	if err := p.send(&frame{ID: id, Evaluation: e}); err != nil {
 		return nil, err
 	}
 	cancel := func() (*evaluationResult, error) {
-		_ = p.conn.send(&frame{ID: id, Cancel: true}) // an error means that the process has exited
+		_ = p.conn.send(&frame{ID: id, IsCancel: true}) // ignored: an error means that the process has exited
 		return nil, ctx.Err()
 	}
 	for {
@@ -193,21 +195,21 @@ func (p *EvaluatorProcess) evaluate(ctx context.Context, e *evaluation, data eva
 			case f.Result != nil:
 				return f.Result, nil
 			case f.Err != nil:
-				return nil, f.Err.err()
+				return nil, f.Err.toError()
 			}
 		case <-ctx.Done():
 			return cancel()
-		case <-p.done:
+		case <-p.exitHandled:
 			return nil, errEvaluatorExited
 		}
 	}
 }
 
-// send sends a frame. If that fails because the connection has ended, send returns after onExit.
+// send sends a frame. If the connection is closed, send returns an error after onExit has returned.
 func (p *EvaluatorProcess) send(f *frame) error {
 	err := p.conn.send(f)
 	if _, failed := errors.AsType[*net.OpError](err); failed {
-		<-p.done
+		<-p.exitHandled
 	}
 	if err != nil {
 		return fmt.Errorf("evaluate the template: %w", err)
@@ -219,12 +221,12 @@ func answerQuery(ctx context.Context, q *dataQuery, data evaluationData) *dataAn
 	a := &dataAnswer{}
 	var err error
 	switch {
-	case q.Seed:
-		a.Seed, err = data.seed(ctx)
-	case q.Interpolate != "":
-		a.Text, err = data.interpolate(ctx, q.Interpolate)
+	case q.IsSeedQuery:
+		a.Seed, err = data.randomSeed(ctx)
+	case q.TextToInterpolate != "":
+		a.InterpolatedText, err = data.interpolate(ctx, q.TextToInterpolate)
 	default:
-		a.Value, err = data.read(ctx, q.Source)
+		a.Value, err = data.readSource(ctx, q.Source)
 	}
 	a.Err = newWireError(err)
 	return a
@@ -234,7 +236,7 @@ func answerQuery(ctx context.Context, q *dataQuery, data evaluationData) *dataAn
 func serveEvaluations(c net.Conn) error {
 	conn := &frameConn{conn: c}
 	var mu sync.Mutex
-	running := map[uint64]*remoteData{}
+	running := map[uint64]*remoteEvaluationData{}
 	for {
 		f, err := conn.receive()
 		if errors.Is(err, io.EOF) {
@@ -244,12 +246,12 @@ func serveEvaluations(c net.Conn) error {
 			return err
 		}
 		mu.Lock()
-		data := running[f.ID] // nil if the evaluation has ended
+		data := running[f.ID] // nil if no evaluation has this number now
 		mu.Unlock()
 		switch {
 		case f.Evaluation != nil:
 			ctx, cancel := context.WithCancel(context.Background())
-			data = &remoteData{conn: conn, id: f.ID, cancel: cancel, answers: make(chan *dataAnswer, 1)}
+			data = &remoteEvaluationData{conn: conn, evaluationID: f.ID, cancel: cancel, answers: make(chan *dataAnswer, 1)}
 			mu.Lock()
 			running[f.ID] = data
 			mu.Unlock()
@@ -259,10 +261,10 @@ func serveEvaluations(c net.Conn) error {
 				mu.Lock()
 				delete(running, f.ID)
 				mu.Unlock()
-				_ = conn.send(&frame{ID: f.ID, Result: result, Err: newWireError(err)}) // an error means that the other process has exited
+				_ = conn.send(&frame{ID: f.ID, Result: result, Err: newWireError(err)}) // ignored: an error means that the hook's process has exited
 			}()
 		case data == nil:
-		case f.Cancel:
+		case f.IsCancel:
 			data.cancel()
 		case f.Answer != nil:
 			select {
@@ -273,35 +275,36 @@ func serveEvaluations(c net.Conn) error {
 	}
 }
 
-// remoteData are the data of one evaluation in the evaluator process. The evaluation makes one call at a time.
-type remoteData struct {
-	conn    *frameConn
-	id      uint64
-	cancel  context.CancelFunc
-	answers chan *dataAnswer // receives the answer to the query that was sent
+// remoteEvaluationData provides the data of one evaluation in the evaluator process, by queries to the hook's
+// process. An evaluation makes one call at a time.
+type remoteEvaluationData struct {
+	conn         *frameConn
+	evaluationID uint64
+	cancel       context.CancelFunc
+	answers      chan *dataAnswer // receives the answer to the last query
 }
 
-func (d *remoteData) query(ctx context.Context, q *dataQuery) (*dataAnswer, error) {
-	if err := d.conn.send(&frame{ID: d.id, Query: q}); err != nil {
+func (d *remoteEvaluationData) query(ctx context.Context, q *dataQuery) (*dataAnswer, error) {
+	if err := d.conn.send(&frame{ID: d.evaluationID, Query: q}); err != nil {
 		return nil, err
 	}
 	select {
 	case a := <-d.answers:
-		return a, a.Err.err()
+		return a, a.Err.toError()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
-func (d *remoteData) interpolate(ctx context.Context, text string) (string, error) {
-	a, err := d.query(ctx, &dataQuery{Interpolate: text})
+func (d *remoteEvaluationData) interpolate(ctx context.Context, text string) (string, error) {
+	a, err := d.query(ctx, &dataQuery{TextToInterpolate: text})
 	if err != nil {
 		return "", err
 	}
-	return a.Text, nil
+	return a.InterpolatedText, nil
 }
 
-func (d *remoteData) read(ctx context.Context, q sourceQuery) (sourceValue, error) {
+func (d *remoteEvaluationData) readSource(ctx context.Context, q sourceQuery) (sourceValue, error) {
 	a, err := d.query(ctx, &dataQuery{Source: q})
 	if err != nil {
 		return sourceValue{}, err
@@ -309,8 +312,8 @@ func (d *remoteData) read(ctx context.Context, q sourceQuery) (sourceValue, erro
 	return a.Value, nil
 }
 
-func (d *remoteData) seed(ctx context.Context) ([]byte, error) {
-	a, err := d.query(ctx, &dataQuery{Seed: true})
+func (d *remoteEvaluationData) randomSeed(ctx context.Context) ([]byte, error) {
+	a, err := d.query(ctx, &dataQuery{IsSeedQuery: true})
 	if err != nil {
 		return nil, err
 	}

@@ -23,7 +23,7 @@ func startTestEvaluator(t *testing.T) *EvaluatorProcess {
 	p := newEvaluatorProcess(own, func() {})
 	t.Cleanup(func() {
 		own.Close()
-		<-p.done
+		<-p.exitHandled
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
@@ -38,9 +38,9 @@ func (fixedData) interpolate(_ context.Context, text string) (string, error) {
 	return "<" + text + ">", nil
 }
 
-func (fixedData) seed(context.Context) ([]byte, error) { return nil, permanentErrorf("no seed") }
+func (fixedData) randomSeed(context.Context) ([]byte, error) { return nil, permanentErrorf("no seed") }
 
-func (d fixedData) read(ctx context.Context, _ sourceQuery) (sourceValue, error) {
+func (d fixedData) readSource(ctx context.Context, _ sourceQuery) (sourceValue, error) {
 	close(d.reading)
 	<-ctx.Done()
 	return sourceValue{}, ctx.Err()
@@ -60,7 +60,7 @@ func checkEvaluator(p *EvaluatorProcess) error {
 	if p == nil {
 		return errors.New("there is none")
 	}
-	r, err := p.evaluate(context.Background(), &evaluation{Text: `{{ env "attr.a" }} {{ timestamp "2006" }}`, Now: time.Unix(1e9, 0)}, fixedData{})
+	r, err := p.evaluate(context.Background(), &evaluationRequest{Text: `{{ env "attr.a" }} {{ timestamp "2006" }}`, Now: time.Unix(1e9, 0)}, fixedData{})
 	if err != nil || r.Text != "<${attr.a}> 2001" || !r.UsesTime {
 		return fmt.Errorf("result %+v, %w", r, err)
 	}
@@ -89,10 +89,10 @@ func TestEvaluationIsCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	data := fixedData{make(chan struct{})}
 	go func() { <-data.reading; cancel() }()
-	if r, err := p.evaluate(ctx, &evaluation{Text: `{{ file "x" }}`}, data); !errors.Is(err, context.Canceled) {
+	if r, err := p.evaluate(ctx, &evaluationRequest{Text: `{{ file "x" }}`}, data); !errors.Is(err, context.Canceled) {
 		t.Errorf("result %+v, %v", r, err)
 	}
-	if r, err := p.evaluate(t.Context(), &evaluation{Text: "b"}, data); err != nil || r.Text != "b" {
+	if r, err := p.evaluate(t.Context(), &evaluationRequest{Text: "b"}, data); err != nil || r.Text != "b" {
 		t.Errorf("the next: %+v, %v", r, err)
 	}
 }
@@ -109,7 +109,7 @@ func TestEvaluationErrors(t *testing.T) {
 		`{{ "x" | parseInt }}`:        {"parsing", false},
 		`{{ parseJSON "{" | toJSON}}`: {"unexpected end", false},
 	} {
-		_, err := p.evaluate(t.Context(), &evaluation{Text: text}, fixedData{})
+		_, err := p.evaluate(t.Context(), &evaluationRequest{Text: text}, fixedData{})
 		if err == nil || !strings.Contains(err.Error(), want.text) || errors.As(err, new(permanentError)) != want.permanent {
 			t.Errorf("%s: error %v, want %q, permanent %v", text, err, want.text, want.permanent)
 		}
@@ -153,14 +153,14 @@ func TestHostileEvaluatorProcess(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			data := fixedData{make(chan struct{})}
-			go func() { <-p.done; cancel() }() // ends the call that reads a source
-			if r, err := p.evaluate(ctx, &evaluation{Text: "a"}, data); err == nil {
+			go func() { <-p.exitHandled; cancel() }() // ends the call that reads a source
+			if r, err := p.evaluate(ctx, &evaluationRequest{Text: "a"}, data); err == nil {
 				t.Errorf("result %+v", r)
 			}
 			if err := <-attacked; err != nil {
 				t.Error(err)
 			}
-			<-p.done
+			<-p.exitHandled
 			if !exited {
 				t.Error("the exit was not reported")
 			}

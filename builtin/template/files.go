@@ -18,8 +18,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
-// maxContentSize limits the content of a file that is read, the output of a template,
-// and each intermediate string, in bytes.
+// maxContentSize is the maximum size in bytes of a file that a template reads, of the output of a
+// template, and of each string that a template function returns.
 const maxContentSize = 4 << 20
 
 // templateDirs are the directories in which templates read and write files. If
@@ -37,15 +37,15 @@ type rootedPath struct{ root, name string }
 // links are followed there.
 const hostRoot = "/"
 
-// resolvePath resolves a path without access to the file system. A relative path is
-// below the directory of the task. If rejoin is true, an absolute path outside of
-// the directories is also taken as relative to the task's directory.
-func (d templateDirs) resolvePath(path string, rejoin bool) (rootedPath, bool) {
+// resolvePath resolves a path without access to the file system. A relative path is below the
+// directory of the task. If joinOutsidePaths is true, an absolute path outside of the directories
+// is also joined to the directory of the task.
+func (d templateDirs) resolvePath(path string, joinOutsidePaths bool) (rootedPath, bool) {
 	clean := filepath.Clean(path)
-	if _, inside := d.splitRoot(clean); !filepath.IsAbs(path) || rejoin && !inside {
+	if _, inside := d.toRootedPath(clean); !filepath.IsAbs(path) || joinOutsidePaths && !inside {
 		clean = filepath.Join(d.taskDir, path)
 	}
-	return d.splitRoot(clean)
+	return d.toRootedPath(clean)
 }
 
 // resolveReadablePath is resolvePath for files that are only read: with
@@ -60,7 +60,7 @@ func (d templateDirs) resolveReadablePath(path string) (rootedPath, bool) {
 	return rootedPath{hostRoot, strings.TrimPrefix(filepath.Clean(path), hostRoot)}, true
 }
 
-func (d templateDirs) splitRoot(path string) (rootedPath, bool) {
+func (d templateDirs) toRootedPath(path string) (rootedPath, bool) {
 	for _, root := range []string{d.taskDir, d.sharedAllocDir} {
 		if name, ok := strings.CutPrefix(path, root+"/"); ok && root != "" {
 			return rootedPath{root, name}, true
@@ -70,7 +70,7 @@ func (d templateDirs) splitRoot(path string) (rootedPath, bool) {
 }
 
 // readFile returns the content and the modification time of a regular file.
-func (p rootedPath) readFile() (content []byte, at time.Time, err error) {
+func (p rootedPath) readFile() (content []byte, modTime time.Time, err error) {
 	err = p.runConfined(func(root *os.Root, name string) error {
 		f, err := openRegularFile(root, name)
 		if err != nil {
@@ -81,28 +81,28 @@ func (p rootedPath) readFile() (content []byte, at time.Time, err error) {
 		if err != nil {
 			return err
 		}
-		at = info.ModTime()
+		modTime = info.ModTime()
 		content, err = io.ReadAll(io.LimitReader(f, maxContentSize+1))
 		if err == nil && len(content) > maxContentSize {
 			err = fmt.Errorf("%s: more than %d bytes", p.name, maxContentSize)
 		}
 		return err
 	})
-	return content, at, err
+	return content, modTime, err
 }
 
 // fileVersion returns a number that changes with the modification time or the size of the
 // file.
-func (p rootedPath) fileVersion() (stamp uint64, err error) {
+func (p rootedPath) fileVersion() (version uint64, err error) {
 	err = p.runConfined(func(root *os.Root, name string) error {
 		info, err := root.Stat(name)
 		if err != nil {
 			return err
 		}
-		stamp = max(2, uint64(info.ModTime().UnixNano())^uint64(info.Size())<<1)
+		version = max(2, uint64(info.ModTime().UnixNano())^uint64(info.Size())<<1)
 		return nil
 	})
-	return stamp, err
+	return version, err
 }
 
 // openRegularFile opens a file for reading, and does not block on a FIFO.
@@ -121,11 +121,11 @@ func openRegularFile(root *os.Root, name string) (*os.File, error) {
 	return f, nil
 }
 
-// writeFile replaces the file by a rename, so that the task never reads an
-// incomplete file. A symbolic link is replaced and not followed. at is the
-// modification time of the file, or zero for the current time: for a template that
-// uses the time, it lets another process render the same content.
-func (p rootedPath) writeFile(content []byte, mode uint32, uid, gid int, at time.Time) error {
+// writeFile replaces the file by a rename, so that the task never reads an incomplete file. A
+// symbolic link is replaced and not followed. modTime becomes the modification time of the file;
+// zero means the current time. A later process that renders a template with time functions reads
+// the time back from there, so that it renders the same content.
+func (p rootedPath) writeFile(content []byte, mode uint32, uid, gid int, modTime time.Time) error {
 	return p.runConfined(func(root *os.Root, name string) error {
 		dir := filepath.Dir(name)
 		if err := root.MkdirAll(dir, 0o755); err != nil {
@@ -144,8 +144,8 @@ func (p rootedPath) writeFile(content []byte, mode uint32, uid, gid int, at time
 			err = f.Chmod(fs.FileMode(mode))
 		}
 		err = errors.Join(err, f.Close())
-		if err == nil && !at.IsZero() {
-			err = root.Chtimes(fresh, at, at)
+		if err == nil && !modTime.IsZero() {
+			err = root.Chtimes(fresh, modTime, modTime)
 		}
 		if err == nil {
 			err = root.Rename(fresh, name)
@@ -177,7 +177,7 @@ func (p rootedPath) runConfined(access func(root *os.Root, name string) error) e
 // report changes that a task makes through another mount.
 const filePollInterval = 2 * time.Second
 
-// waitForChange is the fetchFunc of a file. Its index is fileVersion, or 1 if
+// waitForChange is the blockingFetchFunc of a file. Its index is fileVersion, or 1 if
 // the file is missing.
 func (p rootedPath) waitForChange(ctx context.Context, after uint64) (value any, index uint64, err error) {
 	for {

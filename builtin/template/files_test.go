@@ -195,7 +195,7 @@ func TestRenderingIsConfined(t *testing.T) {
 // TestMain also serves as a confined hook process.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "confined" {
-		evaluator := ConfineProcess([]string{"evaluator"}, func() (uint32, error) { return evaluatorUser, nil })
+		evaluator := ConfineHookProcess([]string{"evaluator"}, func() (uint32, error) { return evaluatorUser, nil })
 		if err := checkEvaluator(evaluator); err != nil {
 			fmt.Fprintln(os.Stderr, "evaluator process:", err)
 			os.Exit(1)
@@ -208,7 +208,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// tryConfinedCalls makes calls that ConfineProcess denies, and reports the calls that have
+// tryConfinedCalls makes calls that ConfineHookProcess denies, and reports the calls that have
 // succeeded.
 func tryConfinedCalls(dir string) int {
 	_, internet := net.Dial("udp", "127.0.0.1:9")

@@ -17,7 +17,7 @@ func toTOML(v any) (string, error) {
 	if _, ok := plain.(map[string]any); !ok {
 		return "", errors.New("only a map can be TOML")
 	}
-	var out limitedBuffer // the header of each table has the keys of all tables around it
+	var out limitedBuffer // limited, because the header of each table repeats the keys of all tables around it
 	if err := toml.NewEncoder(&out).Encode(plain); err != nil {
 		return "", err
 	}

@@ -26,10 +26,10 @@ import (
 // have it in memory.
 var pureFuncs = sync.OnceValue(func() template.FuncMap {
 	all := template.FuncMap{
-		"base64Decode":    base64Decoder(base64.StdEncoding),
-		"base64Encode":    base64Encoder(base64.StdEncoding),
-		"base64URLDecode": base64Decoder(base64.URLEncoding),
-		"base64URLEncode": base64Encoder(base64.URLEncoding),
+		"base64Decode":    newBase64DecodeFunc(base64.StdEncoding),
+		"base64Encode":    newBase64EncodeFunc(base64.StdEncoding),
+		"base64URLDecode": newBase64DecodeFunc(base64.URLEncoding),
+		"base64URLEncode": newBase64EncodeFunc(base64.URLEncoding),
 
 		"sha256Hex":     func(s string) string { sum := sha256.Sum256([]byte(s)); return hex.EncodeToString(sum[:]) },
 		"md5sum":        func(s string) string { sum := md5.Sum([]byte(s)); return hex.EncodeToString(sum[:]) },
@@ -80,16 +80,16 @@ var pureFuncs = sync.OnceValue(func() template.FuncMap {
 			return limitValueSize(mergeMaps(to, from, true))
 		},
 
-		"add":      arithmeticFunc("add", func(b, a int64) (int64, error) { return a + b, nil }, func(b, a float64) float64 { return a + b }),
-		"subtract": arithmeticFunc("subtract", func(b, a int64) (int64, error) { return a - b, nil }, func(b, a float64) float64 { return a - b }),
-		"multiply": arithmeticFunc("multiply", func(b, a int64) (int64, error) { return a * b, nil }, func(b, a float64) float64 { return a * b }),
-		"divide":   arithmeticFunc("divide", divideInts, func(b, a float64) float64 { return a / b }),
-		"modulo":   arithmeticFunc("modulo", moduloInts, nil),
-		"minimum":  arithmeticFunc("minimum", func(b, a int64) (int64, error) { return min(a, b), nil }, func(b, a float64) float64 { return min(a, b) }),
-		"maximum":  arithmeticFunc("maximum", func(b, a int64) (int64, error) { return max(a, b), nil }, func(b, a float64) float64 { return max(a, b) }),
+		"add":      newArithmeticFunc("add", func(b, a int64) (int64, error) { return a + b, nil }, func(b, a float64) float64 { return a + b }),
+		"subtract": newArithmeticFunc("subtract", func(b, a int64) (int64, error) { return a - b, nil }, func(b, a float64) float64 { return a - b }),
+		"multiply": newArithmeticFunc("multiply", func(b, a int64) (int64, error) { return a * b, nil }, func(b, a float64) float64 { return a * b }),
+		"divide":   newArithmeticFunc("divide", divideInts, func(b, a float64) float64 { return a / b }),
+		"modulo":   newArithmeticFunc("modulo", moduloInts, nil),
+		"minimum":  newArithmeticFunc("minimum", func(b, a int64) (int64, error) { return min(a, b), nil }, func(b, a float64) float64 { return min(a, b) }),
+		"maximum":  newArithmeticFunc("maximum", func(b, a int64) (int64, error) { return max(a, b), nil }, func(b, a float64) float64 { return max(a, b) }),
 
-		"byTag":  groupByTag,
-		"byPort": groupByPort,
+		"byTag":  groupInstancesByTag,
+		"byPort": groupInstancesByPort,
 
 		"spew_dump":    dumpValue,
 		"spew_sdump":   dumpValue,
@@ -98,12 +98,12 @@ var pureFuncs = sync.OnceValue(func() template.FuncMap {
 
 		// These functions replace builtin functions of text/template: they limit the
 		// size of their output.
-		"print":    limitedPrintFunc(fmt.Sprint),
+		"print":    newLimitedPrintFunc(fmt.Sprint),
 		"printf":   limitedPrintf,
-		"println":  limitedPrintFunc(fmt.Sprintln),
-		"html":     limitedPrintFunc(template.HTMLEscaper),
-		"js":       limitedPrintFunc(template.JSEscaper),
-		"urlquery": limitedPrintFunc(template.URLQueryEscaper),
+		"println":  newLimitedPrintFunc(fmt.Sprintln),
+		"html":     newLimitedPrintFunc(template.HTMLEscaper),
+		"js":       newLimitedPrintFunc(template.JSEscaper),
+		"urlquery": newLimitedPrintFunc(template.URLQueryEscaper),
 	}
 	for name, f := range sprigFuncs() {
 		all["sprig_"+name] = f
@@ -143,11 +143,11 @@ var unsupportedFuncs = sync.OnceValue(func() map[string]string {
 
 func dumpValue(v any) (string, error) { return limitedPrintf("%#v\n", v) }
 
-func base64Encoder(e *base64.Encoding) func(string) (string, error) {
-	return func(s string) (string, error) { return limitLength(e.EncodeToString([]byte(s))) }
+func newBase64EncodeFunc(e *base64.Encoding) func(string) (string, error) {
+	return func(s string) (string, error) { return limitTextLength(e.EncodeToString([]byte(s))) }
 }
 
-func base64Decoder(e *base64.Encoding) func(string) (string, error) {
+func newBase64DecodeFunc(e *base64.Encoding) func(string) (string, error) {
 	return func(s string) (string, error) {
 		text, err := e.DecodeString(s)
 		return string(text), err
@@ -207,7 +207,7 @@ func countContained(want, in any) (n, total int, err error) {
 	if k := list.Kind(); k != reflect.Slice && k != reflect.Array {
 		return 0, 0, fmt.Errorf("%T is no list", want)
 	}
-	if err := limitCost(list.Len(), in); err != nil {
+	if err := limitValueUses(list.Len(), in); err != nil {
 		return 0, 0, err
 	}
 	for i := range list.Len() {
@@ -222,7 +222,7 @@ func countContained(want, in any) (n, total int, err error) {
 	return n, list.Len(), nil
 }
 
-func joinList(by string, list any) (string, error) {
+func joinList(separator string, list any) (string, error) {
 	v := reflect.ValueOf(list)
 	switch v.Kind() {
 	case reflect.Invalid:
@@ -237,34 +237,34 @@ func joinList(by string, list any) (string, error) {
 	var b strings.Builder
 	for i := range v.Len() {
 		if i > 0 {
-			b.WriteString(by)
+			b.WriteString(separator)
 		}
 		fmt.Fprint(&b, v.Index(i).Interface())
 		if b.Len() > maxContentSize {
-			return limitLength(b.String())
+			return limitTextLength(b.String())
 		}
 	}
 	return b.String(), nil
 }
 
-func splitTrimmed(s, by string) ([]string, error) {
+func splitTrimmed(s, separator string) ([]string, error) {
 	if s = strings.TrimSpace(s); s == "" {
 		return []string{}, nil
 	}
-	if err := limitSplit(s, by); err != nil {
+	if err := limitSplitParts(s, separator); err != nil {
 		return nil, err
 	}
-	return strings.Split(s, by), nil
+	return strings.Split(s, separator), nil
 }
 
-func splitToMap(pairs, value, s string) (map[string]string, error) {
-	list, err := splitTrimmed(s, pairs)
+func splitToMap(pairSeparator, valueSeparator, s string) (map[string]string, error) {
+	list, err := splitTrimmed(s, pairSeparator)
 	if err != nil {
 		return nil, err
 	}
 	m := map[string]string{}
 	for _, pair := range list {
-		k, v, _ := strings.Cut(pair, value)
+		k, v, _ := strings.Cut(pair, valueSeparator)
 		if k = strings.TrimSpace(k); k == "" {
 			return nil, fmt.Errorf("a pair without a key")
 		}
@@ -277,7 +277,7 @@ func indentLines(spaces int, s string) (string, error) {
 	if spaces < 0 {
 		return "", fmt.Errorf("an indentation of %d", spaces)
 	}
-	if err := limitIndentation(spaces, s); err != nil {
+	if err := limitIndentedTextLength(spaces, s); err != nil {
 		return "", err
 	}
 	pad := strings.Repeat(" ", spaces)
@@ -289,7 +289,7 @@ func indentLines(spaces int, s string) (string, error) {
 }
 
 func replaceAll(from, to, s string) (string, error) {
-	if err := limitReplacement(from, to, s); err != nil {
+	if err := limitReplacedTextLength(from, to, s); err != nil {
 		return "", err
 	}
 	return strings.ReplaceAll(s, from, to), nil
@@ -332,7 +332,7 @@ func newJSONEncodeFunc(indent string, escape bool) func(any) (string, error) {
 		if err := e.Encode(v); err != nil {
 			return "", err
 		}
-		return limitLength(strings.TrimSuffix(b.String(), "\n"))
+		return limitTextLength(strings.TrimSuffix(b.String(), "\n"))
 	}
 }
 
@@ -384,23 +384,23 @@ func mergeMaps(to, from map[string]any, override bool) map[string]any {
 	return out
 }
 
-// arithmeticFunc returns a function for numbers of any type. Its result is a
+// newArithmeticFunc returns a function for numbers of any type. Its result is a
 // floating-point number if an argument is one.
-func arithmeticFunc(name string, whole func(b, a int64) (int64, error), fraction func(b, a float64) float64) func(b, a any) (any, error) {
-	return func(b, a any) (any, error) { return applyArithmetic(name, whole, fraction, b, a) }
+func newArithmeticFunc(name string, intOp func(b, a int64) (int64, error), floatOp func(b, a float64) float64) func(b, a any) (any, error) {
+	return func(b, a any) (any, error) { return applyArithmetic(name, intOp, floatOp, b, a) }
 }
 
-func applyArithmetic(name string, whole func(b, a int64) (int64, error), fraction func(b, a float64) float64, b, a any) (any, error) {
+func applyArithmetic(name string, intOp func(b, a int64) (int64, error), floatOp func(b, a float64) float64, b, a any) (any, error) {
 	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
 	switch {
 	case !isNumeric(x) || !isNumeric(y):
 		return nil, fmt.Errorf("%s wants numbers, not %T and %T", name, a, b)
 	case !x.CanFloat() && !y.CanFloat():
-		return whole(toInt64(y), toInt64(x))
-	case fraction == nil:
+		return intOp(toInt64(y), toInt64(x))
+	case floatOp == nil:
 		return nil, fmt.Errorf("%s wants whole numbers", name)
 	}
-	return fraction(toFloat64(y), toFloat64(x)), nil
+	return floatOp(toFloat64(y), toFloat64(x)), nil
 }
 
 func isNumeric(v reflect.Value) bool {
@@ -455,7 +455,7 @@ func (p *renderPass) timestamp(format ...string) (string, error) {
 	return now.Format(format[0]), nil
 }
 
-func groupByTag(list []serviceInstance) map[string][]serviceInstance {
+func groupInstancesByTag(list []serviceInstance) map[string][]serviceInstance {
 	m := map[string][]serviceInstance{}
 	for _, s := range list {
 		for _, tag := range s.Tags {
@@ -465,7 +465,7 @@ func groupByTag(list []serviceInstance) map[string][]serviceInstance {
 	return m
 }
 
-func groupByPort(list []serviceInstance) map[int][]serviceInstance {
+func groupInstancesByPort(list []serviceInstance) map[int][]serviceInstance {
 	m := map[int][]serviceInstance{}
 	for _, s := range list {
 		m[s.Port] = append(m[s.Port], s)

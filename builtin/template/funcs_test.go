@@ -111,7 +111,7 @@ func TestFunctions(t *testing.T) {
 		if err != nil || got != test.want {
 			t.Errorf("%s\ngot  %q, %v\nwant %q", test.text, got, err, test.want)
 		}
-		for name := range (*renderPass)(nil).funcs() {
+		for name := range (*renderPass)(nil).passDependentFuncs() {
 			seen[name] = seen[name] || strings.Contains(test.text, name)
 		}
 		for name := range pureFuncs() {
@@ -136,7 +136,7 @@ func TestBlockDepth(t *testing.T) {
 		{"{{ range . }}{{- with . -}}{{ end }}{{ end }}{{ define \"x\" }}{{ end }}", 2},
 		{"{{ if 1 }}{{ else if 2 }}{{ else }}{{ if 3 }}{{ end }}{{ end }}{{ if 1 }}{{ end }}", 3},
 	} {
-		if got := blockDepth(test.text, ""); got != test.want {
+		if got := blockNestingDepth(test.text, ""); got != test.want {
 			t.Errorf("%s: %d, want %d", test.text, got, test.want)
 		}
 	}

@@ -20,15 +20,15 @@ func (noSources) interpolate(context.Context, string) (string, error) {
 	return "", errors.New("no attributes")
 }
 
-func (noSources) read(context.Context, sourceQuery) (sourceValue, error) {
+func (noSources) readSource(context.Context, sourceQuery) (sourceValue, error) {
 	return sourceValue{}, errors.New("no sources")
 }
 
-func (noSources) seed(context.Context) ([]byte, error) { return []byte("constant"), nil }
+func (noSources) randomSeed(context.Context) ([]byte, error) { return []byte("constant"), nil }
 
 // evaluateText evaluates a template that reads no source, at a constant time.
 func evaluateText(ctx context.Context, text string) (string, error) {
-	e := &evaluation{Name: "x", Text: text, Env: map[string]string{"GREETING": "hello"}, Now: time.Unix(1400000000, 0)}
+	e := &evaluationRequest{Name: "x", Text: text, Env: map[string]string{"GREETING": "hello"}, Now: time.Unix(1400000000, 0)}
 	result, err := localEvaluator{}.evaluate(ctx, e, noSources{})
 	if err != nil {
 		return "", err

@@ -15,10 +15,10 @@ import (
 type hostClient struct {
 	host hook.Host
 
-	mu                     sync.Mutex
-	scope                  hook.Scope
-	callWithScopeSucceeded bool          // the host has accepted a call with this scope
-	scopeReplaced          chan struct{} // closed when a newer request arrives
+	mu              sync.Mutex
+	scope           hook.Scope
+	isScopeAccepted bool          // true if the host has accepted a call with this scope
+	scopeReplaced   chan struct{} // closed when a newer request replaces the scope
 }
 
 func newHostClient(host hook.Host, scope hook.Scope) *hostClient {
@@ -31,20 +31,19 @@ func newHostClient(host hook.Host, scope hook.Scope) *hostClient {
 func (l *hostClient) setScope(scope hook.Scope) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.scope, l.callWithScopeSucceeded = scope, false
+	l.scope, l.isScopeAccepted = scope, false
 	close(l.scopeReplaced)
 	l.scopeReplaced = make(chan struct{})
 }
 
-// callUntilAnswered calls the host, and repeats the call if the host becomes unavailable: a
-// signal that is sent twice does less harm than a lost signal. If the host
-// denies permission for a scope that it has accepted before, call blocks until
-// there is a new scope. A success is returned even if ctx has ended, because
-// killing the task cancels the request that has requested the kill.
+// callUntilAnswered calls the host, and repeats the call if the host becomes unavailable: a signal
+// that is sent twice does less harm than a lost signal. If the host denies permission for a scope
+// that it has accepted before, callUntilAnswered blocks until there is a new scope. A success is
+// returned even if ctx has ended, because a successful call that kills the task also cancels ctx.
 func (l *hostClient) callUntilAnswered(ctx context.Context, request func(hook.Scope) error) error {
 	for {
 		l.mu.Lock()
-		scope, good, replaced := l.scope, l.callWithScopeSucceeded, l.scopeReplaced
+		scope, good, replaced := l.scope, l.isScopeAccepted, l.scopeReplaced
 		l.mu.Unlock()
 		err := request(scope)
 		switch {
@@ -59,15 +58,15 @@ func (l *hostClient) callUntilAnswered(ctx context.Context, request func(hook.Sc
 			}
 		default:
 			l.mu.Lock()
-			l.callWithScopeSucceeded = l.callWithScopeSucceeded || l.scope == scope && err == nil
+			l.isScopeAccepted = l.isScopeAccepted || l.scope == scope && err == nil
 			l.mu.Unlock()
 			return err
 		}
 	}
 }
 
-// fetchVariable returns the fetchFunc of a variable.
-func (l *hostClient) fetchVariable(path string) fetchFunc {
+// variableFetchFunc returns the blockingFetchFunc of a variable.
+func (l *hostClient) variableFetchFunc(path string) blockingFetchFunc {
 	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
 		err = l.callUntilAnswered(ctx, func(s hook.Scope) error {
 			found, at, err := l.host.Variable(ctx, s, path, after)
@@ -80,9 +79,9 @@ func (l *hostClient) fetchVariable(path string) fetchFunc {
 	}
 }
 
-// fetchVariables returns the fetchFunc of the list of variable paths below a
+// variableListFetchFunc returns the blockingFetchFunc of the list of variable paths below a
 // prefix.
-func (l *hostClient) fetchVariables(prefix string) fetchFunc {
+func (l *hostClient) variableListFetchFunc(prefix string) blockingFetchFunc {
 	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
 		err = l.callUntilAnswered(ctx, func(s hook.Scope) error {
 			paths, at, err := l.host.Variables(ctx, s, prefix, after)
@@ -94,8 +93,8 @@ func (l *hostClient) fetchVariables(prefix string) fetchFunc {
 	}
 }
 
-// fetchServices returns the fetchFunc of the instances of a service, or of all services.
-func (l *hostClient) fetchServices(name string) fetchFunc {
+// serviceFetchFunc returns the blockingFetchFunc of the instances of a service, or of all services.
+func (l *hostClient) serviceFetchFunc(name string) blockingFetchFunc {
 	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
 		err = l.callUntilAnswered(ctx, func(s hook.Scope) error {
 			value, index, err = l.host.Services(ctx, s, name, after)

@@ -15,9 +15,9 @@ import (
 	"github.com/Masterminds/sprig/v3"
 )
 
-// sprigFuncs returns the functions of the library sprig whose result depends on
+// passDependentSprigFuncs returns the functions of the library sprig whose result depends on
 // the rendering pass: those that use the current time or random numbers.
-func (p *renderPass) sprigFuncs() template.FuncMap {
+func (p *renderPass) passDependentSprigFuncs() template.FuncMap {
 	const digits, letters = "0123456789", "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 	var printableASCII strings.Builder
 	for c := byte(' '); c <= '~'; c++ {
@@ -35,23 +35,23 @@ func (p *renderPass) sprigFuncs() template.FuncMap {
 			}
 			return sprig.TxtFuncMap()["durationRound"].(func(any) string)(v)
 		},
-		"sprig_randNumeric":  p.randStringFunc(digits),
-		"sprig_randAlpha":    p.randStringFunc(letters),
-		"sprig_randAlphaNum": p.randStringFunc(digits + letters),
-		"sprig_randAscii":    p.randStringFunc(printableASCII.String()),
-		"sprig_randBytes":    p.randBytes,
+		"sprig_randNumeric":  p.newRandStringFunc(digits),
+		"sprig_randAlpha":    p.newRandStringFunc(letters),
+		"sprig_randAlphaNum": p.newRandStringFunc(digits + letters),
+		"sprig_randAscii":    p.newRandStringFunc(printableASCII.String()),
+		"sprig_randBytes":    p.randBytesBase64,
 		"sprig_randInt":      p.randInt,
-		"sprig_shuffle":      p.shuffle,
+		"sprig_shuffle":      p.shuffleString,
 		"sprig_uuidv4":       p.randUUID,
 	}
 }
 
-// randomSource returns a source of random numbers. As long as the task exists,
-// every rendering pass of the template gets the same numbers, so that they do
-// not change the file, and a generated password stays the same.
+// randomSource returns a source of random numbers. As long as the task exists, every rendering pass
+// of the template gets the same numbers, so that random numbers do not change the file, and a
+// generated password stays the same.
 func (p *renderPass) randomSource() (*rand.Rand, error) {
 	if p.randomNumbers == nil {
-		seed, err := p.data.seed(p.ctx)
+		seed, err := p.data.randomSeed(p.ctx)
 		if err != nil {
 			return nil, fmt.Errorf("random numbers of the task: %w", err)
 		}
@@ -71,19 +71,19 @@ func (t *taskRenderer) readOrCreateSeed() ([]byte, error) {
 		return nil, err
 	}
 	seed = make([]byte, sha256.Size)
-	_, _ = crand.Read(seed) // never fails
+	_, _ = crand.Read(seed) // Read never fails
 	return seed, t.seedFile.writeFile(seed, 0o600, -1, -1, time.Time{})
 }
 
-// randStringFunc returns a function that makes random strings of the characters of alphabet.
-func (p *renderPass) randStringFunc(alphabet string) func(int) (string, error) {
+// newRandStringFunc returns a function that makes random strings of the characters of alphabet.
+func (p *renderPass) newRandStringFunc(alphabet string) func(int) (string, error) {
 	return func(n int) (string, error) {
 		text, err := p.generateRandBytes(n, func(r *rand.Rand) byte { return alphabet[r.IntN(len(alphabet))] })
 		return string(text), err
 	}
 }
 
-func (p *renderPass) generateRandBytes(n int, one func(*rand.Rand) byte) ([]byte, error) {
+func (p *renderPass) generateRandBytes(n int, nextByte func(*rand.Rand) byte) ([]byte, error) {
 	if n < 0 || n > maxContentSize {
 		return nil, fmt.Errorf("%d random bytes", n)
 	}
@@ -93,19 +93,19 @@ func (p *renderPass) generateRandBytes(n int, one func(*rand.Rand) byte) ([]byte
 	}
 	b := make([]byte, n)
 	for i := range b {
-		b[i] = one(r)
+		b[i] = nextByte(r)
 	}
 	return b, nil
 }
 
 func randByte(r *rand.Rand) byte { return byte(r.Uint32()) }
 
-func (p *renderPass) randBytes(n int) (string, error) {
+func (p *renderPass) randBytesBase64(n int) (string, error) {
 	b, err := p.generateRandBytes(n, randByte)
 	if err != nil {
 		return "", err
 	}
-	return limitLength(base64.StdEncoding.EncodeToString(b))
+	return limitTextLength(base64.StdEncoding.EncodeToString(b))
 }
 
 func (p *renderPass) randInt(from, to int) (int, error) {
@@ -119,7 +119,7 @@ func (p *renderPass) randInt(from, to int) (int, error) {
 	return from + r.IntN(to-from), nil
 }
 
-func (p *renderPass) shuffle(s string) (string, error) {
+func (p *renderPass) shuffleString(s string) (string, error) {
 	r, err := p.randomSource()
 	if err != nil {
 		return "", err

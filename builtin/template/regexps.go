@@ -17,15 +17,15 @@ const (
 	maxSearchSteps   = 1 << 27 // instructions times characters that a call of a function reads
 )
 
-// pattern is a regular expression whose searches are limited.
-type pattern struct {
-	regexp       *regexp.Regexp
-	next         *regexp.Regexp // finds the expression after the first character, which is only context
-	nextExpr     string
-	instructions int
+// limitedPattern is a regular expression whose searches have a limited number of steps.
+type limitedPattern struct {
+	regexp               *regexp.Regexp
+	regexpAfterFirstChar *regexp.Regexp // nil before its first use; matches after the first character of the text, which is only context
+	exprAfterFirstChar   string
+	instructionCount     int
 }
 
-func compilePattern(expr string) (*pattern, error) {
+func compilePattern(expr string) (*limitedPattern, error) {
 	if len(expr) > maxPatternLength {
 		return nil, fmt.Errorf("a regular expression of more than %d bytes", maxPatternLength)
 	}
@@ -33,8 +33,8 @@ func compilePattern(expr string) (*pattern, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &pattern{instructions: countInstructions(tree), nextExpr: `\A(?s:.)(?s:.*?)(` + tree.String() + ")"}
-	if p.instructions > maxInstructions {
+	p := &limitedPattern{instructionCount: countInstructions(tree), exprAfterFirstChar: `\A(?s:.)(?s:.*?)(` + tree.String() + ")"}
+	if p.instructionCount > maxInstructions {
 		return nil, fmt.Errorf("a regular expression with more than %d instructions", maxInstructions)
 	}
 	p.regexp, err = regexp.Compile(expr)
@@ -50,50 +50,51 @@ func countInstructions(tree *syntax.Regexp) int {
 	if tree.Op == syntax.OpRepeat {
 		n *= max(1, tree.Min, tree.Max)
 	}
-	return min(n, 2*maxInstructions) // the products do not overflow
+	return min(n, 2*maxInstructions) // the limit prevents an overflow of the products
 }
 
-// limitedReader reads the characters of a text until the steps of the search are used up.
-type limitedReader struct {
-	text      string
-	at        int
-	steps     int // remaining
-	charSteps int // steps for each character
+// limitedRuneReader reads the characters of a text until the steps of the search are used up.
+type limitedRuneReader struct {
+	text           string
+	offset         int
+	remainingSteps int // steps that are left; negative when they are used up
+	stepsPerChar   int // steps that each character costs
 }
 
-func (r *limitedReader) ReadRune() (char rune, size int, err error) {
-	if r.at >= len(r.text) || r.steps < 0 {
+func (r *limitedRuneReader) ReadRune() (char rune, size int, err error) {
+	if r.offset >= len(r.text) || r.remainingSteps < 0 {
 		return 0, 0, io.EOF
 	}
-	char, size = utf8.DecodeRuneInString(r.text[r.at:])
-	r.at += size
-	r.steps -= r.charSteps
+	char, size = utf8.DecodeRuneInString(r.text[r.offset:])
+	r.offset += size
+	r.remainingSteps -= r.stepsPerChar
 	return char, size, nil
 }
 
-// find returns the positions of at most n matches and of their groups, of all matches if n is negative. It returns an error if
-// the text has more matches than a list can have elements.
-func (p *pattern) find(text string, n int) (matches [][]int, err error) {
+// findMatches returns the positions of at most maxMatches matches and of their groups, or of all matches
+// if maxMatches is negative. It returns an error if the text has more matches than a list can have
+// elements.
+func (p *limitedPattern) findMatches(text string, maxMatches int) (matches [][]int, err error) {
 	groups := p.regexp.NumSubexp() + 1
 	steps, previousEnd := maxSearchSteps, -1
-	for at := 0; at <= len(text) && (n < 0 || len(matches) < n); {
+	for at := 0; at <= len(text) && (maxMatches < 0 || len(matches) < maxMatches); {
 		if len(matches)*groups > maxTemplateBodyExecutions {
 			return nil, fmt.Errorf("more than %d matches", len(matches)-1)
 		}
 		// A search starts one character before its position, because that character decides whether ^ and \b match.
 		search, start, skipped := p.regexp, 0, 0
 		if at > 0 {
-			if p.next == nil {
-				if p.next, err = regexp.Compile(p.nextExpr); err != nil {
+			if p.regexpAfterFirstChar == nil {
+				if p.regexpAfterFirstChar, err = regexp.Compile(p.exprAfterFirstChar); err != nil {
 					return nil, err
 				}
 			}
 			_, size := utf8.DecodeLastRuneInString(text[:at])
-			search, start, skipped = p.next, at-size, 2
+			search, start, skipped = p.regexpAfterFirstChar, at-size, 2
 		}
-		r := &limitedReader{text: text, at: start, steps: steps, charSteps: p.instructions}
+		r := &limitedRuneReader{text: text, offset: start, remainingSteps: steps, stepsPerChar: p.instructionCount}
 		found := search.FindReaderSubmatchIndex(r)
-		if steps = r.steps; steps < 0 {
+		if steps = r.remainingSteps; steps < 0 {
 			return nil, fmt.Errorf("the search takes more than %d steps", maxSearchSteps)
 		}
 		if found == nil {
@@ -121,23 +122,23 @@ func (p *pattern) find(text string, n int) (matches [][]int, err error) {
 	return matches, nil
 }
 
-// findAll compiles an expression and returns the result of find.
-func findAll(expr, text string, n int) (*pattern, [][]int, error) {
+// compileAndFind compiles an expression and returns the result of find.
+func compileAndFind(expr, text string, maxMatches int) (*limitedPattern, [][]int, error) {
 	p, err := compilePattern(expr)
 	if err != nil {
 		return nil, nil, err
 	}
-	matches, err := p.find(text, n)
+	matches, err := p.findMatches(text, maxMatches)
 	return p, matches, err
 }
 
 func regexMatch(expr, text string) (bool, error) {
-	_, matches, err := findAll(expr, text, 1)
+	_, matches, err := compileAndFind(expr, text, 1)
 	return len(matches) > 0, err
 }
 
 func regexFind(expr, text string) (string, error) {
-	_, matches, err := findAll(expr, text, 1)
+	_, matches, err := compileAndFind(expr, text, 1)
 	if len(matches) == 0 {
 		return "", err
 	}
@@ -145,7 +146,7 @@ func regexFind(expr, text string) (string, error) {
 }
 
 func regexFindAll(expr, text string, n int) (found []string, err error) {
-	_, matches, err := findAll(expr, text, n)
+	_, matches, err := compileAndFind(expr, text, n)
 	for _, m := range matches {
 		found = append(found, text[m[0]:m[1]])
 	}
@@ -155,7 +156,7 @@ func regexFindAll(expr, text string, n int) (found []string, err error) {
 // regexSplit splits a text into at most n parts, or into any number of parts if n is negative. Empty matches at the start and
 // at the end of the text split nothing.
 func regexSplit(expr, text string, n int) ([]string, error) {
-	_, matches, err := findAll(expr, text, n)
+	_, matches, err := compileAndFind(expr, text, n)
 	if err != nil || n == 0 {
 		return nil, err
 	}
@@ -173,8 +174,8 @@ func regexSplit(expr, text string, n int) ([]string, error) {
 }
 
 // replaceMatches replaces each match with the text that expand appends.
-func replaceMatches(expr, text string, expand func(out []byte, p *pattern, match []int) []byte) (string, error) {
-	p, matches, err := findAll(expr, text, -1)
+func replaceMatches(expr, text string, expand func(out []byte, p *limitedPattern, match []int) []byte) (string, error) {
+	p, matches, err := compileAndFind(expr, text, -1)
 	if err != nil {
 		return "", err
 	}
@@ -187,16 +188,16 @@ func replaceMatches(expr, text string, expand func(out []byte, p *pattern, match
 			break
 		}
 	}
-	return limitLength(string(append(out, text[last:]...)))
+	return limitTextLength(string(append(out, text[last:]...)))
 }
 
 // regexReplaceAll replaces all matches, with the groups that the replacement names. A replacement can name a group many
 // times, so its size is limited for one match.
 func regexReplaceAll(expr, to, text string) (string, error) {
-	if err := limitCopies(strings.Count(to, "$"), len(text), len(to)); err != nil {
+	if err := limitCopiedTextLength(strings.Count(to, "$"), len(text), len(to)); err != nil {
 		return "", err
 	}
-	return replaceMatches(expr, text, func(out []byte, p *pattern, match []int) []byte {
+	return replaceMatches(expr, text, func(out []byte, p *limitedPattern, match []int) []byte {
 		return p.regexp.ExpandString(out, to, text, match)
 	})
 }
@@ -206,5 +207,5 @@ func sprigRegexReplaceAll(expr, text, to string) (string, error) {
 }
 
 func regexReplaceAllLiteral(expr, text, to string) (string, error) {
-	return replaceMatches(expr, text, func(out []byte, _ *pattern, _ []int) []byte { return append(out, to...) })
+	return replaceMatches(expr, text, func(out []byte, _ *limitedPattern, _ []int) []byte { return append(out, to...) })
 }

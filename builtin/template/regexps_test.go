@@ -33,7 +33,7 @@ func FuzzRegexp(f *testing.F) {
 			return
 		}
 		r := regexp.MustCompile(expr)
-		if got, err := p.find(text, n); err != nil {
+		if got, err := p.findMatches(text, n); err != nil {
 			return
 		} else if want := r.FindAllStringSubmatchIndex(text, n); len(got) != len(want) || len(got) > 0 && !reflect.DeepEqual(got, want) {
 			t.Fatalf("%q in %q: %v, want %v", expr, text, got, want)

@@ -18,27 +18,27 @@ import (
 )
 
 const (
-	maxTemplateBodyExecutions = 100_000 // maximum number of executions of loop and template bodies
+	maxTemplateBodyExecutions = 100_000 // maximum executions of loop and template bodies in one rendering pass
 	maxNestingDepth           = 1000    // maximum nesting of template calls, and of blocks
 )
 
 // renderPass is one execution of a template. During the pass, the current time
 // and the sequence of random numbers are fixed.
 type renderPass struct {
-	*evaluation
+	*evaluationRequest
 	ctx                    context.Context
 	data                   evaluationData
-	usesTime               bool       // a function of the template has returned the time
+	usesTime               bool       // true after a template function has returned the current time
 	randomNumbers          *rand.Rand // nil if the template has not used random numbers
 	templateBodyExecutions int
 	templateDepth          int
 	missingSources         map[sourceQuery]bool
 }
 
-// parsedTemplate is a template after parsing.
-type parsedTemplate struct{ text *template.Template }
+// parsedTemplate is a parsed template, with inserted calls that count its executed bodies.
+type parsedTemplate struct{ goTemplate *template.Template }
 
-// The functions with these names are called in every body of a loop or
+// compileTemplate inserts calls of functions with these names into every body of a loop or
 // template, and before and after each call of a template.
 const (
 	bodyStartFuncName          = "_step"
@@ -47,8 +47,8 @@ const (
 )
 
 // compileTemplate parses a template. Its errors are always permanent.
-func compileTemplate(e *evaluation) (*parsedTemplate, error) {
-	if blockDepth(e.Text, e.LeftDelim) > maxNestingDepth {
+func compileTemplate(e *evaluationRequest) (*parsedTemplate, error) {
+	if blockNestingDepth(e.Text, e.LeftDelim) > maxNestingDepth {
 		return nil, permanentErrorf("template: %s: blocks are nested more than %d deep", e.Name, maxNestingDepth)
 	}
 	missing := "missingkey=zero"
@@ -57,7 +57,7 @@ func compileTemplate(e *evaluation) (*parsedTemplate, error) {
 	}
 	// The methods of a nil renderPass are replaced by the methods of the actual pass
 	// before each execution.
-	t, err := template.New(e.Name).Option(missing).Delims(e.LeftDelim, e.RightDelim).Funcs(pureFuncs()).Funcs((*renderPass)(nil).funcs()).Parse(e.Text)
+	t, err := template.New(e.Name).Option(missing).Delims(e.LeftDelim, e.RightDelim).Funcs(pureFuncs()).Funcs((*renderPass)(nil).passDependentFuncs()).Parse(e.Text)
 	if err != nil {
 		return nil, permanentError{err}
 	}
@@ -69,12 +69,12 @@ func compileTemplate(e *evaluation) (*parsedTemplate, error) {
 	return &parsedTemplate{t}, nil
 }
 
-// blockDepth returns the nesting depth of the blocks in the text of a template;
+// blockNestingDepth returns the nesting depth of the blocks in the text of a template;
 // each "else if" counts as a level. The parser is recursive, with a kilobyte of
 // stack per level, and a stack overflow would crash the process.
-func blockDepth(text, delimiter string) (deepest int) {
+func blockNestingDepth(text, delimiter string) (deepest int) {
 	block := regexp.MustCompile(regexp.QuoteMeta(cmp.Or(delimiter, "{{")) + `(?:-\s)?\s*(if|range|with|block|define|end|else\s+(?:if|with))\b`)
-	var openBlocks []int // for each open block, the number of levels that its end closes
+	var openBlocks []int // for each open block, the number of levels that its {{end}} closes
 	depth := 0
 	for _, m := range block.FindAllStringSubmatchIndex(text, -1) {
 		switch word := text[m[2]:m[3]]; {
@@ -102,10 +102,10 @@ func insertBodyExecutionCounters(tree *parse.Tree, list *parse.ListNode) {
 	if list == nil {
 		return
 	}
-	nodes := []parse.Node{newCallNode(tree, list.Pos, bodyStartFuncName)}
+	nodes := []parse.Node{newFuncCallNode(tree, list.Pos, bodyStartFuncName)}
 	for _, n := range list.Nodes {
 		if _, calls := n.(*parse.TemplateNode); calls {
-			nodes = append(nodes, newCallNode(tree, n.Position(), beforeTemplateCallFuncName), n, newCallNode(tree, n.Position(), afterTemplateCallFuncName))
+			nodes = append(nodes, newFuncCallNode(tree, n.Position(), beforeTemplateCallFuncName), n, newFuncCallNode(tree, n.Position(), afterTemplateCallFuncName))
 			continue
 		}
 		nodes = append(nodes, n)
@@ -129,8 +129,8 @@ func insertBranchBodyExecutionCounters(tree *parse.Tree, n *parse.BranchNode) {
 	insertBodyExecutionCounters(tree, n.ElseList)
 }
 
-// newCallNode returns the parsed form of {{ function }}.
-func newCallNode(tree *parse.Tree, pos parse.Pos, function string) parse.Node {
+// newFuncCallNode returns the parsed form of {{ function }}.
+func newFuncCallNode(tree *parse.Tree, pos parse.Pos, function string) parse.Node {
 	name := parse.NewIdentifier(function).SetTree(tree).SetPos(pos)
 	command := &parse.CommandNode{NodeType: parse.NodeCommand, Pos: pos, Args: []parse.Node{name}}
 	return &parse.ActionNode{NodeType: parse.NodeAction, Pos: pos, Pipe: &parse.PipeNode{NodeType: parse.NodePipe, Pos: pos, Cmds: []*parse.CommandNode{command}}}
@@ -149,7 +149,7 @@ func (d *parsedTemplate) execute(p *renderPass) (text string, err error) {
 	case errors.As(err, &permanentErr):
 		return "", permanentError{err}
 	case len(p.missingSources) > 0 && p.ctx.Err() == nil:
-		return "", nil // ignored: the missing data may be the cause of the error
+		return "", nil // the error is ignored, because the missing data may be its cause
 	}
 	return "", err
 }
@@ -162,11 +162,11 @@ func (d *parsedTemplate) executeConfined(p *renderPass, out *limitedBuffer) (err
 			err = fmt.Errorf("%v", r)
 		}
 	}()
-	t, err := d.text.Clone()
+	t, err := d.goTemplate.Clone()
 	if err != nil {
 		return err
 	}
-	err = t.Funcs(p.funcs()).Execute(out, nil)
+	err = t.Funcs(p.passDependentFuncs()).Execute(out, nil)
 	if errors.Is(err, errOutputTooLarge) {
 		err = fmt.Errorf("template: %s: %w", t.Name(), err) // adds the template name, which errors of the output buffer lack
 	}
@@ -185,19 +185,18 @@ func (l *limitedBuffer) Write(b []byte) (int, error) {
 	return l.Buffer.Write(b)
 }
 
-// funcs returns the template functions whose results depend on the rendering
-// pass.
-func (p *renderPass) funcs() template.FuncMap {
+// passDependentFuncs returns the template functions whose results depend on the rendering pass.
+func (p *renderPass) passDependentFuncs() template.FuncMap {
 	all := template.FuncMap{
 		bodyStartFuncName:          p.countTemplateBodyExecution,
 		beforeTemplateCallFuncName: p.enterTemplateCall,
 		afterTemplateCallFuncName:  func() string { p.templateDepth--; return "" },
-		"env":                      func(name string) (string, error) { value, _, err := p.env(name); return value, err },
+		"env":                      func(name string) (string, error) { value, _, err := p.lookupEnv(name); return value, err },
 		"mustEnv":                  p.mustEnv,
 		"envOrDefault":             p.envOrDefault,
-		"file":                     p.fileFunc,
+		"file":                     p.readFileOrMarkMissing,
 		"loop":                     p.loopNumbers,
-		"scratch":                  newScratch(),
+		"scratch":                  newScratchFunc(),
 		"sockaddr":                 evaluateSockaddr,
 		"timestamp":                p.timestamp,
 
@@ -208,7 +207,7 @@ func (p *renderPass) funcs() template.FuncMap {
 		"nomadService":     p.nomadService,
 		"nomadServices":    p.nomadServices,
 	}
-	maps.Copy(all, p.sprigFuncs())
+	maps.Copy(all, p.passDependentSprigFuncs())
 	for name, why := range unsupportedFuncs() {
 		all[name] = failingFunc(name, why)
 	}
@@ -269,9 +268,9 @@ func (p *renderPass) loopNumbers(bounds ...any) ([]int64, error) {
 	return numbers, nil
 }
 
-// env returns the value of an environment variable of the task. Attributes of
-// the node (attr., meta., node.) are also available.
-func (p *renderPass) env(name string) (value string, ok bool, err error) {
+// lookupEnv returns the value of an environment variable of the task. Attributes of the node
+// (attr., meta., node.) are also available.
+func (p *renderPass) lookupEnv(name string) (value string, ok bool, err error) {
 	if value, ok = p.Env[name]; ok {
 		return value, true, nil
 	}
@@ -287,7 +286,7 @@ func (p *renderPass) env(name string) (value string, ok bool, err error) {
 }
 
 func (p *renderPass) mustEnv(name string) (string, error) {
-	value, ok, err := p.env(name)
+	value, ok, err := p.lookupEnv(name)
 	if err == nil && !ok {
 		err = fmt.Errorf("the task has no variable %s", name)
 	}
@@ -295,20 +294,20 @@ func (p *renderPass) mustEnv(name string) (string, error) {
 }
 
 func (p *renderPass) envOrDefault(name, otherwise string) (string, error) {
-	value, ok, err := p.env(name)
+	value, ok, err := p.lookupEnv(name)
 	if !ok {
 		value = otherwise
 	}
 	return value, err
 }
 
-func (p *renderPass) fileFunc(path string) (string, error) {
+func (p *renderPass) readFileOrMarkMissing(path string) (string, error) {
 	q := sourceQuery{fileKind, path}
-	file, err := p.data.read(p.ctx, q)
+	file, err := p.data.readSource(p.ctx, q)
 	if err == nil && !file.Exists {
 		p.missingSources[q] = true
 	}
-	return file.Text, err
+	return file.FileText, err
 }
 
 // pathInJobNamespace removes the namespace and the region ("@namespace.region") from a
@@ -328,7 +327,7 @@ func (p *renderPass) readVariable(kind, path string) (sourceQuery, sourceValue, 
 		return sourceQuery{}, sourceValue{}, err
 	}
 	q := sourceQuery{kind, path}
-	found, err := p.data.read(p.ctx, q)
+	found, err := p.data.readSource(p.ctx, q)
 	return q, found, err
 }
 
@@ -341,8 +340,8 @@ func (p *renderPass) nomadVar(path string) (nomadVarItems, error) {
 		p.missingSources[q] = true
 		return nil, nil
 	}
-	all := make(nomadVarItems, len(found.Items))
-	for k, v := range found.Items {
+	all := make(nomadVarItems, len(found.VariableItems))
+	for k, v := range found.VariableItems {
 		all[k] = nomadVarItem(v)
 	}
 	return all, nil
@@ -361,12 +360,12 @@ func (p *renderPass) nomadVarList(safe bool, prefix []string) ([]nomadVarMeta, e
 		return nil, err
 	}
 	q := sourceQuery{variableListKind, path}
-	found, err := p.data.read(p.ctx, q)
+	found, err := p.data.readSource(p.ctx, q)
 	if err != nil {
 		return nil, err
 	}
 	list := []nomadVarMeta{}
-	for _, path := range found.Paths {
+	for _, path := range found.VariablePaths {
 		list = append(list, nomadVarMeta{Path: path, Namespace: p.Namespace})
 	}
 	if safe && len(list) == 0 {
@@ -400,7 +399,7 @@ func (p *renderPass) nomadService(args ...any) ([]serviceInstance, error) {
 	if !tagged {
 		bare = name
 	}
-	found, err := p.data.read(p.ctx, sourceQuery{serviceKind, bare})
+	found, err := p.data.readSource(p.ctx, sourceQuery{serviceKind, bare})
 	if err != nil {
 		return nil, err
 	}
@@ -433,7 +432,7 @@ func instanceSortKey(key string, s serviceInstance) string {
 }
 
 func (p *renderPass) nomadServices() ([]serviceName, error) {
-	found, err := p.data.read(p.ctx, sourceQuery{Kind: servicesKind})
+	found, err := p.data.readSource(p.ctx, sourceQuery{Kind: servicesKind})
 	if err != nil {
 		return nil, err
 	}

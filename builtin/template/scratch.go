@@ -7,74 +7,74 @@ import (
 	"slices"
 )
 
-// scratch is the template function scratch, which stores values during a
+// scratch is the value of the template function scratch. It stores values by name during a
 // rendering pass.
 type scratch struct {
-	values    map[string]any
-	sizes     map[string]int
-	totalSize int
+	valueByName map[string]any
+	sizeByName  map[string]int
+	totalSize   int
 }
 
-// newScratch returns a function that always returns the same new scratch.
-func newScratch() func() *scratch {
-	s := &scratch{values: map[string]any{}, sizes: map[string]int{}}
+// newScratchFunc returns a function that always returns the same new scratch.
+func newScratchFunc() func() *scratch {
+	s := &scratch{valueByName: map[string]any{}, sizeByName: map[string]int{}}
 	return func() *scratch { return s }
 }
 
-// Key reports whether a value with the name k is stored.
-func (s *scratch) Key(k string) bool { _, ok := s.values[k]; return ok }
+// Key reports whether a value is stored under the name.
+func (s *scratch) Key(name string) bool { _, ok := s.valueByName[name]; return ok }
 
-// Get returns the value with the name k, or nil.
-func (s *scratch) Get(k string) any { return s.values[k] }
+// Get returns the value that is stored under the name, or nil.
+func (s *scratch) Get(name string) any { return s.valueByName[name] }
 
 // Set stores a value, and returns "", because templates print results.
-func (s *scratch) Set(k string, v any) (string, error) {
-	w, err := valueSize(v)
+func (s *scratch) Set(name string, v any) (string, error) {
+	size, err := valueSize(v)
 	if err != nil {
 		return "", err
 	}
-	if s.totalSize += w - s.sizes[k]; s.totalSize > maxValueSize {
+	if s.totalSize += size - s.sizeByName[name]; s.totalSize > maxValueSize {
 		return "", fmt.Errorf("scratch holds more than %d bytes", maxValueSize)
 	}
-	s.values[k], s.sizes[k] = v, w
+	s.valueByName[name], s.sizeByName[name] = v, size
 	return "", nil
 }
 
-// SetX is Set if no value with the name is stored.
-func (s *scratch) SetX(k string, v any) (string, error) {
-	if s.Key(k) {
+// SetX stores a value like Set, unless a value is already stored under the name.
+func (s *scratch) SetX(name string, v any) (string, error) {
+	if s.Key(name) {
 		return "", nil
 	}
-	return s.Set(k, v)
+	return s.Set(name, v)
 }
 
 // MapSet stores a value in a map. It copies the map, so that earlier results of
 // Get do not change.
-func (s *scratch) MapSet(k, mk string, v any) (string, error) {
-	m, err := s.getMap(k)
+func (s *scratch) MapSet(name, mapKey string, v any) (string, error) {
+	m, err := s.getMap(name)
 	if err != nil {
 		return "", err
 	}
 	if m = maps.Clone(m); m == nil {
 		m = map[string]any{}
 	}
-	m[mk] = v
-	return s.Set(k, m)
+	m[mapKey] = v
+	return s.Set(name, m)
 }
 
-// MapSetX is MapSet if the map has no value for the key.
-func (s *scratch) MapSetX(k, mk string, v any) (string, error) {
-	if m, err := s.getMap(k); err == nil {
-		if _, taken := m[mk]; taken {
+// MapSetX stores a value like MapSet, unless the map already has a value for the key.
+func (s *scratch) MapSetX(name, mapKey string, v any) (string, error) {
+	if m, err := s.getMap(name); err == nil {
+		if _, taken := m[mapKey]; taken {
 			return "", nil
 		}
 	}
-	return s.MapSet(k, mk, v)
+	return s.MapSet(name, mapKey, v)
 }
 
 // MapValues returns the values of a map in the order of their keys.
-func (s *scratch) MapValues(k string) ([]any, error) {
-	m, err := s.getMap(k)
+func (s *scratch) MapValues(name string) ([]any, error) {
+	m, err := s.getMap(name)
 	list := []any{}
 	for _, key := range slices.SortedFunc(maps.Keys(m), cmp.Compare[string]) {
 		list = append(list, m[key])
@@ -82,10 +82,10 @@ func (s *scratch) MapValues(k string) ([]any, error) {
 	return list, err
 }
 
-func (s *scratch) getMap(k string) (map[string]any, error) {
-	m, ok := s.values[k].(map[string]any)
-	if s.values[k] != nil && !ok {
-		return nil, fmt.Errorf("%q is no map", k)
+func (s *scratch) getMap(name string) (map[string]any, error) {
+	m, ok := s.valueByName[name].(map[string]any)
+	if s.valueByName[name] != nil && !ok {
+		return nil, fmt.Errorf("%q is no map", name)
 	}
 	return m, nil
 }

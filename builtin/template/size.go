@@ -11,11 +11,10 @@ import (
 // print, in bytes.
 const maxValueSize = 2 * maxContentSize
 
-// valueSize returns approximately how many bytes a value has when it is printed,
-// and an error if these are too many. A value that contains another value
-// twice, at many levels, can be built fast and grows exponentially when it is
-// printed, so every function that builds values calls valueSize. Values are
-// immutable, so that no value can contain itself.
+// valueSize returns approximately how many bytes a value has when it is printed, and an error if
+// the number exceeds maxValueSize. A value that contains another value twice, at many levels, can
+// be built fast and grows exponentially when it is printed, so every function that builds values
+// calls valueSize. Values are immutable, so that no value can contain itself.
 func valueSize(v any) (int, error) {
 	left := maxValueSize
 	err := subtractValueSize(reflect.ValueOf(v), 0, 0, &left)
@@ -40,15 +39,15 @@ const valueOverhead = 8
 
 var errScratchAsValue = errors.New("scratch is not a value: take what is in it with scratch.Get")
 
-func subtractValueSize(v reflect.Value, depth, indent int, left *int) error {
-	switch *left -= valueOverhead + depth*indent; {
+func subtractValueSize(v reflect.Value, depth, indent int, remaining *int) error {
+	switch *remaining -= valueOverhead + depth*indent; {
 	case v.Kind() == reflect.String:
-		*left -= v.Len()
+		*remaining -= v.Len()
 	case v.Kind() == reflect.Pointer && v.Type() == reflect.TypeFor[*scratch]():
 		return errScratchAsValue
 	}
 	switch {
-	case *left < 0:
+	case *remaining < 0:
 		return fmt.Errorf("a value of more than %d bytes", maxValueSize)
 	case depth > maxNestingDepth:
 		return fmt.Errorf("a value that is nested more than %d deep", maxNestingDepth)
@@ -56,25 +55,25 @@ func subtractValueSize(v reflect.Value, depth, indent int, left *int) error {
 	switch v.Kind() {
 	case reflect.Interface:
 		if !v.IsNil() {
-			return subtractValueSize(v.Elem(), depth, indent, left)
+			return subtractValueSize(v.Elem(), depth, indent, remaining)
 		}
 	case reflect.Slice, reflect.Array:
 		for i := range v.Len() {
-			if err := subtractValueSize(v.Index(i), depth+1, indent, left); err != nil {
+			if err := subtractValueSize(v.Index(i), depth+1, indent, remaining); err != nil {
 				return err
 			}
 		}
 	case reflect.Map:
 		for entries := v.MapRange(); entries.Next(); {
 			for _, part := range []reflect.Value{entries.Key(), entries.Value()} {
-				if err := subtractValueSize(part, depth+1, indent, left); err != nil {
+				if err := subtractValueSize(part, depth+1, indent, remaining); err != nil {
 					return err
 				}
 			}
 		}
 	case reflect.Struct:
 		for i := range v.NumField() {
-			if err := subtractValueSize(v.Field(i), depth+1, indent, left); err != nil {
+			if err := subtractValueSize(v.Field(i), depth+1, indent, remaining); err != nil {
 				return err
 			}
 		}
@@ -82,8 +81,9 @@ func subtractValueSize(v reflect.Value, depth, indent int, left *int) error {
 	return nil
 }
 
-// limitCost returns an error if a value is compared or copied too many times.
-func limitCost(times int, v any) error {
+// limitValueUses returns an error if a value is too large to be compared or copied the given number of
+// times.
+func limitValueUses(times int, v any) error {
 	size, err := valueSize(v)
 	if err == nil && times > 0 && size > 64*maxValueSize/times {
 		err = fmt.Errorf("a value of %d bytes is used %d times", size, times)
@@ -91,49 +91,52 @@ func limitCost(times int, v any) error {
 	return err
 }
 
-// limitCopies returns an error if a text that consists of a number of copies of a text, and of other bytes, is too long.
-func limitCopies(copies, length, others int) error {
-	if others > maxContentSize || length > 0 && copies > (maxContentSize-others)/length {
+// limitCopiedTextLength returns an error if a text would be longer than maxContentSize that consists of
+// copies of copyLength bytes each, and of otherBytes bytes.
+func limitCopiedTextLength(copies, copyLength, otherBytes int) error {
+	if otherBytes > maxContentSize || copyLength > 0 && copies > (maxContentSize-otherBytes)/copyLength {
 		return fmt.Errorf("a text of more than %d bytes", maxContentSize)
 	}
 	return nil
 }
 
-func limitIndentation(spaces int, s string) error {
-	return limitCopies(strings.Count(s, "\n")+1, max(0, spaces), len(s))
+func limitIndentedTextLength(spaces int, s string) error {
+	return limitCopiedTextLength(strings.Count(s, "\n")+1, max(0, spaces), len(s))
 }
 
-func limitReplacement(from, to, s string) error {
+func limitReplacedTextLength(from, to, s string) error {
 	n := strings.Count(s, from)
-	return limitCopies(n, len(to), max(0, len(s)-n*len(from)))
+	return limitCopiedTextLength(n, len(to), max(0, len(s)-n*len(from)))
 }
 
-// limitSplit returns an error if a text has too many parts.
-func limitSplit(s, by string) error { return limitCount(strings.Count(s, by) + 1) }
+// limitSplitParts returns an error if a text has too many parts.
+func limitSplitParts(s, separator string) error {
+	return limitListLength(strings.Count(s, separator) + 1)
+}
 
-func limitCount(n int) error {
+func limitListLength(n int) error {
 	if n > maxTemplateBodyExecutions {
 		return fmt.Errorf("a list of more than %d elements", maxTemplateBodyExecutions)
 	}
 	return nil
 }
 
-// limitLength returns an error if a string is longer than maxContentSize.
-func limitLength(s string) (string, error) {
+// limitTextLength returns s, or an error if s is longer than maxContentSize.
+func limitTextLength(s string) (string, error) {
 	if len(s) > maxContentSize {
 		return "", fmt.Errorf("a text of more than %d bytes", maxContentSize)
 	}
 	return s, nil
 }
 
-// limitedPrintFunc returns a print function with a limit for the total size of its
+// newLimitedPrintFunc returns a print function with a limit for the total size of its
 // arguments.
-func limitedPrintFunc(print func(...any) string) func(...any) (string, error) {
+func newLimitedPrintFunc(print func(...any) string) func(...any) (string, error) {
 	return func(v ...any) (string, error) {
 		if _, err := valueSize(v); err != nil {
 			return "", err
 		}
-		return limitLength(print(v...))
+		return limitTextLength(print(v...))
 	}
 }
 
@@ -146,8 +149,8 @@ func limitedPrintf(format string, v ...any) (string, error) {
 		return "", err
 	}
 	const (
-		escapedCharSize = 4       // maximum number of bytes for a quoted byte
-		maxNumberSize   = 512     // maximum number of bytes for a number without a width
+		escapedCharSize = 4       // maximum size of a quoted byte
+		maxNumberSize   = 512     // maximum size of a number that is formatted without a width
 		maxWidth        = 1 << 20 // maximum width that fmt accepts
 	)
 	maxLength, in := 0, false
@@ -169,5 +172,5 @@ func limitedPrintf(format string, v ...any) (string, error) {
 	if maxLength > maxValueSize*escapedCharSize {
 		return "", fmt.Errorf("a text of more than %d bytes may come of it", maxContentSize)
 	}
-	return limitLength(fmt.Sprintf(format, v...))
+	return limitTextLength(fmt.Sprintf(format, v...))
 }

@@ -26,11 +26,11 @@ func evaluateSockaddr(words ...string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return all.evaluate(strings.Join(words, " "))
+	return all.evaluateExpression(strings.Join(words, " "))
 }
 
-func (l addressList) evaluate(expression string) (string, error) {
-	t, err := template.New("sockaddr").Funcs(pureFuncs()).Funcs(l.funcs()).Parse("{{" + strings.Trim(strings.TrimSpace(expression), "{}") + "}}")
+func (l addressList) evaluateExpression(expression string) (string, error) {
+	t, err := template.New("sockaddr").Funcs(pureFuncs()).Funcs(l.sockaddrFuncs()).Parse("{{" + strings.Trim(strings.TrimSpace(expression), "{}") + "}}")
 	if err != nil {
 		return "", err
 	}
@@ -46,10 +46,10 @@ func (l addressList) evaluate(expression string) (string, error) {
 
 // interfaceAddress is an address of an interface.
 type interfaceAddress struct {
-	net            netip.Prefix // address with the prefix length of its network
-	interfaceName  string       // name of the interface
-	flags          net.Flags    // flags of the interface
-	onDefaultRoute bool         // the default route leads through the interface
+	prefix           netip.Prefix // the address, with the prefix length of its network
+	interfaceName    string
+	interfaceFlags   net.Flags
+	isOnDefaultRoute bool // the default route leads through the interface
 }
 
 type addressList []*interfaceAddress
@@ -107,24 +107,27 @@ func defaultInterfaceIndex() int {
 	return 0
 }
 
-// funcs returns the functions of a sockaddr expression, for a machine with the
+// sockaddrFuncs returns the functions of a sockaddr expression, for a machine with the
 // addresses of the list.
-func (l addressList) funcs() template.FuncMap {
+func (l addressList) sockaddrFuncs() template.FuncMap {
 	listGlobal := func(keep func(*interfaceAddress) bool) addressList {
-		list := l.filter(func(a *interfaceAddress) bool { return a.up() && a.net.Addr().IsGlobalUnicast() && keep(a) })
+		list := l.filter(func(a *interfaceAddress) bool { return a.isUp() && a.prefix.Addr().IsGlobalUnicast() && keep(a) })
 		return list.sortByKeys("default", "type", "size")
 	}
 	private := func() addressList {
-		return listGlobal(func(a *interfaceAddress) bool { return isRFC6890(a.net.Addr()) })
+		return listGlobal(func(a *interfaceAddress) bool { return isRFC6890SpecialPurpose(a.prefix.Addr()) })
 	}
 	public := func() addressList {
-		return listGlobal(func(a *interfaceAddress) bool { return !isRFC6890(a.net.Addr()) })
+		return listGlobal(func(a *interfaceAddress) bool { return !isRFC6890SpecialPurpose(a.prefix.Addr()) })
 	}
-	outward := func() addressList { return listGlobal(func(a *interfaceAddress) bool { return a.onDefaultRoute }) }
+	outward := func() addressList { return listGlobal(func(a *interfaceAddress) bool { return a.isOnDefaultRoute }) }
 	named := func(name string) addressList {
-		return l.filter(func(a *interfaceAddress) bool { return a.up() && a.interfaceName == name }).sortByKeys("type")
+		return l.filter(func(a *interfaceAddress) bool { return a.isUp() && a.interfaceName == name }).sortByKeys("type")
 	}
-	first := func(list addressList) string { text, _ := list.limit(1).joinAttrs("address", " "); return text }
+	first := func(list addressList) string {
+		text, _ := list.firstAddresses(1).joinAttrs("address", " ")
+		return text
+	}
 	all := func(list addressList) string { text, _ := list.joinAttrs("address", " "); return text }
 	return template.FuncMap{
 		"GetAllInterfaces":     func() addressList { return l },
@@ -140,12 +143,12 @@ func (l addressList) funcs() template.FuncMap {
 
 		"include": func(by, what string, l addressList) (addressList, error) { return l.selectAddresses(by, what, true) },
 		"exclude": func(by, what string, l addressList) (addressList, error) { return l.selectAddresses(by, what, false) },
-		"sort":    func(by string, l addressList) (addressList, error) { return l.sortBy(by) },
-		"unique":  func(by string, l addressList) (addressList, error) { return l.uniqueBy(by) },
-		"limit":   func(n int, l addressList) addressList { return l.limit(n) },
-		"offset":  func(n int, l addressList) addressList { return l.offset(n) },
+		"sort":    func(by string, l addressList) (addressList, error) { return l.sortByKeyList(by) },
+		"unique":  func(by string, l addressList) (addressList, error) { return l.uniqueByAttr(by) },
+		"limit":   func(n int, l addressList) addressList { return l.firstAddresses(n) },
+		"offset":  func(n int, l addressList) addressList { return l.skipAddresses(n) },
 		"math":    func(on, operand string, l addressList) (addressList, error) { return l.addToAddresses(on, operand) },
-		"attr":    func(name string, l addressList) (string, error) { return l.limit(1).joinAttrs(name, "") },
+		"attr":    func(name string, l addressList) (string, error) { return l.firstAddresses(1).joinAttrs(name, "") },
 		"join":    func(name, by string, l addressList) (string, error) { return l.joinAttrs(name, by) },
 	}
 }
@@ -154,10 +157,10 @@ func (l addressList) filter(ok func(*interfaceAddress) bool) addressList {
 	return slices.DeleteFunc(slices.Clone(l), func(a *interfaceAddress) bool { return !ok(a) })
 }
 
-func (a *interfaceAddress) up() bool { return a.flags&net.FlagUp != 0 }
+func (a *interfaceAddress) isUp() bool { return a.interfaceFlags&net.FlagUp != 0 }
 
 func (a *interfaceAddress) ipVersion() string {
-	if a.net.Addr().Is4() {
+	if a.prefix.Addr().Is4() {
 		return "IPv4"
 	}
 	return "IPv6"
@@ -165,18 +168,18 @@ func (a *interfaceAddress) ipVersion() string {
 
 // addressFlagConditions maps the names of address flags in selectors to their conditions.
 var addressFlagConditions = map[string]func(*interfaceAddress) bool{
-	"up":                        (*interfaceAddress).up,
-	"down":                      func(a *interfaceAddress) bool { return !a.up() },
-	"broadcast":                 func(a *interfaceAddress) bool { return a.flags&net.FlagBroadcast != 0 },
-	"multicast":                 func(a *interfaceAddress) bool { return a.flags&net.FlagMulticast != 0 },
-	"point-to-point":            func(a *interfaceAddress) bool { return a.flags&net.FlagPointToPoint != 0 },
-	"loopback":                  func(a *interfaceAddress) bool { return a.flags&net.FlagLoopback != 0 },
-	"forwardable":               func(a *interfaceAddress) bool { return a.net.Addr().IsGlobalUnicast() },
-	"global unicast":            func(a *interfaceAddress) bool { return a.net.Addr().IsGlobalUnicast() },
-	"link-local unicast":        func(a *interfaceAddress) bool { return a.net.Addr().IsLinkLocalUnicast() },
-	"link-local multicast":      func(a *interfaceAddress) bool { return a.net.Addr().IsLinkLocalMulticast() },
-	"interface-local multicast": func(a *interfaceAddress) bool { return a.net.Addr().IsInterfaceLocalMulticast() },
-	"unspecified":               func(a *interfaceAddress) bool { return a.net.Addr().IsUnspecified() },
+	"up":                        (*interfaceAddress).isUp,
+	"down":                      func(a *interfaceAddress) bool { return !a.isUp() },
+	"broadcast":                 func(a *interfaceAddress) bool { return a.interfaceFlags&net.FlagBroadcast != 0 },
+	"multicast":                 func(a *interfaceAddress) bool { return a.interfaceFlags&net.FlagMulticast != 0 },
+	"point-to-point":            func(a *interfaceAddress) bool { return a.interfaceFlags&net.FlagPointToPoint != 0 },
+	"loopback":                  func(a *interfaceAddress) bool { return a.interfaceFlags&net.FlagLoopback != 0 },
+	"forwardable":               func(a *interfaceAddress) bool { return a.prefix.Addr().IsGlobalUnicast() },
+	"global unicast":            func(a *interfaceAddress) bool { return a.prefix.Addr().IsGlobalUnicast() },
+	"link-local unicast":        func(a *interfaceAddress) bool { return a.prefix.Addr().IsLinkLocalUnicast() },
+	"link-local multicast":      func(a *interfaceAddress) bool { return a.prefix.Addr().IsLinkLocalMulticast() },
+	"interface-local multicast": func(a *interfaceAddress) bool { return a.prefix.Addr().IsInterfaceLocalMulticast() },
+	"unspecified":               func(a *interfaceAddress) bool { return a.prefix.Addr().IsUnspecified() },
 }
 
 // rfcNetworks maps the numbers of RFCs to the networks that they define.
@@ -199,29 +202,29 @@ func parsePrefixes(text string) (list []netip.Prefix) {
 	return list
 }
 
-func isRFC6890(ip netip.Addr) bool { return anyPrefixContains(rfcNetworks()["6890"], ip) }
+func isRFC6890SpecialPurpose(ip netip.Addr) bool { return anyPrefixContains(rfcNetworks()["6890"], ip) }
 
 func anyPrefixContains(list []netip.Prefix, ip netip.Addr) bool {
 	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// newAddressFilter returns the condition of the functions include and exclude. by is the property
-// to compare. what is a regular expression for "address" and "name", a prefix length for
-// "size", and otherwise a list, separated by |: an address must have all flags of the list,
-// but match only one element of other lists.
-func newAddressFilter(by, what string) (func(*interfaceAddress) bool, error) {
-	words := strings.Split(strings.ToLower(what), "|")
-	switch strings.ToLower(by) {
+// newAddressFilter returns the condition of the functions include and exclude. property is the
+// property to compare. wanted is a regular expression for "address" and "name", a prefix length for
+// "size", and otherwise a list, separated by |: an address must have all flags of a list of flags,
+// and must match one element of any other list.
+func newAddressFilter(property, wanted string) (func(*interfaceAddress) bool, error) {
+	words := strings.Split(strings.ToLower(wanted), "|")
+	switch strings.ToLower(property) {
 	case "address", "name":
-		re, err := regexp.Compile(what)
+		re, err := regexp.Compile(wanted)
 		if err != nil {
 			return nil, err
 		}
 		return func(a *interfaceAddress) bool {
-			if by == "name" {
+			if property == "name" {
 				return re.MatchString(a.interfaceName)
 			}
-			return re.MatchString(a.net.Addr().String())
+			return re.MatchString(a.prefix.Addr().String())
 		}, nil
 	case "flag", "flags":
 		for _, word := range words {
@@ -241,7 +244,7 @@ func newAddressFilter(by, what string) (func(*interfaceAddress) bool, error) {
 			}
 			networks = append(networks, p)
 		}
-		return func(a *interfaceAddress) bool { return anyPrefixContains(networks, a.net.Addr()) }, nil
+		return func(a *interfaceAddress) bool { return anyPrefixContains(networks, a.prefix.Addr()) }, nil
 	case "rfc":
 		for _, word := range words {
 			if rfcNetworks()[word] == nil {
@@ -249,41 +252,43 @@ func newAddressFilter(by, what string) (func(*interfaceAddress) bool, error) {
 			}
 		}
 		return func(a *interfaceAddress) bool {
-			return slices.ContainsFunc(words, func(word string) bool { return anyPrefixContains(rfcNetworks()[word], a.net.Addr()) })
+			return slices.ContainsFunc(words, func(word string) bool { return anyPrefixContains(rfcNetworks()[word], a.prefix.Addr()) })
 		}, nil
 	case "size":
-		bits, err := strconv.Atoi(strings.TrimPrefix(what, "/"))
-		return func(a *interfaceAddress) bool { return a.net.Bits() == bits }, err
+		bits, err := strconv.Atoi(strings.TrimPrefix(wanted, "/"))
+		return func(a *interfaceAddress) bool { return a.prefix.Bits() == bits }, err
 	case "type":
 		return func(a *interfaceAddress) bool {
 			return slices.ContainsFunc(words, func(word string) bool { return word == "ip" || word == strings.ToLower(a.ipVersion()) })
 		}, nil
 	}
-	return nil, fmt.Errorf("sockaddr: addresses are chosen by address, flags, name, network, rfc, size or type, not by %q", by)
+	return nil, fmt.Errorf("sockaddr: addresses are chosen by address, flags, name, network, rfc, size or type, not by %q", property)
 }
 
 func joinSortedKeys[T any](m map[string]T) string {
 	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
 }
 
-func (l addressList) selectAddresses(by, what string, with bool) (addressList, error) {
-	meant, err := newAddressFilter(by, what)
+func (l addressList) selectAddresses(property, wanted string, include bool) (addressList, error) {
+	meant, err := newAddressFilter(property, wanted)
 	if err != nil {
 		return nil, err
 	}
-	return l.filter(func(a *interfaceAddress) bool { return meant(a) == with }), nil
+	return l.filter(func(a *interfaceAddress) bool { return meant(a) == include }), nil
 }
 
 // compareFuncs maps the sort keys of the function sort to comparisons.
 var compareFuncs = map[string]func(a, b *interfaceAddress) int{
-	"address": func(a, b *interfaceAddress) int { return a.net.Addr().Compare(b.net.Addr()) },
-	"default": func(a, b *interfaceAddress) int { return compareTrueFirst(a.onDefaultRoute, b.onDefaultRoute) },
+	"address": func(a, b *interfaceAddress) int { return a.prefix.Addr().Compare(b.prefix.Addr()) },
+	"default": func(a, b *interfaceAddress) int { return compareTrueFirst(a.isOnDefaultRoute, b.isOnDefaultRoute) },
 	"name":    func(a, b *interfaceAddress) int { return cmp.Compare(a.interfaceName, b.interfaceName) },
 	"private": func(a, b *interfaceAddress) int {
-		return compareTrueFirst(isRFC6890(a.net.Addr()), isRFC6890(b.net.Addr()))
+		return compareTrueFirst(isRFC6890SpecialPurpose(a.prefix.Addr()), isRFC6890SpecialPurpose(b.prefix.Addr()))
 	},
-	"size": func(a, b *interfaceAddress) int { return cmp.Compare(b.net.Bits(), a.net.Bits()) }, // small networks first
-	"type": func(a, b *interfaceAddress) int { return cmp.Compare(a.net.Addr().BitLen(), b.net.Addr().BitLen()) },
+	"size": func(a, b *interfaceAddress) int { return cmp.Compare(b.prefix.Bits(), a.prefix.Bits()) }, // small networks first
+	"type": func(a, b *interfaceAddress) int {
+		return cmp.Compare(a.prefix.Addr().BitLen(), b.prefix.Addr().BitLen())
+	},
 }
 
 func compareTrueFirst(a, b bool) int {
@@ -296,8 +301,8 @@ func compareTrueFirst(a, b bool) int {
 	return 1
 }
 
-func (l addressList) sortBy(by string) (addressList, error) {
-	keys := strings.Split(by, ",")
+func (l addressList) sortByKeyList(keyList string) (addressList, error) {
+	keys := strings.Split(keyList, ",")
 	for i := range keys {
 		keys[i] = strings.TrimSpace(keys[i])
 		if compareFuncs[strings.TrimLeft(keys[i], "+-")] == nil {
@@ -324,11 +329,11 @@ func (l addressList) sortByKeys(keys ...string) addressList {
 	return l
 }
 
-func (l addressList) uniqueBy(by string) (addressList, error) {
+func (l addressList) uniqueByAttr(attrName string) (addressList, error) {
 	seen := map[string]bool{}
 	var attrErr error
 	return l.filter(func(a *interfaceAddress) bool {
-		text, err := a.attribute(by)
+		text, err := a.formatAttribute(attrName)
 		attrErr = cmp.Or(attrErr, err)
 		was := seen[text]
 		seen[text] = true
@@ -336,11 +341,11 @@ func (l addressList) uniqueBy(by string) (addressList, error) {
 	}), attrErr
 }
 
-func (l addressList) limit(n int) addressList { return l[:max(0, min(n, len(l)))] }
+func (l addressList) firstAddresses(n int) addressList { return l[:max(0, min(n, len(l)))] }
 
-// offset removes the first n addresses. If n is negative, it keeps only the
+// skipAddresses removes the first n addresses. If n is negative, it keeps only the
 // last -n addresses.
-func (l addressList) offset(n int) addressList {
+func (l addressList) skipAddresses(n int) addressList {
 	if n < 0 {
 		n += len(l)
 	}
@@ -357,11 +362,11 @@ func (l addressList) addToAddresses(on, operand string) (addressList, error) {
 	}
 	l = slices.Clone(l)
 	for i, a := range l {
-		from := a.net.Addr()
+		from := a.prefix.Addr()
 		switch on {
 		case "address":
 		case "network":
-			if from = a.net.Masked().Addr(); n < 0 {
+			if from = a.prefix.Masked().Addr(); n < 0 {
 				from = a.lastNetworkAddr()
 				n++
 			}
@@ -374,28 +379,28 @@ func (l addressList) addToAddresses(on, operand string) (addressList, error) {
 			return nil, fmt.Errorf("sockaddr: %v%+d is no address", from, n)
 		}
 		to, _ := netip.AddrFromSlice(sum.FillBytes(bytes))
-		l[i].net = netip.PrefixFrom(to, a.net.Bits())
+		l[i].prefix = netip.PrefixFrom(to, a.prefix.Bits())
 	}
 	return l, nil
 }
 
 // lastNetworkAddr returns the last address of the network.
 func (a *interfaceAddress) lastNetworkAddr() netip.Addr {
-	bytes := a.net.Masked().Addr().AsSlice()
-	for bit := a.net.Bits(); bit < len(bytes)*8; bit++ {
+	bytes := a.prefix.Masked().Addr().AsSlice()
+	for bit := a.prefix.Bits(); bit < len(bytes)*8; bit++ {
 		bytes[bit/8] |= 0x80 >> (bit % 8)
 	}
 	last, _ := netip.AddrFromSlice(bytes)
 	return last
 }
 
-// attribute returns an attribute of an address.
-func (a *interfaceAddress) attribute(name string) (string, error) {
-	ip := a.net.Addr()
+// formatAttribute returns the text of an attribute, such as "netmask", of an address.
+func (a *interfaceAddress) formatAttribute(name string) (string, error) {
+	ip := a.prefix.Addr()
 	// The first and the last address of an IPv4 network cannot be addresses of
 	// hosts.
-	first, last := a.net.Masked().Addr(), a.lastNetworkAddr()
-	if ip.Is4() && a.net.Bits() < 31 {
+	first, last := a.prefix.Masked().Addr(), a.lastNetworkAddr()
+	if ip.Is4() && a.prefix.Bits() < 31 {
 		first, last = first.Next(), last.Prev()
 	}
 	switch name {
@@ -404,19 +409,19 @@ func (a *interfaceAddress) attribute(name string) (string, error) {
 	case "name":
 		return a.interfaceName, nil
 	case "flags":
-		return a.flags.String(), nil
+		return a.interfaceFlags.String(), nil
 	case "type":
 		return a.ipVersion(), nil
 	case "string":
-		return a.net.String(), nil
+		return a.prefix.String(), nil
 	case "network":
-		return a.net.Masked().Addr().String(), nil
+		return a.prefix.Masked().Addr().String(), nil
 	case "mask_bits":
-		return strconv.Itoa(a.net.Bits()), nil
+		return strconv.Itoa(a.prefix.Bits()), nil
 	case "netmask":
-		return net.IP(net.CIDRMask(a.net.Bits(), ip.BitLen())).String(), nil
+		return net.IP(net.CIDRMask(a.prefix.Bits(), ip.BitLen())).String(), nil
 	case "size":
-		return new(big.Int).Lsh(big.NewInt(1), uint(ip.BitLen()-a.net.Bits())).String(), nil
+		return new(big.Int).Lsh(big.NewInt(1), uint(ip.BitLen()-a.prefix.Bits())).String(), nil
 	case "first_usable":
 		return first.String(), nil
 	case "last_usable":
@@ -425,14 +430,14 @@ func (a *interfaceAddress) attribute(name string) (string, error) {
 	return "", fmt.Errorf("sockaddr: an address has no %q: it has address, first_usable, flags, host, last_usable, mask_bits, name, netmask, network, size, string and type", name)
 }
 
-func (l addressList) joinAttrs(name, by string) (string, error) {
+func (l addressList) joinAttrs(attrName, separator string) (string, error) {
 	var attributeTexts []string
 	for _, a := range l {
-		text, err := a.attribute(name)
+		text, err := a.formatAttribute(attrName)
 		if err != nil {
 			return "", err
 		}
 		attributeTexts = append(attributeTexts, text)
 	}
-	return strings.Join(attributeTexts, by), nil
+	return strings.Join(attributeTexts, separator), nil
 }

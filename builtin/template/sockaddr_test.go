@@ -57,7 +57,7 @@ func TestSockaddr(t *testing.T) {
 		{`GetPrivateIP | printf "%s:80"`, "10.0.0.5:80"},
 		{`print (GetAllInterfaces | include "name" "eth1" | attr "network") "/" (GetAllInterfaces | include "name" "eth1" | attr "mask_bits")`, "8.8.4.0/29"},
 	} {
-		if got, err := fakeAddresses().evaluate(test.expression); err != nil || got != test.want {
+		if got, err := fakeAddresses().evaluateExpression(test.expression); err != nil || got != test.want {
 			t.Errorf("%s: %q, %v, want %q", test.expression, got, err, test.want)
 		}
 	}
@@ -66,7 +66,7 @@ func TestSockaddr(t *testing.T) {
 		"address": "8.8.4.4", "host": "8.8.4.4", "name": "eth1", "flags": "up|broadcast|multicast", "type": "IPv4", "string": "8.8.4.4/29",
 		"network": "8.8.4.0", "mask_bits": "29", "netmask": "255.255.255.248", "size": "8", "first_usable": "8.8.4.1", "last_usable": "8.8.4.6",
 	} {
-		if got, err := eth1.attribute(name); err != nil || got != want {
+		if got, err := eth1.formatAttribute(name); err != nil || got != want {
 			t.Errorf("%s of %v: %q, %v, want %q", name, eth1, got, err, want)
 		}
 	}
@@ -86,7 +86,7 @@ func TestSockaddr(t *testing.T) {
 		`range . }}{{ end`:                                     "is not one pipeline",
 		`define "x" }}{{ end }}{{ template "x"`:                "is not one pipeline",
 	} {
-		if got, err := fakeAddresses().evaluate(expression); err == nil || !strings.Contains(err.Error(), want) {
+		if got, err := fakeAddresses().evaluateExpression(expression); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %q, %v, want an error with %q", expression, got, err, want)
 		}
 	}

@@ -23,9 +23,10 @@ import (
 // large.
 type argumentRule func(args []any) error
 
-// sprigRules has the functions of the library sprig that templates can call, with the rule for their arguments. The results of
-// all of them are limited after the call too. A rule limits a result before the call if its size depends on more than the size
-// of the arguments, which is limited already.
+// sprigRules has the functions of the library sprig that templates can call, with the rule for
+// their arguments. The results of all of them are limited after the call too. A rule limits the
+// result before the call if the size of the result depends on more than the size of the arguments,
+// which is already limited.
 var sprigRules = []struct {
 	rule  argumentRule
 	names string
@@ -35,39 +36,41 @@ var sprigRules = []struct {
 		mustFromJson mustToDate omit osBase osClean osDir osExt osIsAbs pick pluck plural semver semverCompare sha1sum sha256sum
 		sha512sum snakecase swapcase ternary toDate trim trimAll trimPrefix trimSuffix trimall trunc tuple typeIs typeIsLike
 		typeOf unixEpoch untitle upper regexQuoteMeta`},
-	{limitPrintedArgs, "cat quote squote toDecimal toJson toRawJson toString toStrings mustToJson mustToRawJson"},
-	{limitIndentedArgs, "toPrettyJson mustToPrettyJson"},
-	{convertToInts, "add add1 biggest duration max min mul sub"},
-	{convertDivision, "div mod"},
-	{convertToFloats, "add1f addf ceil divf floor maxf minf mulf subf"},
-	{convertToList(0), `append compact first initial last mustAppend mustCompact mustFirst mustInitial mustLast mustPrepend mustPush
+	{limitArgsSize, "cat quote squote toDecimal toJson toRawJson toString toStrings mustToJson mustToRawJson"},
+	{limitIndentedArgsSize, "toPrettyJson mustToPrettyJson"},
+	{convertArgsToInts, "add add1 biggest duration max min mul sub"},
+	{convertArgsForDivision, "div mod"},
+	{convertArgsToFloats, "add1f addf ceil divf floor maxf minf mulf subf"},
+	{convertArgToList(0), `append compact first initial last mustAppend mustCompact mustFirst mustInitial mustLast mustPrepend mustPush
 		mustRest mustReverse prepend push rest reverse`},
-	{convertToLists, "concat"},
-	{limitChunks, "chunk mustChunk"},
-	{limitComparisons, "without mustWithout"},
-	{limitRepeat, "repeat"},
-	{limitIndent, "indent nindent"},
-	{limitReplace, "replace"},
-	{limitWrap, "wrap wrapWith"},
-	{limitParts, "split splitList splitn"},
-	{limitRange(0, 2, 1), "until untilStep"},
-	{limitRange(0, 1, 2), "seq"},
-	{checkUserinfo, "urlJoin"},
+	{convertArgsToLists, "concat"},
+	{checkChunkArgs, "chunk mustChunk"},
+	{limitComparisonArgs, "without mustWithout"},
+	{limitRepeatArgs, "repeat"},
+	{limitIndentArgs, "indent nindent"},
+	{limitReplaceArgs, "replace"},
+	{limitWrapArgs, "wrap wrapWith"},
+	{limitSplitArgs, "split splitList splitn"},
+	{limitRangeArgs(0, 2, 1), "until untilStep"},
+	{limitRangeArgs(0, 1, 2), "seq"},
+	{checkURLUserinfoArgs, "urlJoin"},
 }
 
-// sprigFuncs returns the functions of the library sprig that depend only on their arguments. Their names in templates start
-// with sprig_.
+// sprigFuncs returns the functions of the library sprig whose results depend only on their
+// arguments. Their names in templates start with sprig_.
 func sprigFuncs() template.FuncMap {
 	library := sprig.TxtFuncMap()
 	all := template.FuncMap{}
 	for _, r := range sprigRules {
 		for _, name := range strings.Fields(r.names) {
-			all[name] = applyRule(r.rule, reflect.ValueOf(library[name]))
+			all[name] = wrapFuncWithRule(r.rule, reflect.ValueOf(library[name]))
 		}
 	}
 	maps.Copy(all, sprigReplacements(library))
 	for name, f := range maps.Clone(all) {
-		// sprig has a second name for some functions, whose errors it does not ignore. Here all functions have it.
+		// For some functions, the library has a variant with the prefix "must" that returns errors
+		// instead of ignoring them. Templates have this name for every function, because here no
+		// function ignores errors.
 		if must := "must" + titleCase(name); all[must] == nil {
 			all[must] = f
 		}
@@ -91,9 +94,10 @@ func sprigReplacements(library template.FuncMap) template.FuncMap {
 	merge := func(dicts ...map[string]any) (map[string]any, error) { return mergeDicts(dicts, false) }
 	mergeOverwrite := func(dicts ...map[string]any) (map[string]any, error) { return mergeDicts(dicts, true) }
 	return template.FuncMap{
-		// The library returns the texts of errors, or 0, as results.
-		"b64enc":  base64Encoder(base64.StdEncoding),
-		"b64dec":  base64Decoder(base64.StdEncoding),
+		// For invalid arguments, these functions of the library return the text of the error, or 0,
+		// as their result.
+		"b64enc":  newBase64EncodeFunc(base64.StdEncoding),
+		"b64dec":  newBase64DecodeFunc(base64.StdEncoding),
 		"b32enc":  base32Encode,
 		"b32dec":  base32Decode,
 		"atoi":    func(s string) (int, error) { n, err := toInt(s); return int(n), err },
@@ -101,30 +105,33 @@ func sprigReplacements(library template.FuncMap) template.FuncMap {
 		"int64":   toInt,
 		"float64": toFloat,
 
-		// The library works on bytes, fails outside of the text, or rounds negative numbers down.
+		// These functions of the library work on bytes, fail for indexes outside of the text, or
+		// round negative numbers down.
 		"nospace": func(s string) string { return strings.Join(strings.Fields(s), "") },
 		"title":   titleCase,
 		"substr":  substring,
 		"round":   roundFloat,
 
-		// The library ignores nil, or compares by type.
+		// These functions of the library ignore nil elements, or do not find an equal value of
+		// another type.
 		"join":     joinList,
 		"has":      func(want, list any) (bool, error) { return containsValue(list, want) },
 		"mustHas":  func(want, list any) (bool, error) { return containsValue(list, want) },
 		"coalesce": firstNonEmpty,
-		"dig":      dig,
+		"dig":      digIntoDict,
 		"slice":    subslice, "mustSlice": subslice,
 
-		// The library compares each element with each other.
+		// The library compares each pair of elements, which takes too long for a long list.
 		"uniq": uniqueElements, "mustUniq": uniqueElements,
 
-		// The library changes its arguments, copies values that do not change, or returns another order each time.
+		// These functions of the library change their arguments, copy immutable values, or return a
+		// random order.
 		"merge": merge, "mustMerge": merge, "mergeOverwrite": mergeOverwrite, "mustMergeOverwrite": mergeOverwrite,
 		"deepCopy": func(v any) any { return v }, "mustDeepCopy": func(v any) any { return v },
 		"sortAlpha": func(list any) ([]string, error) {
 			l, err := toAnySlice(list)
 			if err == nil {
-				err = limitPrintedArgs(l)
+				err = limitArgsSize(l)
 			}
 			if err != nil {
 				return nil, err
@@ -137,9 +144,10 @@ func sprigReplacements(library template.FuncMap) template.FuncMap {
 			}
 			return slices.Sorted(slices.Values(keys(dicts...))), nil
 		},
-		"values": func(d map[string]any) ([]any, error) { return limitValueSize(sortedValues(d)) },
+		"values": func(d map[string]any) ([]any, error) { return limitValueSize(valuesInKeyOrder(d)) },
 
-		// The library uses the current time for a value that is no time, and UTC for an unknown zone.
+		// Instead of returning an error, the library uses the current time for a value that is no
+		// time, and UTC for an unknown zone.
 		"date":         func(layout string, at any) (string, error) { return formatTime(layout, at, "Local") },
 		"htmlDate":     func(at any) (string, error) { return formatTime(time.DateOnly, at, "Local") },
 		"dateInZone":   formatTime,
@@ -149,7 +157,7 @@ func sprigReplacements(library template.FuncMap) template.FuncMap {
 
 		"urlParse": func(s string) (any, error) {
 			if _, err := url.Parse(s); err != nil {
-				return nil, errors.Unwrap(err) // without the URL, which may have a password
+				return nil, errors.Unwrap(err) // Unwrap removes the URL, which may have a password
 			}
 			return library["urlParse"].(func(string) map[string]any)(s), nil
 		},
@@ -163,8 +171,8 @@ func sprigReplacements(library template.FuncMap) template.FuncMap {
 	}
 }
 
-// applyRule returns a function that applies a rule to its arguments, calls f, and limits the size of the result.
-func applyRule(rule argumentRule, f reflect.Value) any {
+// wrapFuncWithRule returns a function that applies a rule to its arguments, calls f, and limits the size of the result.
+func wrapFuncWithRule(rule argumentRule, f reflect.Value) any {
 	t := f.Type()
 	in := make([]reflect.Type, t.NumIn())
 	for i := range in {
@@ -210,7 +218,7 @@ func applyRule(rule argumentRule, f reflect.Value) any {
 		if len(results) > 1 && !results[1].IsNil() {
 			return results
 		}
-		if err := limitResult(results[0].Interface()); err != nil {
+		if err := limitResultSize(results[0].Interface()); err != nil {
 			return fail(err)
 		}
 		return append(results[:1], reflect.Zero(reflect.TypeFor[error]()))
@@ -218,23 +226,23 @@ func applyRule(rule argumentRule, f reflect.Value) any {
 	return reflect.MakeFunc(reflect.FuncOf(in, []reflect.Type{t.Out(0), reflect.TypeFor[error]()}, t.IsVariadic()), call).Interface()
 }
 
-func limitResult(v any) error {
+func limitResultSize(v any) error {
 	if s, ok := v.(string); ok {
-		_, err := limitLength(s)
+		_, err := limitTextLength(s)
 		return err
 	}
 	_, err := valueSize(v)
 	return err
 }
 
-func limitPrintedArgs(args []any) error {
+func limitArgsSize(args []any) error {
 	_, err := valueSize(args)
 	return err
 }
 
-func limitIndentedArgs(args []any) error { return limitIndentedSize(args, jsonIndent) }
+func limitIndentedArgsSize(args []any) error { return limitIndentedSize(args, jsonIndent) }
 
-func convertToInts(args []any) (err error) {
+func convertArgsToInts(args []any) (err error) {
 	for i := range args {
 		if args[i], err = toInt(args[i]); err != nil {
 			return err
@@ -243,8 +251,8 @@ func convertToInts(args []any) (err error) {
 	return nil
 }
 
-func convertDivision(args []any) error {
-	err := convertToInts(args)
+func convertArgsForDivision(args []any) error {
+	err := convertArgsToInts(args)
 	if err == nil && args[1] == int64(0) {
 		err = errors.New("a division by zero")
 	}
@@ -255,7 +263,7 @@ func convertDivision(args []any) error {
 // have 600 digits more than the step before.
 const maxDecimals = 1000
 
-func convertToFloats(args []any) (err error) {
+func convertArgsToFloats(args []any) (err error) {
 	if len(args) > maxDecimals {
 		return fmt.Errorf("more than %d numbers", maxDecimals)
 	}
@@ -267,62 +275,68 @@ func convertToFloats(args []any) (err error) {
 	return nil
 }
 
-func convertToList(i int) argumentRule {
+func convertArgToList(index int) argumentRule {
 	return func(args []any) error {
-		l, err := toAnySlice(args[i])
-		args[i] = l
+		l, err := toAnySlice(args[index])
+		args[index] = l
 		return err
 	}
 }
 
-func convertToLists(args []any) error {
+func convertArgsToLists(args []any) error {
 	for i := range args {
-		if err := convertToList(i)(args); err != nil {
+		if err := convertArgToList(i)(args); err != nil {
 			return err
 		}
 	}
-	return limitPrintedArgs(args)
+	return limitArgsSize(args)
 }
 
-func limitChunks(args []any) error {
+func checkChunkArgs(args []any) error {
 	if size := args[0].(int); size < 1 {
 		return fmt.Errorf("chunks of %d", size)
 	}
-	return convertToList(1)(args)
+	return convertArgToList(1)(args)
 }
 
-// limitComparisons limits the cost of comparing each element of a list with all other arguments.
-func limitComparisons(args []any) error {
-	if err := limitCost(len(args)-1, args[0]); err != nil {
+// limitComparisonArgs limits the cost of comparing each element of a list with all other arguments.
+func limitComparisonArgs(args []any) error {
+	if err := limitValueUses(len(args)-1, args[0]); err != nil {
 		return err
 	}
-	return convertToList(0)(args)
+	return convertArgToList(0)(args)
 }
 
-func limitRepeat(args []any) error { return limitCopies(args[0].(int), len(args[1].(string)), 0) }
-
-func limitIndent(args []any) error { return limitIndentation(args[0].(int), args[1].(string)) }
-
-func limitReplace(args []any) error {
-	return limitReplacement(args[0].(string), args[1].(string), args[2].(string))
+func limitRepeatArgs(args []any) error {
+	return limitCopiedTextLength(args[0].(int), len(args[1].(string)), 0)
 }
 
-// limitWrap limits the number of line ends: two consecutive lines are together longer than the width.
-func limitWrap(args []any) error {
+func limitIndentArgs(args []any) error {
+	return limitIndentedTextLength(args[0].(int), args[1].(string))
+}
+
+func limitReplaceArgs(args []any) error {
+	return limitReplacedTextLength(args[0].(string), args[1].(string), args[2].(string))
+}
+
+// limitWrapArgs limits the length of a wrapped text. Two consecutive lines are together longer than the
+// width, which limits the number of separators.
+func limitWrapArgs(args []any) error {
 	separator, text := "\n", args[len(args)-1].(string)
 	if len(args) == 3 {
 		separator = args[1].(string)
 	}
-	return limitCopies(2*(len(text)/max(1, args[0].(int)))+1, len(separator), len(text))
+	return limitCopiedTextLength(2*(len(text)/max(1, args[0].(int)))+1, len(separator), len(text))
 }
 
-func limitParts(args []any) error {
-	return limitSplit(args[len(args)-1].(string), args[0].(string))
+func limitSplitArgs(args []any) error {
+	return limitSplitParts(args[len(args)-1].(string), args[0].(string))
 }
 
-// limitRange limits the numbers from, to and step of a range, which have the given positions among three arguments. One argument
-// is the end, two arguments are the start and the end.
-func limitRange(fromAt, stepAt, toAt int) argumentRule {
+// limitRangeArgs returns a rule that limits the number of elements of a range. Of three arguments,
+// those at the given positions are the start, the step and the end. A single argument is the end,
+// two arguments are the start and the end.
+func limitRangeArgs(fromAt, stepAt, toAt int) argumentRule {
 	return func(args []any) error {
 		from, step, to := 0, 1, 0
 		switch len(args) {
@@ -344,12 +358,13 @@ func limitRange(fromAt, stepAt, toAt int) argumentRule {
 		if step == 0 {
 			return nil
 		}
-		return limitCount(max(from-to, to-from) / max(step, -step))
+		return limitListLength(max(from-to, to-from) / max(step, -step))
 	}
 }
 
-// checkUserinfo replaces the panic of the library, whose text has the password.
-func checkUserinfo(args []any) error {
+// checkURLUserinfoArgs returns an error for a user name or password with an invalid character. The library
+// would panic with a text that contains the password.
+func checkURLUserinfoArgs(args []any) error {
 	userinfo, _ := args[0].(map[string]any)["userinfo"].(string)
 	if _, err := url.Parse("proto://" + userinfo + "@host"); err != nil {
 		return errors.New("the user name or the password has an invalid character")
@@ -358,7 +373,7 @@ func checkUserinfo(args []any) error {
 }
 
 func base32Encode(s string) (string, error) {
-	return limitLength(base32.StdEncoding.EncodeToString([]byte(s)))
+	return limitTextLength(base32.StdEncoding.EncodeToString([]byte(s)))
 }
 
 func base32Decode(s string) (string, error) {
@@ -428,7 +443,7 @@ func subslice(list any, bounds ...any) ([]any, error) {
 func uniqueElements(list any) ([]any, error) {
 	l, err := toAnySlice(list)
 	if err == nil {
-		err = limitPrintedArgs(l)
+		err = limitArgsSize(l)
 	}
 	if err != nil {
 		return nil, err
@@ -443,7 +458,7 @@ func uniqueElements(list any) ([]any, error) {
 }
 
 func mergeDicts(dicts []map[string]any, override bool) (map[string]any, error) {
-	if err := limitCost(len(dicts), dicts); err != nil {
+	if err := limitValueUses(len(dicts), dicts); err != nil {
 		return nil, err
 	}
 	out := map[string]any{}
@@ -453,8 +468,8 @@ func mergeDicts(dicts []map[string]any, override bool) (map[string]any, error) {
 	return limitValueSize(out)
 }
 
-// sortedValues returns the values of a dictionary in the order of their keys.
-func sortedValues(d map[string]any) []any {
+// valuesInKeyOrder returns the values of a dictionary in the order of their keys.
+func valuesInKeyOrder(d map[string]any) []any {
 	all := []any{}
 	for _, k := range slices.Sorted(maps.Keys(d)) {
 		all = append(all, d[k])
@@ -462,9 +477,9 @@ func sortedValues(d map[string]any) []any {
 	return all
 }
 
-// dig follows keys into a dictionary. The dictionary is the last argument, and
+// digIntoDict follows keys into a dictionary. The dictionary is the last argument, and
 // the default value comes before it.
-func dig(path ...any) (any, error) {
+func digIntoDict(path ...any) (any, error) {
 	n := len(path) - 2
 	if n < 1 {
 		return nil, errors.New("dig takes keys, a default and a dictionary")
@@ -527,12 +542,12 @@ func formatTime(layout string, at any, zone string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := limitCopies(longestField, len(layout), 0); err != nil {
+	if err := limitCopiedTextLength(longestField, len(layout), 0); err != nil {
 		return "", err
 	}
 	return t.In(where).Format(layout), nil
 }
 
-// longestField is the largest factor by which the fields of a layout become longer: the year 2006 can become
-// 292277026596.
+// longestField is the largest factor by which a formatted time is longer than a field of its
+// layout: the year 2006 can become 292277026596.
 const longestField = 3

@@ -24,21 +24,21 @@ type taskRenderer struct {
 	limits            templateLimits
 	dirs              templateDirs
 	seedFile          rootedPath
-	pathReplacer      *strings.Replacer // replaces references to the directories of the task by their paths on the host
-	env               map[string]string
+	pathReplacer      *strings.Replacer // replaces references to the task's directories by the paths of the directories on the host
+	taskEnv           map[string]string
 	hostClient        *hostClient
 	watcher           *sourceWatcher
-	files             []*templateFile
-	wasRunning        bool // the task was already running when the renderer started
+	templateFiles     []*templateFile
+	taskHasRun        bool // true if the task was running when the renderer started, or has started since
 	evaluator         evaluator
 
 	taskStarted     chan struct{} // receives an element when the task has started
 	firstRenderDone chan struct{} // closed when all templates are rendered, or rendering has failed
 	cancel          context.CancelFunc
-	done            chan struct{} // closed when run has returned
+	runReturned     chan struct{} // closed when renderUntilCancelled has returned
 
 	mu             sync.Mutex
-	err            error             // error of the last rendering; nil after a success
+	lastRenderErr  error             // error of the last rendering; nil after a success
 	renderedEnv    map[string]string // environment variables for the task
 	pendingRestart *restartRequest   // restart that failed because the task was not running
 }
@@ -48,95 +48,95 @@ type templateFile struct {
 	templateBlock
 	outputPath    rootedPath
 	source        *templateSource // nil before the first evaluation
-	rendered      bool
+	existsOnDisk  bool
 	contentOnDisk string // content of the file on disk
 
-	newContent     string              // result of the last execution
-	renderTime     time.Time           // time of the last execution; zero if newContent does not depend on the time
-	sourcesRead    map[dataSource]int  // change counts of the sources that the template has read; nil before the first execution
-	missingSources map[dataSource]bool // sources without data; while there are any, newContent is not valid
+	latestOutput     string              // output of the last execution
+	timeInOutput     time.Time           // current time of the last execution; zero if latestOutput does not depend on the time
+	readChangeCounts map[dataSource]int  // source that the template has read -> its change count then; nil before the first execution
+	missingSources   map[dataSource]bool // sources without data; while the map is not empty, latestOutput must not be used
 }
 
 // restartRequest is a restart of the task that a change_mode or an error
 // requires.
 type restartRequest struct {
-	reason  string
-	failure bool
+	reason    string
+	isFailure bool
 }
 
 // missingDataEventInterval is the interval of events about missing data.
 const missingDataEventInterval = 3 * time.Second
 
-// restartReason is the text of Nomad's event.
+// restartReason is the reason of restarts by change_mode, with the words of Nomad.
 const restartReason = "Template with change_mode restart re-rendered"
 
 // startRequestFields holds the common fields of Prestart and Poststart requests.
 type startRequestFields struct {
 	config    *hookConfig
 	namespace string
-	dir       hook.TaskDir
-	env       map[string]string
+	taskDir   hook.TaskDir
+	taskEnv   map[string]string
 }
 
-func newTaskRenderer(host hook.Host, node hook.Node, scope hook.Scope, r startRequestFields, recovered bool, e evaluator) *taskRenderer {
+func newTaskRenderer(host hook.Host, node hook.Node, scope hook.Scope, r startRequestFields, taskHasRun bool, e evaluator) *taskRenderer {
 	return &taskRenderer{
 		namespace: r.namespace, region: node.Region,
 		limits:   r.config.Limits,
-		dirs:     templateDirs{taskDir: r.dir.Dir, sharedAllocDir: r.dir.SharedAllocDir, allowHostFiles: r.config.Limits.DisableFileSandbox},
-		seedFile: rootedPath{r.dir.PrivateDir, "template-seed"},
+		dirs:     templateDirs{taskDir: r.taskDir.Dir, sharedAllocDir: r.taskDir.SharedAllocDir, allowHostFiles: r.config.Limits.DisableFileSandbox},
+		seedFile: rootedPath{r.taskDir.PrivateDir, "template-seed"},
 		pathReplacer: strings.NewReplacer(
-			"${NOMAD_ALLOC_DIR}", r.dir.SharedAllocDir, "${NOMAD_TASK_DIR}", r.dir.LocalDir, "${NOMAD_SECRETS_DIR}", r.dir.SecretsDir),
-		env: r.env, hostClient: newHostClient(host, scope), watcher: newSourceWatcher(), wasRunning: recovered, evaluator: e,
-		taskStarted: make(chan struct{}, 1), firstRenderDone: make(chan struct{}), done: make(chan struct{}),
+			"${NOMAD_ALLOC_DIR}", r.taskDir.SharedAllocDir, "${NOMAD_TASK_DIR}", r.taskDir.LocalDir, "${NOMAD_SECRETS_DIR}", r.taskDir.SecretsDir),
+		taskEnv: r.taskEnv, hostClient: newHostClient(host, scope), watcher: newSourceWatcher(), taskHasRun: taskHasRun, evaluator: e,
+		taskStarted: make(chan struct{}, 1), firstRenderDone: make(chan struct{}), runReturned: make(chan struct{}),
 	}
 }
 
-// start renders the templates in the background until stop is called.
-func (t *taskRenderer) start(blocks []templateBlock) {
+// startRendering renders the templates in the background until cancelAndWait is called.
+func (t *taskRenderer) startRendering(blocks []templateBlock) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.cancel = cancel
 	go func() {
-		defer close(t.done)
-		defer t.watcher.wg.Wait()
+		defer close(t.runReturned)
+		defer t.watcher.pollers.Wait()
 		defer cancel()
-		t.run(ctx, blocks)
+		t.renderUntilCancelled(ctx, blocks)
 	}()
 }
 
-func (t *taskRenderer) stop() {
+func (t *taskRenderer) cancelAndWait() {
 	t.cancel()
-	<-t.done
+	<-t.runReturned
 }
 
-func (t *taskRenderer) run(ctx context.Context, blocks []templateBlock) {
-	err := t.resolvePaths(ctx, blocks)
-	if err == nil && t.wasRunning {
+func (t *taskRenderer) renderUntilCancelled(ctx context.Context, blocks []templateBlock) {
+	err := t.resolveDestinationPaths(ctx, blocks)
+	if err == nil && t.taskHasRun {
 		t.loadRenderedFiles()
-		t.watcher.notify()
+		t.watcher.triggerRender()
 	} else if err == nil {
 		err = t.renderUntilComplete(ctx)
 	}
 	if err != nil {
-		t.handleError(ctx, err, true)
+		t.handleRenderError(ctx, err, true)
 	}
 	close(t.firstRenderDone)
-	if err != nil && !t.wasRunning {
+	if err != nil && !t.taskHasRun {
 		return
 	}
 	for {
 		select {
-		case <-t.watcher.changed:
+		case <-t.watcher.changeNotice:
 			t.renderChanges(ctx)
 		case <-t.taskStarted:
-			t.handleTaskStart(ctx)
+			t.performStartActions(ctx)
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// resolvePaths resolves the destination paths of the templates.
-func (t *taskRenderer) resolvePaths(ctx context.Context, blocks []templateBlock) error {
+// resolveDestinationPaths resolves the destination paths of the templates.
+func (t *taskRenderer) resolveDestinationPaths(ctx context.Context, blocks []templateBlock) error {
 	for _, b := range blocks {
 		path, err := t.interpolate(ctx, b.DestPath)
 		if err != nil {
@@ -149,7 +149,7 @@ func (t *taskRenderer) resolvePaths(ctx context.Context, blocks []templateBlock)
 		if _, err := b.fileMode(); err != nil {
 			return err
 		}
-		t.files = append(t.files, &templateFile{templateBlock: b, outputPath: at})
+		t.templateFiles = append(t.templateFiles, &templateFile{templateBlock: b, outputPath: at})
 	}
 	return nil
 }
@@ -171,9 +171,9 @@ func (t *taskRenderer) interpolate(ctx context.Context, text string) (string, er
 // loadRenderedFiles treats existing files as the last output of the templates,
 // because the running task uses them.
 func (t *taskRenderer) loadRenderedFiles() {
-	for _, f := range t.files {
+	for _, f := range t.templateFiles {
 		content, at, err := f.outputPath.readFile()
-		f.rendered, f.contentOnDisk, f.renderTime = err == nil, string(content), at
+		f.existsOnDisk, f.contentOnDisk, f.timeInOutput = err == nil, string(content), at
 	}
 	if vars, err := t.parseEnvFiles(); err == nil {
 		t.setRenderedEnv(vars)
@@ -190,7 +190,7 @@ func (t *taskRenderer) renderUntilComplete(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := t.writeFiles(changed); err != nil {
+		if err := t.writeOutputs(changed); err != nil {
 			return err
 		}
 		if len(missing) == 0 {
@@ -200,7 +200,7 @@ func (t *taskRenderer) renderUntilComplete(ctx context.Context) error {
 	waiting:
 		for {
 			select {
-			case <-t.watcher.changed:
+			case <-t.watcher.changeNotice:
 				break waiting
 			case <-ticker.C:
 				if lastEvent != text {
@@ -227,20 +227,20 @@ func formatMissingSources(missing []string) string {
 // Afterwards the watcher polls the sources that the templates have read.
 func (t *taskRenderer) renderStaleFiles(ctx context.Context) (changed []*templateFile, missing []string, err error) {
 	used, absent := map[dataSource]int{}, map[dataSource]bool{}
-	for _, f := range t.files {
-		if f.Once && f.rendered {
+	for _, f := range t.templateFiles {
+		if f.Once && f.existsOnDisk {
 			continue
 		}
-		if f.sourcesRead == nil || !t.watcher.isCurrent(f.sourcesRead) {
+		if f.readChangeCounts == nil || !t.watcher.areUnchanged(f.readChangeCounts) {
 			if err := t.renderFile(ctx, f); err != nil {
 				return nil, nil, err
 			}
 		}
 		maps.Copy(absent, f.missingSources)
 		if len(f.missingSources) > 0 || !f.Once {
-			maps.Copy(used, f.sourcesRead)
+			maps.Copy(used, f.readChangeCounts)
 		}
-		if len(f.missingSources) == 0 && (!f.rendered || f.newContent != f.contentOnDisk) {
+		if len(f.missingSources) == 0 && (!f.existsOnDisk || f.latestOutput != f.contentOnDisk) {
 			changed = append(changed, f)
 		}
 	}
@@ -252,7 +252,7 @@ func (t *taskRenderer) renderStaleFiles(ctx context.Context) (changed []*templat
 	return changed, missing, nil
 }
 
-// templateSource is the text of a template, with the name that errors in it have.
+// templateSource is the text of a template, with the name that errors in the template have.
 type templateSource struct{ name, text string }
 
 func (t *taskRenderer) renderFile(ctx context.Context, f *templateFile) (err error) {
@@ -262,28 +262,28 @@ func (t *taskRenderer) renderFile(ctx context.Context, f *templateFile) (err err
 		}
 	}
 	now := time.Now()
-	if f.sourcesRead == nil && f.rendered {
-		now = f.renderTime // an earlier process has rendered the file at this time, possibly from the same data
+	if f.readChangeCounts == nil && f.existsOnDisk {
+		now = f.timeInOutput // an earlier process has rendered the file at this time, possibly from the same data
 	}
 	for {
-		data := &taskData{task: t, sourcesRead: map[dataSource]int{}}
-		result, err := t.evaluator.evaluate(ctx, &evaluation{
+		data := &taskEvaluationData{task: t, firstReadChangeCounts: map[dataSource]int{}}
+		result, err := t.evaluator.evaluate(ctx, &evaluationRequest{
 			Name: f.source.name, Text: f.source.text, LeftDelim: f.LeftDelim, RightDelim: f.RightDelim, ErrMissingKey: f.ErrMissingKey,
-			DeniedFunctions: t.limits.DeniedFunctions, Env: t.env, Namespace: t.namespace, Region: t.region, DestPath: f.DestPath, Now: now,
+			DeniedFunctions: t.limits.DeniedFunctions, Env: t.taskEnv, Namespace: t.namespace, Region: t.region, DestPath: f.DestPath, Now: now,
 		}, data)
 		if err != nil {
 			return err
 		}
-		if f.sourcesRead == nil && result.UsesTime && result.Text != f.contentOnDisk && now.Equal(f.renderTime) {
+		if f.readChangeCounts == nil && result.UsesTime && result.Text != f.contentOnDisk && now.Equal(f.timeInOutput) {
 			now = time.Now() // the output differs also with the earlier time, so the data have changed
 			continue
 		}
-		f.newContent, f.sourcesRead, f.missingSources, f.renderTime = result.Text, data.sourcesRead, map[dataSource]bool{}, time.Time{}
+		f.latestOutput, f.readChangeCounts, f.missingSources, f.timeInOutput = result.Text, data.firstReadChangeCounts, map[dataSource]bool{}, time.Time{}
 		for _, q := range result.MissingSources {
-			f.missingSources[q.source(t.namespace, t.region)] = true
+			f.missingSources[q.dataSourceIn(t.namespace, t.region)] = true
 		}
 		if result.UsesTime {
-			f.renderTime = now
+			f.timeInOutput = now
 		}
 		return nil
 	}
@@ -315,19 +315,19 @@ func (t *taskRenderer) readTemplate(ctx context.Context, f *templateFile) (*temp
 	return &templateSource{f.SourcePath, string(text)}, nil
 }
 
-// writeFiles writes the new output to the files, and sets the environment
+// writeOutputs writes the new output to the files, and sets the environment
 // variables from templates with env = true.
-func (t *taskRenderer) writeFiles(changed []*templateFile) error {
+func (t *taskRenderer) writeOutputs(changed []*templateFile) error {
 	for _, f := range changed {
 		mode, err := f.fileMode()
 		if err != nil {
 			return err
 		}
 		uid, gid := f.fileOwner()
-		if err := f.outputPath.writeFile([]byte(f.newContent), mode, uid, gid, f.renderTime); err != nil {
+		if err := f.outputPath.writeFile([]byte(f.latestOutput), mode, uid, gid, f.timeInOutput); err != nil {
 			return fmt.Errorf("template destination %q: %w", f.DestPath, stripErrorPath(err))
 		}
-		f.rendered, f.contentOnDisk = true, f.newContent
+		f.existsOnDisk, f.contentOnDisk = true, f.latestOutput
 	}
 	vars, err := t.parseEnvFiles()
 	if err != nil {
@@ -351,8 +351,8 @@ func stripErrorPath(err error) error {
 
 func (t *taskRenderer) parseEnvFiles() (map[string]string, error) {
 	var envVars map[string]string
-	for _, f := range t.files {
-		if !f.Envvars || !f.rendered {
+	for _, f := range t.templateFiles {
+		if !f.Envvars || !f.existsOnDisk {
 			continue
 		}
 		env, err := parseEnv(f.contentOnDisk)
@@ -370,7 +370,7 @@ func (t *taskRenderer) parseEnvFiles() (map[string]string, error) {
 func (t *taskRenderer) setRenderedEnv(vars map[string]string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.renderedEnv, t.err = vars, nil
+	t.renderedEnv, t.lastRenderErr = vars, nil
 }
 
 // renderChanges handles changed data: it waits until the data are stable,
@@ -389,12 +389,12 @@ func (t *taskRenderer) renderChanges(ctx context.Context) {
 		if maxSplay > 0 && wait.Sleep(ctx, rand.N(maxSplay)) != nil {
 			return
 		}
-		if err = t.writeFiles(changed); err == nil {
-			t.doChangeActions(ctx, changed)
+		if err = t.writeOutputs(changed); err == nil {
+			t.performChangeActions(ctx, changed)
 		}
 	}
 	if err != nil && ctx.Err() == nil {
-		t.handleError(ctx, err, false)
+		t.handleRenderError(ctx, err, false)
 	}
 }
 
@@ -414,7 +414,7 @@ func (t *taskRenderer) awaitStableData(ctx context.Context) ([]*templateFile, er
 		}
 		timer := time.NewTimer(min(minWait, maxWait-time.Since(began)))
 		select {
-		case <-t.watcher.changed:
+		case <-t.watcher.changeNotice:
 			timer.Stop()
 		case <-timer.C:
 			return changed, nil
@@ -425,10 +425,10 @@ func (t *taskRenderer) awaitStableData(ctx context.Context) ([]*templateFile, er
 	}
 }
 
-// doChangeActions performs the change_mode actions of the changed templates. If
+// performChangeActions performs the change_mode actions of the changed templates. If
 // one of them restarts the task, the other actions are omitted. Each signal is
 // sent once, and scripts run concurrently.
-func (t *taskRenderer) doChangeActions(ctx context.Context, changed []*templateFile) {
+func (t *taskRenderer) performChangeActions(ctx context.Context, changed []*templateFile) {
 	var signals []string
 	var changeScripts []*changeScript
 	for _, c := range changed {
@@ -453,7 +453,7 @@ func (t *taskRenderer) doChangeActions(ctx context.Context, changed []*templateF
 }
 
 func (t *taskRenderer) restartTask(ctx context.Context, r restartRequest) {
-	err := t.hostClient.callUntilAnswered(ctx, func(s hook.Scope) error { return t.hostClient.host.Restart(ctx, s, r.reason, r.failure) })
+	err := t.hostClient.callUntilAnswered(ctx, func(s hook.Scope) error { return t.hostClient.host.Restart(ctx, s, r.reason, r.isFailure) })
 	switch {
 	case errors.Is(err, hook.ErrTaskNotRunning):
 		// The task may be starting with the old files, so it is restarted after its
@@ -514,9 +514,9 @@ func (t *taskRenderer) runScript(ctx context.Context, s *changeScript) {
 	}
 }
 
-// handleTaskStart performs the actions that need a running process: a pending
+// performStartActions performs the actions that need a running process: a pending
 // restart, and scripts with run_on_first_render.
-func (t *taskRenderer) handleTaskStart(ctx context.Context) {
+func (t *taskRenderer) performStartActions(ctx context.Context) {
 	t.mu.Lock()
 	pendingChange := t.pendingRestart
 	t.pendingRestart = nil
@@ -525,12 +525,12 @@ func (t *taskRenderer) handleTaskStart(ctx context.Context) {
 		t.restartTask(ctx, *pendingChange)
 		return
 	}
-	if t.wasRunning {
+	if t.taskHasRun {
 		return
 	}
-	t.wasRunning = true
+	t.taskHasRun = true
 	var changeScripts []*changeScript
-	for _, f := range t.files {
+	for _, f := range t.templateFiles {
 		if f.ChangeMode == "script" && f.ChangeScript != nil && f.ChangeScript.RunOnFirstRender {
 			changeScripts = append(changeScripts, f.ChangeScript)
 		}
@@ -538,21 +538,21 @@ func (t *taskRenderer) handleTaskStart(ctx context.Context) {
 	t.runScripts(ctx, changeScripts)
 }
 
-// handleError stores an error of rendering. A permanent error kills the task. Other
+// handleRenderError stores an error of rendering. A permanent error kills the task. Other
 // errors are handled by the restart policy: Prestart returns them, and a running
 // task is restarted immediately.
-func (t *taskRenderer) handleError(ctx context.Context, err error, starting bool) {
+func (t *taskRenderer) handleRenderError(ctx context.Context, err error, isFirstRender bool) {
 	err = renderError{err}
 	t.mu.Lock()
-	t.err = err
+	t.lastRenderErr = err
 	t.mu.Unlock()
 	var permanentErr permanentError
 	switch {
 	case ctx.Err() != nil:
 	case errors.As(err, &permanentErr):
 		t.killTask(ctx, err.Error())
-	case !starting || t.wasRunning:
-		t.restartTask(ctx, restartRequest{reason: err.Error(), failure: true})
+	case !isFirstRender || t.taskHasRun:
+		t.restartTask(ctx, restartRequest{reason: err.Error(), isFailure: true})
 	}
 }
 
@@ -574,7 +574,7 @@ func (t *taskRenderer) emitEvent(ctx context.Context, kind, text string) {
 func (t *taskRenderer) lastError() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.err
+	return t.lastRenderErr
 }
 
 // envForStart returns the environment variables from templates, and the last error of
@@ -586,5 +586,5 @@ func (t *taskRenderer) envForStart(running bool) (map[string]string, error) {
 	if !running {
 		t.pendingRestart = nil
 	}
-	return maps.Clone(t.renderedEnv), t.err
+	return maps.Clone(t.renderedEnv), t.lastRenderErr
 }

@@ -42,10 +42,11 @@ func (*Hook) Info() sdk.HookInfo {
 	return sdk.HookInfo{Name: Name, Timeouts: map[hook.Point]time.Duration{hook.Prestart: 10 * year}}
 }
 
-// SetHost is called once, before the first hook point.
+// SetHost stores the host and the node. The plugin server calls it once, before the first hook
+// point.
 func (h *Hook) SetHost(host hook.Host, node hook.Node) {
 	h.host, h.node = host, node
-	_, _ = time.Now().Zone() // loads the time zone before the threads lose access to its file
+	_, _ = time.Now().Zone() // loads the time zone before the threads lose access to the zone file
 }
 
 // Prestart blocks until all templates are rendered. When a task restarts, it
@@ -61,7 +62,7 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 	if t := h.findRenderer(k); t != nil && !req.Running && (config.RenderOnRestart || t.lastError() != nil) {
 		h.stopRenderer(k)
 	}
-	r := startRequestFields{config: config, namespace: req.Alloc.Namespace, dir: req.Dir, env: req.Env}
+	r := startRequestFields{config: config, namespace: req.Alloc.Namespace, taskDir: req.Dir, taskEnv: req.Env}
 	t := h.findOrStartRenderer(k, req.Scope(), r, req.Running)
 	select {
 	case <-t.firstRenderDone:
@@ -98,7 +99,7 @@ func (h *Hook) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook
 	if err != nil {
 		return hook.TaskPoststartResponse{}, err
 	}
-	r := startRequestFields{config: config, namespace: req.Alloc.Namespace, dir: req.Dir, env: req.Env}
+	r := startRequestFields{config: config, namespace: req.Alloc.Namespace, taskDir: req.Dir, taskEnv: req.Env}
 	t := h.findOrStartRenderer(taskKey{req.Alloc.ID, req.Task.Name}, req.Scope(), r, true)
 	select {
 	case t.taskStarted <- struct{}{}:
@@ -107,7 +108,8 @@ func (h *Hook) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook
 	return hook.TaskPoststartResponse{}, nil
 }
 
-// Stop stops rendering for the task and removes its data.
+// Stop stops the rendering of the task's templates, and removes the task's renderer with its cached
+// data.
 func (h *Hook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	h.stopRenderer(taskKey{req.Alloc.ID, req.Task.Name})
 	return hook.TaskStopResponse{}, nil
@@ -119,10 +121,10 @@ func (h *Hook) findRenderer(k taskKey) *taskRenderer {
 	return h.renderers[k]
 }
 
-// findOrStartRenderer returns the renderer of a task, and passes it the scope for calls of
-// the host. It makes and starts the renderer if the task has none. running means that the
-// task is running with files that an earlier process has rendered.
-func (h *Hook) findOrStartRenderer(k taskKey, scope hook.Scope, r startRequestFields, running bool) *taskRenderer {
+// findOrStartRenderer returns the renderer of a task, and passes it the scope for calls of the
+// host. It makes and starts the renderer if the task has none. taskHasRun means that the task is
+// running with files that an earlier process has rendered.
+func (h *Hook) findOrStartRenderer(k taskKey, scope hook.Scope, r startRequestFields, taskHasRun bool) *taskRenderer {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := h.renderers[k]
@@ -134,12 +136,12 @@ func (h *Hook) findOrStartRenderer(k taskKey, scope hook.Scope, r startRequestFi
 	if h.Evaluator != nil {
 		e = h.Evaluator
 	}
-	t = newTaskRenderer(h.host, h.node, scope, r, running, e)
+	t = newTaskRenderer(h.host, h.node, scope, r, taskHasRun, e)
 	if h.renderers == nil {
 		h.renderers = map[taskKey]*taskRenderer{}
 	}
 	h.renderers[k] = t
-	t.start(r.config.Templates)
+	t.startRendering(r.config.Templates)
 	return t
 }
 
@@ -149,6 +151,6 @@ func (h *Hook) stopRenderer(k taskKey) {
 	delete(h.renderers, k)
 	h.mu.Unlock()
 	if t != nil {
-		t.stop()
+		t.cancelAndWait()
 	}
 }

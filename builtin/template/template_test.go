@@ -645,11 +645,11 @@ func TestEffectiveWait(t *testing.T) {
 		least, most time.Duration
 	}{
 		{"nobody says anything", nil, templateLimits{}, 5 * s, 240 * s},
-		{"the operator does", nil, templateLimits{Wait: &waitConfig{Min: s, Max: 3 * s}}, s, 3 * s},
-		{"the operator says the least only", nil, templateLimits{Wait: &waitConfig{Min: s}}, s, 4 * s},
-		{"the bounds are not for the operator", nil, templateLimits{Wait: &waitConfig{Min: s, Max: 3 * s}, WaitBounds: waitConfig{Min: 2 * s, Max: 2 * s}}, s, 3 * s},
+		{"the operator does", nil, templateLimits{DefaultWait: &waitConfig{Min: s, Max: 3 * s}}, s, 3 * s},
+		{"the operator says the least only", nil, templateLimits{DefaultWait: &waitConfig{Min: s}}, s, 4 * s},
+		{"the bounds are not for the operator", nil, templateLimits{DefaultWait: &waitConfig{Min: s, Max: 3 * s}, WaitBounds: waitConfig{Min: 2 * s, Max: 2 * s}}, s, 3 * s},
 		{"the bounds are not for those who say nothing", nil, templateLimits{WaitBounds: waitConfig{Min: 10 * s}}, 5 * s, 240 * s},
-		{"the block does", &waitConfig{Min: s, Max: 2 * s}, templateLimits{Wait: &waitConfig{Min: 9 * s, Max: 9 * s}}, s, 2 * s},
+		{"the block does", &waitConfig{Min: s, Max: 2 * s}, templateLimits{DefaultWait: &waitConfig{Min: 9 * s, Max: 9 * s}}, s, 2 * s},
 		{"the block waits too little", &waitConfig{Min: s, Max: 20 * s}, templateLimits{WaitBounds: waitConfig{Min: 2 * s}}, 2 * s, 20 * s},
 		{"the block waits too long", &waitConfig{Min: s, Max: 20 * s}, templateLimits{WaitBounds: waitConfig{Max: 3 * s}}, s, 3 * s},
 		{"the most that follows from the least is bound too", &waitConfig{Min: s}, templateLimits{WaitBounds: waitConfig{Max: 3 * s}}, s, 3 * s},

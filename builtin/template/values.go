@@ -22,7 +22,7 @@ type nomadVarItems map[string]nomadVarItem
 // Value for templates that call it.
 type nomadVarItem string
 
-// Value returns the text as a string, the type that functions accept.
+// Value returns the item as a string, the type that functions accept.
 func (i nomadVarItem) Value() string { return string(i) }
 
 // Keys returns the keys in order.

@@ -16,35 +16,35 @@ type dataSource struct{ kind, name string }
 // String returns the name of the source in Nomad's messages about missing data.
 func (s dataSource) String() string { return s.kind + "(" + s.name + ")" }
 
-// fetchFunc reads a source, and blocks until its index is higher than after, unless
+// blockingFetchFunc reads a source, and blocks until its index is higher than after, unless
 // after is 0. The value of a missing source is nil.
-type fetchFunc func(ctx context.Context, after uint64) (value any, index uint64, err error)
+type blockingFetchFunc func(ctx context.Context, after uint64) (value any, index uint64, err error)
 
 // sourceWatcher caches the sources that the templates of one task have read, and keeps
 // them up to date.
 type sourceWatcher struct {
-	changed chan struct{} // receives an element after a change
-	wg      sync.WaitGroup
+	changeNotice chan struct{} // receives an element after the value of a source has changed
+	pollers      sync.WaitGroup
 
 	mu             sync.Mutex
 	watchedSources map[dataSource]*watchedSource
 }
 
 type watchedSource struct {
-	fetch       fetchFunc
+	fetch       blockingFetchFunc
 	value       any
 	changeCount int // number of changes of the value since the first read
-	index       uint64
-	stopPolling context.CancelFunc // nil means not followed
+	fetchIndex  uint64
+	stopPolling context.CancelFunc // nil while no goroutine polls the source
 }
 
 func newSourceWatcher() *sourceWatcher {
-	return &sourceWatcher{changed: make(chan struct{}, 1), watchedSources: map[dataSource]*watchedSource{}}
+	return &sourceWatcher{changeNotice: make(chan struct{}, 1), watchedSources: map[dataSource]*watchedSource{}}
 }
 
-// get returns the value of a source, and its change count. The first call for a
+// getOrFetch returns the value of a source, and its change count. The first call for a
 // source fetches the value.
-func (f *sourceWatcher) get(ctx context.Context, s dataSource, read fetchFunc) (value any, changeCount int, err error) {
+func (f *sourceWatcher) getOrFetch(ctx context.Context, s dataSource, read blockingFetchFunc) (value any, changeCount int, err error) {
 	f.mu.Lock()
 	known := f.watchedSources[s]
 	if known != nil {
@@ -58,16 +58,16 @@ func (f *sourceWatcher) get(ctx context.Context, s dataSource, read fetchFunc) (
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.watchedSources[s] = &watchedSource{fetch: read, value: value, index: index}
+	f.watchedSources[s] = &watchedSource{fetch: read, value: value, fetchIndex: index}
 	return value, 0, nil
 }
 
-// isCurrent reports whether each source in seen still has the change count that the
-// map contains for it.
-func (f *sourceWatcher) isCurrent(seen map[dataSource]int) bool {
+// areUnchanged reports whether each source in changeCounts still has the change count that the map
+// contains for the source.
+func (f *sourceWatcher) areUnchanged(changeCounts map[dataSource]int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for s, changeCount := range seen {
+	for s, changeCount := range changeCounts {
 		if r := f.watchedSources[s]; r == nil || r.changeCount != changeCount {
 			return false
 		}
@@ -85,7 +85,7 @@ func (f *sourceWatcher) setPolledSources(ctx context.Context, used map[dataSourc
 		case used && r.stopPolling == nil:
 			var pollCtx context.Context
 			pollCtx, r.stopPolling = context.WithCancel(ctx)
-			f.wg.Go(func() { f.pollSource(pollCtx, r) })
+			f.pollers.Go(func() { f.pollSource(pollCtx, r) })
 		case !used:
 			if r.stopPolling != nil {
 				r.stopPolling()
@@ -99,7 +99,7 @@ func (f *sourceWatcher) setPolledSources(ctx context.Context, used map[dataSourc
 // error the source keeps its old value, so that the task can continue.
 func (f *sourceWatcher) pollSource(ctx context.Context, r *watchedSource) {
 	const minDelay, maxDelay = 250 * time.Millisecond, time.Minute
-	delay, after := minDelay, r.index
+	delay, after := minDelay, r.fetchIndex
 	for {
 		value, index, err := r.fetch(ctx, max(after, 1))
 		if ctx.Err() != nil {
@@ -115,21 +115,21 @@ func (f *sourceWatcher) pollSource(ctx context.Context, r *watchedSource) {
 		delay, after = minDelay, index
 		f.mu.Lock()
 		same := reflect.DeepEqual(value, r.value)
-		r.index = index
+		r.fetchIndex = index
 		if !same {
 			r.value, r.changeCount = value, r.changeCount+1
 		}
 		f.mu.Unlock()
 		if !same {
-			f.notify()
+			f.triggerRender()
 		}
 	}
 }
 
-// notify triggers a rendering of the task's templates.
-func (f *sourceWatcher) notify() {
+// triggerRender triggers a rendering of the task's templates.
+func (f *sourceWatcher) triggerRender() {
 	select {
-	case f.changed <- struct{}{}:
+	case f.changeNotice <- struct{}{}:
 	default:
 	}
 }

@@ -25,7 +25,7 @@ func parseYAML(text string) (any, error) {
 		return nil, err
 	}
 	if document.IsZero() {
-		return map[string]any{}, nil // the data are missing
+		return map[string]any{}, nil // an empty text, because the data of the template are still missing
 	}
 	size := 0
 	if err := prepareYAMLNode(&document, 0, 0, &size); err != nil {
@@ -35,7 +35,7 @@ func parseYAML(text string) (any, error) {
 	if err := document.Decode(&v); err != nil {
 		return nil, err
 	}
-	return convertYAML(v), nil
+	return convertYAMLValue(v), nil
 }
 
 // limitYAMLText returns an error if the parser would need too much memory for the text of a document.
@@ -104,7 +104,8 @@ func prepareYAMLScalar(n *yaml.Node) {
 	}
 }
 
-// removeRepeatedKeys returns the keys and values of a map without the keys that follow again: the last value of a key counts.
+// removeRepeatedKeys returns the key and value pairs of a map, without pairs whose key occurs again
+// later: the last value of a key counts.
 func removeRepeatedKeys(pairs []*yaml.Node) []*yaml.Node {
 	last := map[string]int{}
 	for i := 0; i < len(pairs); i += 2 {
@@ -121,23 +122,23 @@ func removeRepeatedKeys(pairs []*yaml.Node) []*yaml.Node {
 	return kept
 }
 
-// convertYAML converts the keys of maps to strings, and whole numbers to the type of parseInt.
-func convertYAML(v any) any {
+// convertYAMLValue converts the keys of maps to strings, and whole numbers to the type of parseInt.
+func convertYAMLValue(v any) any {
 	switch v := v.(type) {
 	case int:
 		return int64(v)
 	case []any:
 		for i := range v {
-			v[i] = convertYAML(v[i])
+			v[i] = convertYAMLValue(v[i])
 		}
 	case map[string]any:
 		for k := range v {
-			v[k] = convertYAML(v[k])
+			v[k] = convertYAMLValue(v[k])
 		}
 	case map[any]any:
 		m := make(map[string]any, len(v))
 		for k := range v {
-			m[fmt.Sprint(k)] = convertYAML(v[k])
+			m[fmt.Sprint(k)] = convertYAMLValue(v[k])
 		}
 		return m
 	}

@@ -15,12 +15,12 @@ var ErrPluginDown = errors.New("plugin is shut down")
 // Type is the kind of a plugin.
 type Type int32
 
-// The values are sent in messages of the protocol.
+// The numbers are those of the plugin protocol, in which they are sent.
 const (
 	TypeUnknown Type = 0
 	TypeDriver  Type = 2
 	TypeDevice  Type = 3
-	TypeHook    Type = 100 // nomad-lite only: not part of the task driver protocol
+	TypeHook    Type = 100 // only nomad-lite has hooks: the protocol of Nomad does not have this number
 )
 
 func (t Type) String() string {
@@ -116,7 +116,7 @@ type Core struct {
 // CoreGrade is the kind of a core.
 type CoreGrade int32
 
-// The values are sent in messages of the protocol.
+// The numbers are those of the plugin protocol, in which they are sent.
 const (
 	CorePerformance CoreGrade = iota
 	CoreEfficiency

@@ -51,8 +51,8 @@ type Unit struct {
 	Multiplier int64
 }
 
-// LookupUnit returns the unit with a name: "KiB" to "EiB", "kB" (or "KB") to "EB", these with
-// "/s", "MHz", "GHz", and "mW" to "GW".
+// LookupUnit returns the unit with a name, and whether there is one. The names are "KiB" to "EiB", "kB" (or "KB") to
+// "EB", each of these followed by "/s", "MHz", "GHz", and "mW" to "GW".
 func LookupUnit(name string) (Unit, bool) {
 	u, ok := units[name]
 	return u, ok

@@ -117,7 +117,7 @@ type GroupStats struct {
 	ID        GroupID
 	Instances map[string]DeviceStats // keys are the IDs of devices
 	// Undated has the sorted IDs of the devices whose statistics the client has dropped, because
-	// they have no timestamp. It is not sent.
+	// the statistics have no timestamp. Only the client sets Undated.
 	Undated []string
 }
 

@@ -9,12 +9,12 @@ import (
 
 // These limits protect the host, which keeps devices in memory and on disk.
 const (
-	maxGroups      = 1024    // per message
-	maxDevices     = 8192    // per message, in all groups
-	maxAttributes  = 1024    // per group
+	maxGroups      = 1024    // groups in a message
+	maxDevices     = 8192    // devices in all groups of a message
+	maxAttributes  = 1024    // attributes of a group
 	maxStatDepth   = 16      // levels of nested values of the type StatObject
 	maxReservation = 1 << 20 // bytes of a Reservation, which is stored with the task
-	entryOverhead  = 64      // estimated bytes of a mount or a device without its texts
+	entryOverhead  = 64      // estimated bytes of a mount or a device in a Reservation, without its texts
 )
 
 // Validate returns an error that names the first invalid field, or nil. A Fingerprint without
@@ -145,7 +145,7 @@ func (g GroupStats) validate() error {
 	return nil
 }
 
-// validate checks a tree with at most depth levels.
+// validate returns an error if a value in the tree is invalid, or the tree has more than depth levels.
 func (o StatObject) validate(depth int) error {
 	if depth == 0 {
 		return fmt.Errorf("more than %d levels", maxStatDepth)

@@ -111,9 +111,9 @@ type Exec struct {
 	// reader must end it, and its data is lost.
 	Stdin io.Reader
 
-	Stdout io.Writer // Stdout: nil means that the output is discarded
-	Stderr io.Writer // Stderr: nil means that the output is discarded; unused with TTY
-	// Resize: new terminal sizes; nil means that the size never changes; the sender may
+	Stdout io.Writer // output of the command; nil means that it is discarded
+	Stderr io.Writer // error output of the command; nil means that it is discarded; unused with TTY
+	// Resize delivers new terminal sizes; nil means that the size never changes. The sender may
 	// close the channel.
 	Resize <-chan TerminalSize
 }
@@ -174,7 +174,7 @@ func nameOfValue(names []string, value int32) string {
 	return names[value]
 }
 
-// MountConfigs reports whether the driver supports mounts.
+// MountConfigs is the kind of mounts that a driver supports.
 type MountConfigs int32
 
 // The values are sent in messages of the protocol.

@@ -25,7 +25,7 @@ func (e *UnavailableError) Error() string { return e.Err.Error() }
 
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
-// These errors are sent as text. The receiver recognizes them by their texts, which are the
+// The following errors are sent as text. The receiver recognizes each of them by its text, which is the
 // same as Nomad's.
 var (
 	// ErrTaskNotFound means that the driver does not have a task with the id.
@@ -40,7 +40,7 @@ var (
 	ErrChannelClosed = errors.New("channel closed")
 )
 
-// These errors are results of calls that a driver does not support. Their texts are the
+// The following errors are results of calls that a driver does not support. Their texts are the
 // same as Nomad's: users and the tests of drivers rely on them.
 var (
 	ErrSignalNotSupported         = errors.New("SignalTask is not supported by this driver")
@@ -79,8 +79,7 @@ func IsResourceExhausted(err error) bool {
 	return errors.As(err, &e) && e.ResourceExhausted
 }
 
-// Recoverable returns err marked as an error for which a retry may succeed; nil stays
-// nil.
+// Recoverable returns an Error that wraps err and means that a retry may succeed. If err is nil, it returns nil.
 func Recoverable(err error) error {
 	if err == nil {
 		return nil

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// These names are indexed by the values of the protocol's enums. The stats API shows the names.
+// The index of each name is the value of the protocol's enum for the field. The stats API shows the names.
 var (
 	cpuFieldNames    = []string{"System Mode", "User Mode", "Total Ticks", "Throttled Periods", "Throttled Time", "Percent"}
 	memoryFieldNames = []string{"RSS", "Cache", "Max Usage", "Kernel Usage", "Kernel Max Usage", "Usage", "Swap"}

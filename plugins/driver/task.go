@@ -30,9 +30,9 @@ type TaskConfig struct {
 	DeviceEnv map[string]string // the variables of Env that device plugins have set
 	User      string            // name, uid or uid:gid; empty means the driver's default
 
-	AllocDir   string // host path; its last element is AllocID
-	StdoutPath string // FIFO that the driver opens for writing, or the null device; with DisableLogCollection no file exists there
-	StderrPath string
+	AllocDir   string // directory of the allocation on the host; its last element is AllocID
+	StdoutPath string // FIFO that the driver opens for writing, or /dev/null; with Capabilities.DisableLogCollection no file exists at the path
+	StderrPath string // like StdoutPath
 
 	Resources        *Resources
 	Mounts           []Mount
@@ -98,7 +98,7 @@ const MountsDir = ".mounts"
 // Mount is a host path that is mounted into the task.
 type Mount struct {
 	TaskPath        string
-	HostPath        string // a host volume has no symbolic links here: the host has followed and checked them
+	HostPath        string // path on the host; that of a host volume has no symbolic links, because the host has followed and checked them
 	Readonly        bool
 	PropagationMode string
 	SELinuxLabel    string
@@ -141,7 +141,7 @@ type HostsConfig struct {
 	Address  string
 }
 
-// DNSConfig replaces the host's resolver settings.
+// DNSConfig is the resolver configuration of a task, in place of the host's.
 type DNSConfig struct {
 	Servers  []string
 	Searches []string
@@ -166,7 +166,7 @@ const (
 	TaskExited
 )
 
-// Handle is all that is needed to recover a started task: the host stores it, and
+// Handle contains all data that a driver needs to recover a started task. The host stores the Handle, and
 // passes it to RecoverTask of another plugin process.
 type Handle struct {
 	Version     int32 // at least 1; chosen by the driver
@@ -200,8 +200,8 @@ type TaskStatus struct {
 	DriverAttributes map[string]string
 	NetworkOverride  *NetworkOverride
 
-	// Start is set by drivers that are made with package sdk, for a nomad-lite agent only. On the wire
-	// it is the value of one reserved key of DriverAttributes.
+	// Start is set by drivers that are made with package sdk, for a nomad-lite agent only. In messages of the
+	// protocol it is the value of one reserved key of DriverAttributes.
 	Start *StartStatus
 }
 
@@ -209,7 +209,7 @@ type TaskStatus struct {
 // because the host or the plugin process has died.
 type StartStatus struct {
 	Phase  StartPhase
-	Handle *Handle // in the phase StartReturned: what StartTask has returned, without DriverConfig
+	Handle *Handle // in the phase StartReturned: the Handle that StartTask has returned, without DriverConfig
 }
 
 // StartPhase is the progress of a start in a plugin process.
@@ -257,7 +257,7 @@ type CPUUsage struct {
 	Measured []string
 }
 
-// MemoryUsage is in bytes.
+// MemoryUsage is the memory usage of a task or a process, in bytes.
 type MemoryUsage struct {
 	RSS, Cache, Swap, Usage, MaxUsage, KernelUsage, KernelMaxUsage uint64
 

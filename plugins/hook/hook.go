@@ -10,8 +10,8 @@ import (
 // name is unique among the hooks of its allocation or task. Users see the name in events,
 // and the hook's state is stored under it.
 //
-// The content of a request belongs to the caller, and a hook must not change it: for a hook
-// in the agent, Env is not a copy.
+// A hook must not change the maps and slices in a request, because its caller still uses them: for example, a hook
+// in the agent does not get a copy of Env.
 type Hook interface {
 	Name() string
 }
@@ -81,15 +81,15 @@ type Task struct {
 
 // TaskDir holds the directories of one task as paths of the host.
 type TaskDir struct {
-	AllocDir         string // <alloc_dir>/<alloc id>
-	Dir              string // <alloc>/<task>
-	SharedAllocDir   string // <alloc>/alloc
-	SharedTaskDir    string // <task>/alloc
-	LocalDir         string // <task>/local
-	LogDir           string // <alloc>/alloc/logs
-	SecretsDir       string // <task>/secrets
-	PrivateDir       string // <task>/private
-	MountsAllocDir   string
-	MountsTaskDir    string
-	MountsSecretsDir string
+	AllocDir         string // directory of the allocation
+	Dir              string // directory of the task: AllocDir/<task name>
+	SharedAllocDir   string // AllocDir/alloc
+	SharedTaskDir    string // Dir/alloc, where the task sees SharedAllocDir
+	LocalDir         string // Dir/local
+	LogDir           string // AllocDir/alloc/logs
+	SecretsDir       string // Dir/secrets
+	PrivateDir       string // Dir/private
+	MountsAllocDir   string // SharedAllocDir for a driver with FSIsolationUnveil
+	MountsTaskDir    string // LocalDir for a driver with FSIsolationUnveil
+	MountsSecretsDir string // SecretsDir for a driver with FSIsolationUnveil
 }

@@ -20,7 +20,7 @@ var (
 	ErrTaskNotRunning = errors.New("the task does not run")
 
 	// ErrHostUnavailable means that the agent has exited during the call: it is unknown
-	// whether the agent has carried out the request.
+	// whether the agent has executed the request.
 	ErrHostUnavailable = errors.New("the agent has gone")
 )
 
@@ -60,15 +60,15 @@ type Host interface {
 	EmitEvent(ctx context.Context, s Scope, event Event) error
 
 	// Restart, Signal and Kill act on a task or on all running tasks. They return when the
-	// operation has started. If failure is true, the restart policy counts the restart. A
-	// killed task has failed. The reasons are for users, and may be empty.
+	// operation has started. If failure is true, the restart counts as a failure in the restart policy. Kill makes the
+	// task fail. Users see the reasons, which may be empty.
 	Restart(ctx context.Context, s Scope, reason string, failure bool) error
 	Signal(ctx context.Context, s Scope, signal, reason string) error
 	Kill(ctx context.Context, s Scope, reason string) error
 
-	// SetHealth reports the health of the allocation for its deployment. Unhealthy is
-	// final for this version of the allocation. Healthy takes effect when all other
-	// deciding hooks have reported it too, and only from a hook that decides health.
+	// SetHealth reports the health of the allocation for its deployment. After the report unhealthy, this version of the
+	// allocation stays unhealthy. The report healthy has no effect unless Description.ReportsHealth is set, and takes effect
+	// when all other hooks with ReportsHealth have reported healthy too.
 	SetHealth(ctx context.Context, s Scope, healthy bool, reason string) error
 
 	// Variable reads a variable that the allocation may read. If after is not 0, Variable
@@ -132,12 +132,11 @@ const (
 	EventFailed  = "Task hook failed"
 )
 
-// eventTypes are the types of events that a host accepts from hooks; the last three are for
-// builtin hooks.
+// eventTypes are the types of events that a host accepts from hooks. The last three are the types of events of builtin
+// hooks.
 var eventTypes = []string{"", EventMessage, EventFailed, "Downloading Artifacts", "Failed Artifact Download", "Template"}
 
-// maxEventDetails is the maximum number of details of an event. The host rejects an event
-// with more.
+// maxEventDetails is the maximum number of entries in Event.Details.
 const maxEventDetails = 16
 
 // Fault returns the reason why a host rejects an event from a hook, or nil.

@@ -35,9 +35,9 @@ type Description struct {
 	// AllAllocs requests calls for all allocations. Without it the hook is only called
 	// for the allocations and tasks that it is attached to.
 	AllAllocs bool
-	// Schema is the schema of the JSON of an attachment; nil means that it must be empty.
+	// Schema is the schema of the JSON of an attachment; nil means that an attachment must have no configuration.
 	Schema *hclspec.Spec
-	// IncludeAllocJSON requests Alloc.JSON.
+	// IncludeAllocJSON requests that the field Alloc.JSON of requests is set.
 	IncludeAllocJSON bool
 	// ReportsHealth means that an allocation is healthy for its deployment only after the
 	// hook has reported it, with Host.SetHealth.
@@ -61,7 +61,7 @@ func (d *Description) Subscription(p Point) (Subscription, bool) {
 
 // Config is the argument of Configure.
 type Config struct {
-	HostSocket string // path of the socket on which Host is served
+	HostSocket string // path of the unix socket on which the agent serves Host
 	Node       Node
 }
 

@@ -6,7 +6,7 @@ import (
 )
 
 // Point is a hook point: a point in the life of an allocation or a task at which a hook may
-// be called. The values are sent in messages of the protocol.
+// be called. The numbers are those of the hook protocol, in which they are sent.
 type Point int32
 
 // The hook points, in the order in which they occur.
@@ -51,7 +51,7 @@ type pointInfo struct {
 	interfaceType reflect.Type
 }
 
-// isKnown reports whether this version has the hook point.
+// isKnown reports whether p is a hook point of this version, and not one of a newer protocol.
 func (p Point) isKnown() bool { return p > 0 && int(p) < len(pointInfos) }
 
 // Interface returns the interface that a hook implements to be called at a known hook

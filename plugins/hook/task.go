@@ -35,13 +35,13 @@ type TaskPrestartRequest struct {
 
 // TaskPrestartResponse replaces the hook's previous response.
 type TaskPrestartResponse struct {
-	Env map[string]string // Env: overrides variables of the env block and of earlier hooks
-	// Mounts: the host merges the mounts of all hooks, and if several have the same task
-	// path, that of the last hook is used; a driver without mounts gets none, and the host
+	Env map[string]string // variables for the task; they replace variables of the env block and of earlier hooks
+	// Mounts are merged with the mounts of all other hooks. If several mounts have the same task
+	// path, the host uses that of the last hook. A driver that does not support mounts gets none, and the host
 	// emits an event.
 	Mounts  []driver.Mount
 	Devices []driver.Device
-	State   map[string]string // State: replaces PreviousState, so the hook must copy entries that it still needs
+	State   map[string]string // the next PreviousState; the hook must copy to it the values of PreviousState that it still needs
 	// Done means that TaskPrestart is not called again for this task, even after a reboot
 	// of the host. It is for expensive work whose result stays on disk.
 	Done bool
@@ -55,7 +55,7 @@ type TaskPoststart interface {
 	Poststart(ctx context.Context, req TaskPoststartRequest) (TaskPoststartResponse, error)
 }
 
-// TaskPoststartRequest holds the environment of the started task.
+// TaskPoststartRequest describes the started task.
 type TaskPoststartRequest struct {
 	RequestMeta
 	Alloc   Alloc
@@ -63,9 +63,9 @@ type TaskPoststartRequest struct {
 	Dir     TaskDir
 	Env     map[string]string
 	Network *driver.NetworkOverride // nil unless the driver gave the task an address
-	// Repeated reports that a call for the same start of the task may already have been
-	// made, to this process or to an earlier one. The hook must set up again the state that is lost
-	// when a process exits, and need not repeat effects elsewhere.
+	// Repeated means that Poststart may already have been called for the same start of the task, in this plugin
+	// process or in an earlier one. The hook must restore the state that a process loses when it exits, and need not
+	// repeat effects outside of its process.
 	Repeated bool
 }
 
@@ -79,7 +79,7 @@ type TaskUpdate interface {
 	Update(ctx context.Context, req TaskUpdateRequest) (TaskUpdateResponse, error)
 }
 
-// TaskUpdateRequest holds the new version.
+// TaskUpdateRequest describes the new version of the allocation.
 type TaskUpdateRequest struct {
 	RequestMeta
 	Alloc Alloc
@@ -119,7 +119,7 @@ type TaskExitedRequest struct {
 	Alloc       Alloc
 	Task        Task
 	Exit        driver.ExitResult
-	WillRestart bool // WillRestart: the task is started again, immediately or after the delay of the restart policy
+	WillRestart bool // the task is started again, immediately or after the delay of the restart policy
 }
 
 // TaskExitedResponse is empty.
@@ -132,7 +132,7 @@ type TaskStop interface {
 	Stop(ctx context.Context, req TaskStopRequest) (TaskStopResponse, error)
 }
 
-// TaskStopRequest holds the State of the last TaskPrestartResponse.
+// TaskStopRequest names the task. PreviousState is the State of the last TaskPrestartResponse of the hook.
 type TaskStopRequest struct {
 	RequestMeta
 	Alloc         Alloc

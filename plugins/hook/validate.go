@@ -12,8 +12,8 @@ import (
 // response is stored in memory and on disk until the task is removed.
 const maxStoredResponseSize = 1 << 20
 
-// mountOrDeviceOverhead is the estimated size of an entry of Mounts or Devices without its
-// texts, in bytes.
+// mountOrDeviceOverhead is the estimated size of one mount or device in a stored response, without the texts in it, in
+// bytes.
 const mountOrDeviceOverhead = 64
 
 // Fault returns the reason why a host rejects the response, or nil.

@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/orphans"
 )
 
-// adoptUnknownTasks makes the agent adopt the tasks whose records were lost together with the whole state.
+// adoptUnknownTasks configures the orphan cleaner so that it adopts the tasks whose records were lost together with the whole state.
 func (a *Agent) adoptUnknownTasks(node model.NodeFacts) {
 	c := a.orphanCleaner
 	c.AdoptUnknown, c.DynamicUsers, c.Node = true, a.config.DynamicUsers, node
@@ -25,8 +25,8 @@ func (a *Agent) adoptUnknownTasks(node model.NodeFacts) {
 	}
 }
 
-// endFormerPlugins kills the children of the keeper that run the same command as the present process of a driver: they are
-// processes of the driver whose records were lost. Their tasks become children of the keeper.
+// endFormerPlugins kills the children of the keeper that run the same command as the present plugin process of a driver: these
+// children are plugin processes of the driver whose records were lost. Their tasks become children of the keeper.
 func (a *Agent) endFormerPlugins(_ context.Context, driver string) error {
 	used := make(map[int]bool)
 	var command []byte
@@ -45,7 +45,7 @@ func (a *Agent) endFormerPlugins(_ context.Context, driver string) error {
 	for _, pid := range osprocess.Children(a.helperProcesses.keeper.KeeperProcess().PID) {
 		former, err := osprocess.LookupID(pid)
 		if err != nil || used[pid] {
-			continue // the process has exited, or is in use
+			continue // the process has exited, or a current plugin uses it
 		}
 		line, err := readCommandLine(pid)
 		if err != nil || !slices.Equal(line, command) {

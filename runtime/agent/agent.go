@@ -57,22 +57,22 @@ type Config struct {
 	// EphemeralState means that the agent starts with an empty state and deletes its state at the end.
 	// Files that tasks have written are kept. A temporary directory implies EphemeralState.
 	EphemeralState bool
-	// EndUnknown means that the agent ends the tasks of allocations that are on the disk and whose records were lost together with
-	// the whole state. Without it, the agent leaves these tasks running.
-	EndUnknown bool
-	// AdoptUnknown means that the agent makes records for these tasks, as far as their drivers return handles of them, and manages
-	// them from then on.
-	AdoptUnknown bool
-	// ClaimTasks means that a data directory that is a copy of another one becomes the owner of the running tasks in its state.
-	// Without it, Open fails with a CopyError.
-	ClaimTasks bool
+	// EndUnknownTasks means that the agent ends the tasks of allocations that are on the disk and whose records were lost together with
+	// the whole state. Otherwise the agent leaves these tasks running.
+	EndUnknownTasks bool
+	// AdoptUnknownTasks means that the agent makes records for tasks whose records were lost together with the whole state, if
+	// their drivers return handles of them, and manages these tasks from then on.
+	AdoptUnknownTasks bool
+	// ClaimTasksAsCopy means that a data directory that is a copy of another one becomes the owner of the running tasks in its state.
+	// Without ClaimTasksAsCopy, Open fails with a DataDirCopyError.
+	ClaimTasksAsCopy bool
 
 	// AllowSetuid means that a root agent lets set-user-id programs and device files in the directories of allocations have
 	// an effect, as Nomad does.
 	AllowSetuid bool
 
 	Node        localnode.Settings
-	Limits      allocrunner.Limits // the agent sets NodeCPU
+	Limits      allocrunner.Limits // NodeCPUMHz and FileOperations are ignored: the agent sets them
 	GC          noderunner.GC
 	SchedulerGC scheduler.GCConfig
 
@@ -81,12 +81,12 @@ type Config struct {
 	// does not name.
 	EnvDenylist, EnvAllowlist []string
 
-	// DynamicUsers are the ids of the users of tasks that name no user, if the driver supports that.
-	// The zero value means that there are none.
+	// DynamicUsers is the range of user ids from which tasks that name no user get one, if the driver supports that.
+	// The zero value means that the range is empty.
 	DynamicUsers idrange.Range
 
-	// OIDCIssuer is the address at which other services find the public keys of workload identities. It is the
-	// claim iss of the tokens. It may be empty.
+	// OIDCIssuer is the URL below which other services find the public keys of workload identities, and the claim "iss" of
+	// the identity tokens. It may be empty.
 	OIDCIssuer string
 
 	// HostVolumesDir is the directory in which plugins make dynamic host volumes, HostVolumePluginDir the directory of these
@@ -97,10 +97,10 @@ type Config struct {
 
 	Plugins *catalog.Catalog
 	Hooks   []pluginhooks.Rule // the operator's rules for hook plugins, in the order of the configuration
-	// HookLimits are the operator's limits for the builtin hooks, by name of the hook. A hook receives
+	// HookLimits are the operator's limits for the builtin hooks: the key is the name of the hook. A hook receives
 	// its limits together with the task's block for the hook.
 	HookLimits map[string]map[string]any
-	// FindTaskProcess returns the main process of a task, from the driver state in the task's handle. It is
+	// FindTaskProcess decodes the main process of a task from the driver state in the task's handle. The agent calls it only
 	// for tasks of builtin drivers. It may be nil.
 	FindTaskProcess func(driver string, state []byte) (osprocess.ID, bool)
 	// PluginCacheFile is the path of the file in which an agent with EphemeralState stores the
@@ -116,33 +116,33 @@ type Config struct {
 // Agent is a running nomad-lite agent. Its methods may be called concurrently. It is large because the API reaches each
 // part of the node through it.
 type Agent struct {
-	logger            hclog.Logger
-	config            Config
-	dataDirectory     *dataDirectory
-	directoryIdentity *directoryIdentity // nil if the state is ephemeral
-	host              fingerprint.Host
-	store             *store.Store // nil after Close
-	scheduler         *scheduler.Scheduler
-	allocSync         *localnode.AllocSync
-	node              *localnode.Node
-	identities        *identity.Issuer
-	taskAPI           *taskapi.Listener
-	orphanCleaner     *orphans.Cleaner
-	helperProcesses   *helperProcesses
-	outputLosses      *outputLosses
-	processRetention  *processRetention
-	plugins           *plugins
-	networks          *network.Manager
-	users             runnerhooks.UserPool // nil if tasks get no users
-	taskFiles         taskfiles.Files
-	traces            *otlp.Exporter // nil if no traces are exported
-	hostSampler       hoststats.Sampler
+	logger             hclog.Logger
+	config             Config
+	dataDirectory      *dataDirectory
+	directoryIdentity  *directoryIdentity // nil if the state is ephemeral
+	host               fingerprint.Host
+	store              *store.Store // nil after Close
+	scheduler          *scheduler.Scheduler
+	allocSync          *localnode.AllocSync
+	node               *localnode.Node
+	identities         *identity.Issuer
+	taskAPI            *taskapi.Listener
+	orphanCleaner      *orphans.Cleaner
+	helperProcesses    *helperProcesses
+	outputLossReporter *outputLossReporter
+	processRetention   *processRetention
+	plugins            *plugins
+	allocNetworks      *network.Manager
+	taskUsers          runnerhooks.UserPool // nil if tasks get no users
+	taskFiles          taskfiles.Files
+	traceExporter      *otlp.Exporter // nil if no traces are exported
+	hostSampler        hoststats.Sampler
 
 	mu         sync.Mutex
 	nodeRunner *noderunner.Runner // nil before Run
 }
 
-// These are garbage collection percentages (GOGC), see [memtrim.New].
+// Garbage collection percentages (GOGC) for [memtrim.New].
 const (
 	// gcPercentIdle is lower than Go's default of 100, so that garbage is collected earlier: after a
 	// burst of starts, an agent without work returns most memory.
@@ -167,16 +167,15 @@ func Open(ctx context.Context, c Config) (*Agent, error) {
 // DataDir returns the path of the data directory, which may be temporary.
 func (a *Agent) DataDir() string { return a.dataDirectory.path }
 
-// AllocDir returns the directory of an allocation, which may not exist. The error is not nil only if the id
-// is not valid.
+// AllocDir returns the directory of an allocation, which may not exist. AllocDir fails only if the id is not valid.
 func (a *Agent) AllocDir(allocID string) (*allocdir.Dir, error) {
-	return allocdir.New(a.dataDirectory.allocDirs(), allocID)
+	return allocdir.New(a.dataDirectory.allocDirRoot(), allocID)
 }
 
 // OpenAllocFiles opens the directory of an allocation for reading the files of its tasks.
 // The error is fs.ErrNotExist if the directory does not exist or was removed.
 func (a *Agent) OpenAllocFiles(allocID string) (*taskfiles.Dir, error) {
-	return a.taskFiles.Open(a.dataDirectory.allocDirs(), allocID)
+	return a.taskFiles.Open(a.dataDirectory.allocDirRoot(), allocID)
 }
 
 // HostStats returns the current resource usage of the machine, without its devices.
@@ -185,7 +184,7 @@ func (a *Agent) HostStats(ctx context.Context) hoststats.Stats { return a.hostSa
 // DeviceGroups returns the devices of the machine.
 func (a *Agent) DeviceGroups() []supervisor.DeviceGroup { return a.plugins.supervisor.DeviceGroups() }
 
-// DeviceStats returns the statistics of all devices. The first call in a while waits for the
+// DeviceStats returns the statistics of all devices. A call that finds no recent statistics waits for the
 // device plugins, for two seconds at most.
 func (a *Agent) DeviceStats(ctx context.Context) []*api.DeviceGroupStats {
 	return a.plugins.devices.Stats(ctx)
@@ -279,19 +278,19 @@ func (a *Agent) RestartPlugin(ctx context.Context, name string) error {
 	return a.plugins.supervisor.Restart(ctx, name)
 }
 
-// WaitReady waits until the drivers have reported their health, for two seconds at
-// most.
-func (a *Agent) WaitReady(ctx context.Context) error { return a.plugins.supervisor.Ready(ctx) }
+// WaitDriversReady waits until the drivers have reported their health, for two seconds at most. An error is the cause of the
+// end of ctx.
+func (a *Agent) WaitDriversReady(ctx context.Context) error { return a.plugins.supervisor.Ready(ctx) }
 
-// WaitAllPlugins waits without a timeout until plugins of every type have reported their state.
-func (a *Agent) WaitAllPlugins(ctx context.Context) error {
+// WaitAllPluginsReported waits without a timeout until plugins of every type have reported their state.
+func (a *Agent) WaitAllPluginsReported(ctx context.Context) error {
 	return a.plugins.supervisor.WaitAllStatesKnown(ctx)
 }
 
 // Run runs the allocations in the state until ctx ends. If the cause is allocrunner.ErrShutdown, Run
 // leaves the tasks running. With any other cause it stops the tasks and returns when all have ended.
 func (a *Agent) Run(ctx context.Context) {
-	trim := memtrim.New(gcPercentIdle, gcPercentBusy) // created here and not in Open, because most of what Open reads stays in memory
+	trim := memtrim.New(gcPercentIdle, gcPercentBusy) // not created in Open, because most of what Open reads stays in memory
 	defer trim.Stop()
 	nodes := noderunner.New(a.runnerConfig(trim))
 	a.mu.Lock()
@@ -305,10 +304,11 @@ func (a *Agent) Run(ctx context.Context) {
 	reportsWG.Go(func() { a.allocSync.Run(reporting, a.scheduler) })
 	backgroundWG.Go(func() { a.node.Run(ctx) })
 	backgroundWG.Go(func() { a.plugins.run(ctx, nodes.PreviousAllocsLoaded()) })
-	backgroundWG.Go(func() { a.plugins.watchProcesses(ctx, trim.PostponeTrim) }) // starting and stopping a process reads pages of the program
-	backgroundWG.Go(func() { a.networks.Run(ctx) })
-	backgroundWG.Go(func() { a.outputLosses.run(ctx) })
-	backgroundWG.Go(func() { a.dataDirectory.keepReserve(ctx, a.node.Registered()) })
+	// The start and the stop of a plugin process load pages of the agent's program, which the next trim releases.
+	backgroundWG.Go(func() { a.plugins.watchProcesses(ctx, trim.PostponeTrim) })
+	backgroundWG.Go(func() { a.allocNetworks.Run(ctx) })
+	backgroundWG.Go(func() { a.outputLossReporter.run(ctx) })
+	backgroundWG.Go(func() { a.dataDirectory.maintainDiskReserve(ctx, a.node.Registered()) })
 	backgroundWG.Go(func() { a.node.Volumes().Restore(ctx) })
 	backgroundWG.Go(func() {
 		onStep := func() {
@@ -344,32 +344,32 @@ func (a *Agent) Run(ctx context.Context) {
 	backgroundWG.Wait()
 	endReports()
 	reportsWG.Wait()
-	if a.dataDirectory.temporary {
-		nodes.CollectAll() // removes also resources that hooks have created outside of the allocation directories
+	if a.dataDirectory.isTemporary {
+		nodes.CollectAll() // also removes resources that hooks have created outside of the allocation directories
 	}
 	if a.dataDirectory.ephemeralState {
 		settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
 		a.plugins.hookPlugins.RetryAllCleanups(settling)
-		a.networks.DestroyReleased(settling)
+		a.allocNetworks.DestroyReleased(settling)
 	}
 }
 
-// runnerConfig returns the configuration of the node runner.
+// runnerConfig returns the configuration of the node runner. The node runner reports to trim when the agent is busy.
 func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 	limits := a.config.Limits
-	limits.NodeCPU = int64(a.host.CPUMHz)
+	limits.NodeCPUMHz = int64(a.host.CPUMHz)
 	if limit, err := osprocess.DescriptorLimit(); err == nil {
 		limits.FileOperations = descriptors.NewLimiter(limit)
 	}
-	withoutDriver := taskEnder{a.helperProcesses.keeper, a.config.FindTaskProcess}
+	withoutDriver := taskEnderWithoutDriver{a.helperProcesses.keeper, a.config.FindTaskProcess}
 	return noderunner.Config{
 		Source: a.allocSync,
 		AllocRunnerConfig: allocrunner.Config{
 			HostEnv:      taskenv.HostEnv(os.Environ(), a.config.EnvDenylist, a.config.EnvAllowlist),
 			Drivers:      a.plugins.supervisor,
 			Logs:         a.helperProcesses.collector,
-			AllocDirRoot: a.dataDirectory.allocDirs(),
+			AllocDirRoot: a.dataDirectory.allocDirRoot(),
 			Store:        a.store,
 			Services:     a.store,
 			CheckResults: a.store,
@@ -378,17 +378,17 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 			TaskAPI:      a.taskAPI,
 			Host: allocrunner.HostResources{
 				Cgroups:   cgroupsByDriver(openCgroups(a.host, a.logger), a.plugins.supervisor.Plugins),
-				Networks:  a.networks,
+				Networks:  a.allocNetworks,
 				Devices:   a.plugins.devices,
-				Users:     a.users,
+				Users:     a.taskUsers,
 				Variables: variableReader(a.store),
 				Volume:    a.node.FindHostVolume,
 			},
 			Limits:      limits,
-			Trace:       traceFunc(a.traces),
+			Trace:       traceFunc(a.traceExporter),
 			TaskRecords: localnode.TaskRecords{Store: a.store},
 			Rebooted:    a.orphanCleaner.Rebooted,
-			EndTask:     withoutDriver.end,
+			EndTask:     withoutDriver.endTask,
 			AwaitExit:   withoutDriver.awaitExit,
 			Logger:      a.logger,
 		},
@@ -401,9 +401,9 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 					return
 				}
 			}
-			trim.PostponeTrim() // no collection now: allocations that start make objects that are needed later
+			trim.PostponeTrim() // not NotifyBusy, because most objects that the start of an allocation makes stay in use
 		},
-		// The records of garbage-collected allocations are freed here, also if no allocation changes for a long time.
+		// The trim releases the memory of garbage-collected allocations even if no other allocation changes afterwards.
 		OnRemove: trim.PostponeTrim,
 		GC:       a.config.GC,
 		Logger:   a.logger,
@@ -430,8 +430,8 @@ func variableReader(s *store.Store) runnerhooks.VariableReader {
 	}
 }
 
-// cleanupTimeout is how long Run waits for pending cleanups of hooks and networks if their records
-// are about to be deleted.
+// cleanupTimeout is how long Run waits for the pending cleanups of hooks and networks of an agent with an ephemeral state, whose
+// records no later agent has.
 const cleanupTimeout = 10 * time.Second
 
 // Alloc returns the runner of an allocation, or nil if this node does not have it.
@@ -442,17 +442,17 @@ func (a *Agent) Alloc(id string) *allocrunner.Runner {
 	return nil
 }
 
-// CollectAlloc removes an ended allocation from the disk. It waits for the cleanup of hooks, but not
+// GCAlloc removes an ended allocation from the disk. It waits for the cleanup of hooks, but not
 // for an unavailable driver: in that case the directory is removed later.
-func (a *Agent) CollectAlloc(ctx context.Context, id string) error {
+func (a *Agent) GCAlloc(ctx context.Context, id string) error {
 	if nodes := a.currentNodeRunner(); nodes != nil {
 		return nodes.Collect(ctx, id)
 	}
 	return noderunner.ErrNotCollectable
 }
 
-// CollectAllocs removes all ended allocations from the disk.
-func (a *Agent) CollectAllocs() {
+// GCEndedAllocs removes all ended allocations from the disk.
+func (a *Agent) GCEndedAllocs() {
 	if nodes := a.currentNodeRunner(); nodes != nil {
 		nodes.CollectAll()
 	}
@@ -477,21 +477,22 @@ func (a *Agent) ForceKillAllocs() {
 	}
 }
 
-// KillUndestroyedAllocs waits until all tasks have ended, which another call has requested. If a driver does not destroy its
-// ended tasks soon after that, it calls onGiveUp, and Run does not wait for the driver any longer. It returns early when ctx is
-// done.
+// KillUndestroyedAllocs waits until all tasks have ended; another call must have requested that. If a driver does not destroy its
+// ended tasks soon after that, KillUndestroyedAllocs calls onGiveUp, and Run no longer waits for the driver.
+// KillUndestroyedAllocs returns early when ctx is done.
 func (a *Agent) KillUndestroyedAllocs(ctx context.Context, onGiveUp func()) {
 	if nodes := a.currentNodeRunner(); nodes != nil {
 		nodes.KillUndestroyed(ctx, onGiveUp)
 	}
 }
 
-func (a *Agent) forwardTaskEvent(name string, event driver.TaskEvent) {
+func (a *Agent) forwardTaskEvent(driverName string, event driver.TaskEvent) {
 	if nodes := a.currentNodeRunner(); nodes != nil {
-		nodes.HandleTaskEvent(name, event)
+		nodes.HandleTaskEvent(driverName, event)
 	}
 }
 
+// currentNodeRunner returns nil before Run is called.
 func (a *Agent) currentNodeRunner() *noderunner.Runner {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -507,10 +508,10 @@ func (a *Agent) Close() error {
 	if a.dataDirectory == nil || a.dataDirectory.lock == nil {
 		return nil
 	}
-	if a.traces != nil {
-		a.traces.Close()
+	if a.traceExporter != nil {
+		a.traceExporter.Close()
 	}
-	a.helperProcesses.stopWatchingSockets() // the watch would restore the sockets that the calls below remove
+	a.helperProcesses.stopWatchingSockets() // the watching goroutine would restore the sockets that Close removes
 	var errs []error
 	if a.taskAPI != nil {
 		errs = append(errs, a.taskAPI.Close())
@@ -531,7 +532,7 @@ func (a *Agent) Close() error {
 		}
 		a.store = nil
 	}
-	if !a.dataDirectory.temporary {
+	if !a.dataDirectory.isTemporary {
 		if ended {
 			errs = append(errs, a.helperProcesses.sockets.remove())
 		}

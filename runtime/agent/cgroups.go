@@ -28,7 +28,7 @@ func cgroupsByDriver(tree *cgroup.Hierarchy, plugins func() []supervisor.Plugin)
 
 // openCgroups returns the cgroup tree of this machine, and logs the reason if it has none for tasks.
 func openCgroups(host fingerprint.Host, logger hclog.Logger) *cgroup.Hierarchy {
-	var cores []int // nil means all
+	var cores []int // ids of the cores for tasks; nil means all cores
 	if len(host.ReservedCores) > 0 {
 		for _, core := range host.ReservableCores {
 			cores = append(cores, int(core))

@@ -18,15 +18,15 @@ import (
 // dataDirectory is the data directory of an agent, which is locked until the method close is called.
 type dataDirectory struct {
 	path           string
-	temporary      bool     // the directory is removed by the method close
-	ephemeralState bool     // the agent starts with an empty state and deletes its state
+	isTemporary    bool     // the method close removes the directory
+	ephemeralState bool     // the agent starts with an empty state and deletes its state at the end
 	lock           *os.File // nil after close
 }
 
-// openDirectory creates the data directory if it is missing, and locks it. It fails with ErrInUse if
+// openDataDirectory creates the data directory if it is missing, and locks it. It fails with ErrInUse if
 // another agent has locked it. The caller must call close.
-func openDirectory(c Config) (*dataDirectory, error) {
-	d := &dataDirectory{path: c.DataDir, temporary: c.DataDir == "", ephemeralState: c.EphemeralState || c.DataDir == ""}
+func openDataDirectory(c Config) (*dataDirectory, error) {
+	d := &dataDirectory{path: c.DataDir, isTemporary: c.DataDir == "", ephemeralState: c.EphemeralState || c.DataDir == ""}
 	if err := d.open(c.Logger); err != nil {
 		return nil, errors.Join(err, d.close())
 	}
@@ -38,8 +38,8 @@ func openDirectory(c Config) (*dataDirectory, error) {
 
 func (d *dataDirectory) open(logger hclog.Logger) error {
 	var err error
-	if d.temporary {
-		d.path, d.lock, err = makeTemporaryDir(logger)
+	if d.isTemporary {
+		d.path, d.lock, err = makeTemporaryDataDir(logger)
 		if err != nil {
 			return err
 		}
@@ -62,31 +62,31 @@ func (d *dataDirectory) open(logger hclog.Logger) error {
 				return err
 			}
 		} else {
-			d.useReserve(logger)
+			d.useDiskReserve(logger)
 		}
 	}
 	if os.Geteuid() == 0 {
-		return ensureDir(d.allocDirs(), 0o711) // tasks of other users need the permission to traverse the directory
+		return ensureOwnedDir(d.allocDirRoot(), 0o711) // tasks of other users need the permission to traverse the directory
 	}
 	return d.denyOtherUsers()
 }
 
 // mountAllocDirs mounts the directory of the allocations so that set-user-id programs and device files in it have no effect. It
-// logs a warning if they have one nevertheless. It must be called before anything in these directories is opened.
+// logs a warning if they have an effect nevertheless. It must be called before a file in the directory is opened.
 func (d *dataDirectory) mountAllocDirs(c Config) {
 	var err error
 	if c.AllowSetuid {
 		err = errors.New(`the option "alloc_dir.allow_setuid" allows it`)
-	} else if err = allocdir.MountRoot(d.allocDirs()); err == nil && hasOwnMountNamespace() {
+	} else if err = allocdir.MountRoot(d.allocDirRoot()); err == nil && hasOwnMountNamespace() {
 		err = errors.New("the agent has a mount namespace of its own, so that other accounts do not see its mounts: have no option such as PrivateTmp= in its unit")
 	}
 	if err != nil {
-		c.Logger.Warn("set-user-id programs and device files in the directories of tasks have an effect", "dir", d.allocDirs(), "error", err)
+		c.Logger.Warn("set-user-id programs and device files in the directories of tasks have an effect", "dir", d.allocDirRoot(), "error", err)
 	}
 }
 
-// hasOwnMountNamespace reports whether the first process of the machine, or of the container, has another mount namespace. It
-// reports false if the agent is not allowed to know.
+// hasOwnMountNamespace reports whether the agent has another mount namespace than the first process of the machine or container. It
+// returns false if the agent is not allowed to read one of the namespaces.
 func hasOwnMountNamespace() bool {
 	own, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
@@ -96,26 +96,26 @@ func hasOwnMountNamespace() bool {
 	return err == nil && own != first
 }
 
-// unmountAllocDirs removes the mount of mountAllocDirs if no task needs it: ended means that no task runs, and a directory without
-// entries has no allocations.
+// unmountAllocDirs undoes mountAllocDirs if no task needs the mount: no task runs if ended is true, or if the directory of the
+// allocations is empty.
 func (d *dataDirectory) unmountAllocDirs(ended bool) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
 	if !ended {
-		entries, err := os.ReadDir(d.allocDirs())
+		entries, err := os.ReadDir(d.allocDirRoot())
 		if err != nil || len(entries) > 0 {
 			return nil // the mount stays for the next agent
 		}
 	}
-	return allocdir.UnmountRoot(d.allocDirs())
+	return allocdir.UnmountRoot(d.allocDirRoot())
 }
 
-// denyOtherUsers makes the data directory inaccessible to other accounts if the agent is not root, because
-// then its tasks run as the same user. If the data directory belongs to another user, denyOtherUsers makes
-// the directory of the allocations inaccessible instead.
+// denyOtherUsers makes the data directory inaccessible to other accounts. It is called if the agent is not root: then all
+// tasks run as the user of the agent. If the data directory belongs to another user, denyOtherUsers makes the directory of
+// the allocations inaccessible instead.
 func (d *dataDirectory) denyOtherUsers() error {
-	if err := ensureDir(d.allocDirs(), 0o711); err != nil {
+	if err := ensureOwnedDir(d.allocDirRoot(), 0o711); err != nil {
 		return err
 	}
 	var stat unix.Stat_t
@@ -124,7 +124,7 @@ func (d *dataDirectory) denyOtherUsers() error {
 	}
 	dir := d.path
 	if int(stat.Uid) != os.Geteuid() {
-		dir = d.allocDirs()
+		dir = d.allocDirRoot()
 	} else if stat.Mode&0o777 == 0o700 {
 		return nil
 	}
@@ -134,10 +134,10 @@ func (d *dataDirectory) denyOtherUsers() error {
 	return nil
 }
 
-// allocDirs returns the directory that contains the alloc directories.
-func (d *dataDirectory) allocDirs() string { return filepath.Join(d.path, allocDir) }
+// allocDirRoot returns the directory that contains the alloc directories.
+func (d *dataDirectory) allocDirRoot() string { return filepath.Join(d.path, allocDir) }
 
-// cniCacheDir is the directory in which the results of CNI plugins are cached.
+// cniCacheDir returns the directory in which the results of CNI plugins are cached.
 func (d *dataDirectory) cniCacheDir() string { return filepath.Join(d.path, "cni") }
 
 // statePath returns the path of the state file. A foreground run and an agent have different state
@@ -155,8 +155,8 @@ func (d *dataDirectory) close() error {
 		return nil
 	}
 	var errs []error
-	if d.temporary {
-		errs = append(errs, removeTemporaryDir(d.path))
+	if d.isTemporary {
+		errs = append(errs, removeTemporaryDataDir(d.path))
 	}
 	errs = append(errs, d.lock.Close())
 	d.lock = nil

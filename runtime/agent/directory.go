@@ -42,15 +42,15 @@ func lockDataDir(dataDir string, flags int) (*os.File, error) {
 	}
 	self, err := osprocess.LookupID(os.Getpid())
 	if err == nil {
-		// An agent without a record in the file works: only Stop does not find it. The disk can be full.
+		// The error is ignored, because the disk can be full: the agent works without the record, but Stop does not find the agent.
 		_ = keeper.WriteLockOwner(f, self)
 	}
 	return f, nil
 }
 
-// ensureDir creates a directory, or checks that the existing one belongs to this user: below /tmp,
+// ensureOwnedDir creates a directory, or checks that the existing one belongs to this user: below /tmp,
 // another account may have created it before.
-func ensureDir(dir string, mode fs.FileMode) error {
+func ensureOwnedDir(dir string, mode fs.FileMode) error {
 	err := os.Mkdir(dir, mode)
 	if err == nil {
 		return os.Chmod(dir, mode) // the umask may have cleared bits of the mode
@@ -61,8 +61,7 @@ func ensureDir(dir string, mode fs.FileMode) error {
 	return checkOwnedDir(dir)
 }
 
-// checkOwnedDir returns an error if dir belongs to another user or is writable for
-// others.
+// checkOwnedDir returns an error if dir is not a directory, belongs to another user, or is writable for other users.
 func checkOwnedDir(dir string) error {
 	var stat unix.Stat_t
 	if err := unix.Lstat(dir, &stat); err != nil {
@@ -79,25 +78,25 @@ func checkOwnedDir(dir string) error {
 	return nil
 }
 
-// makeOwnedDir creates a directory at path, or returns the existing directory if it belongs to this user.
+// makeOwnedDirOrSuffixed creates a directory at path, or returns the existing directory if it belongs to this user.
 // If another account has created a file at path, the directory gets a random suffix after a dot.
-func makeOwnedDir(path string, mode fs.FileMode) (string, error) {
-	taken := ensureDir(path, mode)
-	if taken == nil {
+func makeOwnedDirOrSuffixed(path string, mode fs.FileMode) (string, error) {
+	pathErr := ensureOwnedDir(path, mode)
+	if pathErr == nil {
 		return path, nil
 	}
-	if ours := findOwnedDirs(path); len(ours) > 0 {
+	if ours := findOwnedDirsWithPrefix(path); len(ours) > 0 {
 		return ours[0], nil
 	}
 	dir, err := os.MkdirTemp(filepath.Dir(path), filepath.Base(path)+".")
 	if err != nil {
-		return "", errors.Join(taken, err)
+		return "", errors.Join(pathErr, err)
 	}
 	return dir, os.Chmod(dir, mode)
 }
 
-// findOwnedDirs returns the directories that makeOwnedDir has created for a path and that still exist.
-func findOwnedDirs(path string) []string {
+// findOwnedDirsWithPrefix returns the directories that makeOwnedDirOrSuffixed has created for path and that still exist.
+func findOwnedDirsWithPrefix(path string) []string {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
 		return nil

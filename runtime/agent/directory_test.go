@@ -44,7 +44,7 @@ func TestTakenTemporaryDirectory(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 		t.Setenv("TMPDIR", dir)
-		first, held, err := makeTemporaryDir(hclog.NewNullLogger())
+		first, held, err := makeTemporaryDataDir(hclog.NewNullLogger())
 		if err != nil {
 			t.Errorf("%s: %v", squat, err)
 			continue
@@ -53,7 +53,7 @@ func TestTakenTemporaryDirectory(t *testing.T) {
 			t.Error(err)
 		}
 		held.Close() // as if the run was killed
-		second, held, err := makeTemporaryDir(hclog.NewNullLogger())
+		second, held, err := makeTemporaryDataDir(hclog.NewNullLogger())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +69,7 @@ func TestTakenTemporaryDirectory(t *testing.T) {
 		if err := os.RemoveAll(path); err != nil {
 			t.Fatal(err)
 		}
-		third, held, err := makeTemporaryDir(hclog.NewNullLogger())
+		third, held, err := makeTemporaryDataDir(hclog.NewNullLogger())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +90,7 @@ func TestFindOwnedDirs(t *testing.T) {
 	if err := errors.Join(os.Remove(dir+"/a.link"), os.Symlink("a", dir+"/a.link")); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := findOwnedDirs(dir+"/a"), []string{dir + "/a", dir + "/a.1"}; !slices.Equal(got, want) {
+	if got, want := findOwnedDirsWithPrefix(dir+"/a"), []string{dir + "/a", dir + "/a.1"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
@@ -176,7 +176,7 @@ func TestTemporaryDirectoryIsPrivate(t *testing.T) {
 	}
 	t.Setenv("TMPDIR", base)
 	runAsUser(t, 4001, func() error {
-		dir, lock, err := makeTemporaryDir(hclog.NewNullLogger())
+		dir, lock, err := makeTemporaryDataDir(hclog.NewNullLogger())
 		if err != nil {
 			return err
 		}

@@ -12,39 +12,39 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 )
 
-// taskEnder ends tasks, and waits for their exits, without their drivers.
-type taskEnder struct {
+// taskEnderWithoutDriver ends tasks, and waits for their exits, without their drivers.
+type taskEnderWithoutDriver struct {
 	keeper          *keeper.Client
-	findTaskProcess func(driver string, state []byte) (taskprocess.ID, bool) // see Config.FindTaskProcess
+	findTaskProcess func(driver string, state []byte) (taskprocess.ID, bool) // Config.FindTaskProcess; may be nil
 }
 
-// end ends the processes of a task whose driver is unavailable. It implements
-// taskrunner.EndTask.
+// endTask ends the processes of a task whose driver is unavailable. It implements
+// taskrunner.EndTaskFunc.
 //
-// The keeper adopted the task when its plugin died, so it has the exit status of
-// the main process, even if the process has ended before.
-func (e taskEnder) end(ctx context.Context, req taskrunner.EndTaskRequest) (taskrunner.EndTaskResult, error) {
+// The keeper adopted the task when the task's plugin died, so the keeper has the exit status of
+// the main process, even if the main process has exited before the call.
+func (e taskEnderWithoutDriver) endTask(ctx context.Context, req taskrunner.EndTaskRequest) (taskrunner.EndTaskResult, error) {
 	found, err := taskprocess.EndLeftovers(ctx, req.AllocID, req.Task)
-	result := taskrunner.EndTaskResult{Found: len(found) > 0}
+	result := taskrunner.EndTaskResult{FoundProcesses: len(found) > 0}
 	if err != nil {
 		return result, err
 	}
-	if !req.Builtin || req.Handle == nil || e.findTaskProcess == nil {
+	if !req.DriverIsBuiltin || req.Handle == nil || e.findTaskProcess == nil {
 		return result, nil
 	}
 	main, known := e.findTaskProcess(req.Driver, req.Handle.DriverState)
 	if !known {
 		return result, nil
 	}
-	if main.Alive() { // the process moved to another cgroup and changed its environment, so that EndLeftovers did not find it
-		result.Found = true
+	if main.Alive() { // EndLeftovers does not find a process that has moved to another cgroup and changed its environment
+		result.FoundProcesses = true
 		_ = unix.Kill(-main.PID, unix.SIGKILL)
 		if err := main.Signal(unix.SIGKILL); err != nil && main.Alive() {
 			return result, fmt.Errorf("kill process %d: %w", main.PID, err)
 		}
 	}
-	if exit, err := e.waitExit(ctx, main); err == nil {
-		result.Exit = exit
+	if exit, err := e.waitProcessExit(ctx, main); err == nil {
+		result.ExitResult = exit
 	} else if main.Alive() {
 		return result, fmt.Errorf("wait for process %d: %w", main.PID, err)
 	}
@@ -52,17 +52,17 @@ func (e taskEnder) end(ctx context.Context, req taskrunner.EndTaskRequest) (task
 }
 
 // awaitExit implements taskrunner.AwaitExitFunc. The keeper adopted the task when its plugin died.
-func (e taskEnder) awaitExit(ctx context.Context, driverName string, handle *driver.Handle) (*driver.ExitResult, error) {
+func (e taskEnderWithoutDriver) awaitExit(ctx context.Context, driverName string, handle *driver.Handle) (*driver.ExitResult, error) {
 	if e.findTaskProcess != nil {
 		if main, known := e.findTaskProcess(driverName, handle.DriverState); known {
-			return e.waitExit(ctx, main)
+			return e.waitProcessExit(ctx, main)
 		}
 	}
 	return nil, keeper.ErrExitStatusUnknown
 }
 
-// waitExit blocks until a process has exited, and returns its exit status as a driver does.
-func (e taskEnder) waitExit(ctx context.Context, main taskprocess.ID) (*driver.ExitResult, error) {
+// waitProcessExit blocks until a process has exited, and returns its exit status as a driver does.
+func (e taskEnderWithoutDriver) waitProcessExit(ctx context.Context, main taskprocess.ID) (*driver.ExitResult, error) {
 	status, err := e.keeper.Wait(ctx, main)
 	if err != nil {
 		return nil, err

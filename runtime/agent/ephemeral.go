@@ -16,8 +16,8 @@ import (
 )
 
 // checkNoAgentTasks returns an error if the data directory has allocations of an agent with a permanent state. A foreground run
-// cannot use such a directory: at its end, it would end the keeper of the agent and the tasks. A foreground run has a state file
-// of its own, so all allocations in the agent's state file belong to an agent.
+// cannot use such a directory: when the run ends, it would end the keeper of the agent and the agent's tasks. A foreground run has
+// a separate state file, so all allocations in the file store.FileName belong to an agent.
 func checkNoAgentTasks(dataDir string) error {
 	contents, err := store.Inspect(filepath.Join(dataDir, store.FileName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -30,9 +30,9 @@ func checkNoAgentTasks(dataDir string) error {
 	if err != nil {
 		return fmt.Errorf("data directory %s: it has the state of an agent, whose tasks would end with this run, and that state cannot be read: %w\n%s", dataDir, err, remedyText)
 	}
-	if ids := allocsOfAgent(contents); len(ids) > 0 {
+	if ids := recordedAllocIDs(contents); len(ids) > 0 {
 		return fmt.Errorf("data directory %s: it belongs to an agent with %d allocations (%s), whose tasks would end with this run\n%s",
-			dataDir, len(ids), strings.Join(shortIDs(ids), ", "), remedyText)
+			dataDir, len(ids), strings.Join(firstShortIDs(ids), ", "), remedyText)
 	}
 	ids, err := findAllocsWithoutRecord(dataDir, contents)
 	if err != nil {
@@ -40,14 +40,14 @@ func checkNoAgentTasks(dataDir string) error {
 	}
 	if len(ids) > 0 {
 		return fmt.Errorf("data directory %s: it has %d allocations (%s) whose agent has lost its state file, and whose tasks would end with this run\nuse another directory, or start the agent once with -adopt-unknown or -end-unknown",
-			dataDir, len(ids), strings.Join(shortIDs(ids), ", "))
+			dataDir, len(ids), strings.Join(firstShortIDs(ids), ", "))
 	}
 	return nil
 }
 
-// allocsOfAgent returns the ids of the allocations that an agent has recorded in its state: also of those that are being removed, and of
-// those whose records an earlier state had.
-func allocsOfAgent(contents *store.Contents) []string {
+// recordedAllocIDs returns the ids of the allocations that an agent has recorded in its state, including allocations that are being
+// removed, and unknown allocations, whose records were lost together with an earlier state.
+func recordedAllocIDs(contents *store.Contents) []string {
 	ids := make(map[string]bool)
 	for _, r := range contents.Records {
 		if r.Table == store.Allocations {
@@ -62,9 +62,10 @@ func allocsOfAgent(contents *store.Contents) []string {
 	return slices.Sorted(maps.Keys(ids))
 }
 
-// findAllocsWithoutRecord returns the ids of the allocations of a data directory whose tasks can belong to an agent, although its
-// state has no allocations: their processes run, or the state file of the directory's agent was removed or emptied. Without
-// processes, tasks can be containers. The tasks of a killed foreground run belong to no agent.
+// findAllocsWithoutRecord returns the ids of the allocations in a data directory whose tasks can belong to an agent, although the
+// agent's state has no allocations. These are allocations with running processes and, if the state file of the directory's agent was
+// removed or emptied, all allocations, because their tasks can be containers. The result is empty after a killed foreground run, whose
+// tasks belong to no agent.
 func findAllocsWithoutRecord(dataDir string, contents *store.Contents) (ids []string, err error) {
 	if _, err := os.Lstat(filepath.Join(dataDir, runStateFile)); err == nil {
 		return nil, nil
@@ -93,8 +94,8 @@ func findAllocsWithoutRecord(dataDir string, contents *store.Contents) (ids []st
 	return ids, nil
 }
 
-// shortIDs returns the short forms of the first three ids.
-func shortIDs(ids []string) (short []string) {
+// firstShortIDs returns the first eight characters of the first three ids, followed by "…" if there are more ids.
+func firstShortIDs(ids []string) (short []string) {
 	for _, id := range ids[:min(len(ids), 3)] {
 		short = append(short, id[:min(len(id), 8)])
 	}

@@ -33,20 +33,20 @@ type helperProcesses struct {
 // an error.
 func (h *helperProcesses) start(ctx context.Context) (err error) {
 	d := h.dataDirectory
-	if h.sockets, err = openSockets(d.path, h.logger); err != nil {
+	if h.sockets, err = openSocketDir(d.path, h.logger); err != nil {
 		return err
 	}
 	h.keeper, err = keeper.Start(ctx, keeper.Config{
 		Dir:       d.path,
 		Args:      keeperArgs,
-		Ephemeral: d.temporary,
+		Ephemeral: d.isTemporary,
 		Logger:    h.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("start keeper: %w", err)
 	}
 	h.sockets.keeper = h.keeper
-	if d.temporary {
+	if d.isTemporary {
 		// The keeper of a killed agent continues until all processes have ended. It holds the lock of
 		// the data directory, so that the directory is not removed earlier.
 		if err := h.keeper.StoreFD(ctx, lockFile, d.lock); err != nil {
@@ -74,8 +74,8 @@ func (h *helperProcesses) stopWatchingSockets() {
 }
 
 // close shuts down the helper processes, unless tasks may run, and closes the
-// connections to them. It reports whether it shut them down. If only processes without a record run, the keeper shuts
-// down after they have exited.
+// connections to the helper processes. ended reports whether close has shut them down. If only processes without a
+// record in the state run, the keeper shuts down after these have exited.
 func (h *helperProcesses) close(remaining *remainingProcesses) (ended bool, err error) {
 	var errs []error
 	if h.collector != nil {
@@ -83,7 +83,7 @@ func (h *helperProcesses) close(remaining *remainingProcesses) (ended bool, err 
 	}
 	if h.keeper != nil {
 		var err error
-		ended, err = h.shutDown(remaining)
+		ended, err = h.shutDownKeeper(remaining)
 		errs = append(errs, err, h.keeper.Close())
 	}
 	if h.sockets != nil {
@@ -92,19 +92,19 @@ func (h *helperProcesses) close(remaining *remainingProcesses) (ended bool, err 
 	return ended, errors.Join(errs...)
 }
 
-// keeperTimeout is the timeout for calls of the keeper while the agent shuts down.
+// keeperTimeout is the timeout for requests to the keeper while the agent shuts down.
 const keeperTimeout = 5 * time.Second
 
-// shutDown shuts down the keeper and all processes below it, unless tasks may run. It
-// reports whether it did.
-func (h *helperProcesses) shutDown(remaining *remainingProcesses) (ended bool, err error) {
+// shutDownKeeper shuts down the keeper and all its descendants, unless tasks may run. ended reports whether it has shut
+// down the keeper.
+func (h *helperProcesses) shutDownKeeper(remaining *remainingProcesses) (ended bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
 	defer cancel()
 	if !h.dataDirectory.ephemeralState {
 		if remaining.taskMayRun {
 			return false, nil
 		}
-		// A plugin that has exited since retention.decide was called may have left a process behind.
+		// A plugin that has exited since processRetention.decideRemaining was called may have left a process behind.
 		parents, err := h.keeper.ListParentProcesses(ctx)
 		if err != nil {
 			return false, nil

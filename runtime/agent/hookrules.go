@@ -9,8 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 )
 
-// checkHookRules checks the operator's hook rules against the plugins and returns the reasons why rules
-// have no effect. It waits for plugins that are starting.
+// checkHookRules implements Agent.CheckHookRules.
 func (p *plugins) checkHookRules(ctx context.Context) (trouble []error) {
 	for _, rule := range p.hookPlugins.Rules() {
 		meanwhile := "until then allocations fail that it might apply to"
@@ -38,15 +37,15 @@ func (p *plugins) checkHookRules(ctx context.Context) (trouble []error) {
 	return trouble
 }
 
-// logRuleErrors logs the errors of checkHookRules at the start and after each change of
+// logHookRuleErrors logs the errors of checkHookRules when it is called and after each change of
 // the rules, until ctx ends.
-func (p *plugins) logRuleErrors(ctx context.Context) {
+func (p *plugins) logHookRuleErrors(ctx context.Context) {
 	for {
 		for _, err := range p.checkHookRules(ctx) {
 			p.logger.Warn("hook block does not work", "error", err)
 		}
 		select {
-		case <-p.rulesChanged:
+		case <-p.hookRulesChanged:
 		case <-ctx.Done():
 			return
 		}

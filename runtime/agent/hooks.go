@@ -22,9 +22,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// loadHookKey returns the key that is stored in the state. It creates a new key if none is stored, or
-// if the stored one was unreadable and was moved into the quarantine.
-func loadHookKey(s *store.Store, logger hclog.Logger) hostservice.Key {
+// loadHookTokenKey returns the key of the capability tokens of hooks, which is stored in the state. It creates a new key if
+// no key is stored, or if the stored key is unreadable, so that the store has moved it into the quarantine.
+func loadHookTokenKey(s *store.Store, logger hclog.Logger) hostservice.Key {
 	var storedKey state.HookKey
 	known, err := s.Snapshot().Meta(state.HookKeyName, &storedKey)
 	if err == nil && known {
@@ -45,10 +45,10 @@ func loadHookKey(s *store.Store, logger hclog.Logger) hostservice.Key {
 	return key
 }
 
-// serveHooks creates the set of hook plugins and starts the host service that hooks call. alloc returns
-// the runner of an allocation, nil if there is none.
-func (p *plugins) serveHooks(c Config, s *store.Store, sockets *socketDir, alloc func(id string) *allocrunner.Runner) error {
-	key := loadHookKey(s, p.logger)
+// startHookService creates the set of hook plugins and starts the host service that hooks call. The function alloc returns
+// the runner of an allocation, or nil if the node does not have the allocation.
+func (p *plugins) startHookService(c Config, s *store.Store, sockets *socketDir, alloc func(id string) *allocrunner.Runner) error {
+	key := loadHookTokenKey(s, p.logger)
 	p.hookPlugins = pluginhooks.New(pluginhooks.Config{
 		FindPlugin: func(ctx context.Context, name string, until time.Time) (pluginhooks.RemoteHook, *hook.Description, error) {
 			client, takes, err := p.supervisor.Hook(ctx, name, until)
@@ -71,7 +71,7 @@ func (p *plugins) serveHooks(c Config, s *store.Store, sockets *socketDir, alloc
 		Rules:          c.Hooks,
 		BuiltinLimits:  c.HookLimits,
 		Token:          key.Token,
-		CleanupStore:   cleanupStore{s, p.logger},
+		CleanupStore:   hookCleanupStore{s, p.logger},
 		NoCallTimeouts: c.NoPluginTimeouts,
 		Logger:         p.logger,
 	})
@@ -79,13 +79,13 @@ func (p *plugins) serveHooks(c Config, s *store.Store, sockets *socketDir, alloc
 	if err != nil {
 		return err
 	}
-	p.hookHost = hostservice.Serve(hostservice.Config{
-		Listener: listener, Key: key, AllocRunner: alloc, PreviousAllocsLoaded: p.allocsRestored, Store: s, Logger: p.logger.Named("hostservice"),
+	p.hookService = hostservice.Serve(hostservice.Config{
+		Listener: listener, Key: key, AllocRunner: alloc, PreviousAllocsLoaded: p.previousAllocsLoaded, Store: s, Logger: p.logger.Named("hostservice"),
 	})
 	return nil
 }
 
-// missingHookHint returns a text that explains how to provide a hook that was not found.
+// missingHookHint explains to users how they provide a hook that was not found.
 const missingHookHint = "give the directory of its program with -plugin-dir, for an agent name it in a plugin block too"
 
 // checkHookAttachments checks the hook attachments of a canonical job. The faults are attachments of a hook
@@ -128,14 +128,14 @@ func (p *plugins) checkHookAttachments(ctx context.Context, job *api.Job) (fault
 // the next launch of the plugin follows within this time.
 const pluginLaunchTimeout = time.Second
 
-// cleanupStore stores the pending cleanups of hooks in the state.
-type cleanupStore struct {
+// hookCleanupStore stores the pending cleanups of hooks in the state.
+type hookCleanupStore struct {
 	store  *store.Store
 	logger hclog.Logger
 }
 
 // List implements pluginhooks.CleanupStore.
-func (s cleanupStore) List() (list []state.PendingCleanup) {
+func (s hookCleanupStore) List() (list []state.PendingCleanup) {
 	snapshot := s.store.Snapshot()
 	for _, name := range snapshot.MetaKeys(state.CleanupPrefix) {
 		var record state.CleanupRecord
@@ -150,7 +150,7 @@ func (s cleanupStore) List() (list []state.PendingCleanup) {
 		}
 		if cleanup.Until.IsZero() { // the allocation was removed after the call had failed
 			cleanup.Until = time.Now().Add(pluginhooks.CleanupTimeout)
-			s.limit(name, cleanup)
+			s.storeRetryDeadline(name, cleanup)
 			list = append(list, cleanup)
 			continue
 		}
@@ -163,9 +163,9 @@ func (s cleanupStore) List() (list []state.PendingCleanup) {
 	return list
 }
 
-// limit stores the end of the retries of a cleanup, unless the record was deleted since the caller has read it. If that fails,
-// the next call of List repeats it with a later end.
-func (s cleanupStore) limit(name string, cleanup state.PendingCleanup) {
+// storeRetryDeadline stores cleanup.Until, the end of the retries of a cleanup, unless the record was deleted since the caller has read
+// it. If the write fails, the next call of List sets a later end.
+func (s hookCleanupStore) storeRetryDeadline(name string, cleanup state.PendingCleanup) {
 	_, err := s.store.Update(context.Background(), func(tx *store.Txn) error {
 		if known, err := tx.Meta(name, new(state.CleanupRecord)); err != nil || !known {
 			return err
@@ -179,7 +179,7 @@ func (s cleanupStore) limit(name string, cleanup state.PendingCleanup) {
 }
 
 // Put implements pluginhooks.CleanupStore.
-func (s cleanupStore) Put(cleanup state.PendingCleanup) error {
+func (s hookCleanupStore) Put(cleanup state.PendingCleanup) error {
 	_, err := s.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.PutMeta(state.CleanupPrefix+cleanup.ID(), state.NewCleanupRecord(cleanup))
 		return nil
@@ -188,7 +188,7 @@ func (s cleanupStore) Put(cleanup state.PendingCleanup) error {
 }
 
 // Delete implements pluginhooks.CleanupStore.
-func (s cleanupStore) Delete(cleanup state.PendingCleanup) error {
+func (s hookCleanupStore) Delete(cleanup state.PendingCleanup) error {
 	_, err := s.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.DeleteMeta(state.CleanupPrefix + cleanup.ID())
 		return nil

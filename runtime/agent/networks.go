@@ -8,15 +8,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// networkStore stores the networks of allocations in the state.
-type networkStore struct{ store *store.Store }
+// allocNetworkStore stores the networks of allocations in the state.
+type allocNetworkStore struct{ store *store.Store }
 
-var _ network.Store = networkStore{}
+var _ network.Store = allocNetworkStore{}
 
 // Networks implements network.Store.
-func (n networkStore) Networks() (list []state.AllocNetwork) {
+func (n allocNetworkStore) Networks() (list []state.AllocNetwork) {
 	for _, name := range n.store.Snapshot().MetaKeys(state.NetworkPrefix) {
-		if record := n.read(name); record != nil {
+		if record := n.readNetwork(name); record != nil {
 			list = append(list, *record)
 		}
 	}
@@ -24,12 +24,13 @@ func (n networkStore) Networks() (list []state.AllocNetwork) {
 }
 
 // Network implements network.Store.
-func (n networkStore) Network(allocID string) *state.AllocNetwork {
-	return n.read(state.NetworkPrefix + allocID)
+func (n allocNetworkStore) Network(allocID string) *state.AllocNetwork {
+	return n.readNetwork(state.NetworkPrefix + allocID)
 }
 
-// read returns nil also for an unreadable record, which the store quarantines.
-func (n networkStore) read(name string) *state.AllocNetwork {
+// readNetwork returns the network that is stored under the key name. It returns nil if there is none, or if the record is
+// unreadable, so that the store quarantines it.
+func (n allocNetworkStore) readNetwork(name string) *state.AllocNetwork {
 	var record state.NetworkRecord
 	if known, err := n.store.Snapshot().Meta(name, &record); err != nil || !known {
 		return nil
@@ -38,7 +39,7 @@ func (n networkStore) read(name string) *state.AllocNetwork {
 }
 
 // PutNetwork implements network.Store.
-func (n networkStore) PutNetwork(record state.AllocNetwork) error {
+func (n allocNetworkStore) PutNetwork(record state.AllocNetwork) error {
 	_, err := n.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.PutMeta(state.NetworkPrefix+record.AllocID, state.NewNetworkRecord(record))
 		return nil
@@ -47,7 +48,7 @@ func (n networkStore) PutNetwork(record state.AllocNetwork) error {
 }
 
 // DeleteNetwork implements network.Store.
-func (n networkStore) DeleteNetwork(allocID string) error {
+func (n allocNetworkStore) DeleteNetwork(allocID string) error {
 	_, err := n.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.DeleteMeta(state.NetworkPrefix + allocID)
 		return nil
@@ -56,6 +57,6 @@ func (n networkStore) DeleteNetwork(allocID string) error {
 }
 
 // HasAllocation implements network.Store.
-func (n networkStore) HasAllocation(id string) bool {
+func (n allocNetworkStore) HasAllocation(id string) bool {
 	return n.store.Snapshot().Allocation(nil, id) != nil
 }

@@ -33,7 +33,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// open creates the parts of an agent. Each part may use those created before it.
+// open creates the parts of an agent. Each part may use the parts that were created before it.
 func (a *Agent) open(ctx context.Context) (err error) {
 	if limit, err := osprocess.RaiseOwnDescriptorLimit(); err != nil {
 		a.logger.Debug("limit of open files not raised", "limit", limit, "error", err)
@@ -43,11 +43,11 @@ func (a *Agent) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if a.dataDirectory, err = openDirectory(a.config); err != nil {
+	if a.dataDirectory, err = openDataDirectory(a.config); err != nil {
 		return err
 	}
-	a.outputLosses = newOutputLosses(a)
-	a.helperProcesses = &helperProcesses{dataDirectory: a.dataDirectory, onOutputLoss: a.outputLosses.handle, logger: a.logger}
+	a.outputLossReporter = newOutputLossReporter(a)
+	a.helperProcesses = &helperProcesses{dataDirectory: a.dataDirectory, onOutputLoss: a.outputLossReporter.reportLoss, logger: a.logger}
 	if err := a.openState(); err != nil {
 		return err
 	}
@@ -57,48 +57,48 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	return a.openNode(ctx)
 }
 
-// openState opens the state, and checks that the data directory owns the tasks in it.
+// openState opens the state, and checks that the data directory owns the tasks in the state.
 func (a *Agent) openState() (err error) {
 	d := a.dataDirectory
 	if a.store, err = openStore(d, a.config.Version, a.logger); err != nil {
 		return err
 	}
-	pool := loadUsers(a.store, a.config.DynamicUsers, a.logger)
+	pool := newUserPool(a.store, a.config.DynamicUsers, a.logger)
 	if pool != nil {
-		a.users = pool
+		a.taskUsers = pool
 	}
 	a.allocSync = localnode.NewAllocSync(a.store, a.logger)
 	a.orphanCleaner = &orphans.Cleaner{
-		Store: a.store, AllocDirs: d.allocDirs(), Rebooted: detectReboot(a.store, a.logger), Logger: a.logger,
-		EphemeralState: d.ephemeralState, EndUnknown: a.config.EndUnknown,
-		OnUnknownProcess: func(allocID, task string, p osprocess.ID) { reserveUser(pool, allocID, task, p) },
+		Store: a.store, AllocDirs: d.allocDirRoot(), Rebooted: detectReboot(a.store, a.logger), Logger: a.logger,
+		EphemeralState: d.ephemeralState, EndUnknown: a.config.EndUnknownTasks,
+		OnUnknownProcess: func(allocID, task string, p osprocess.ID) { reserveUserOfProcess(pool, allocID, task, p) },
 	}
 	a.processRetention = &processRetention{store: a.store, orphanCleaner: a.orphanCleaner, logger: a.logger}
 	if d.ephemeralState {
 		return nil
 	}
-	a.directoryIdentity, err = openIdentity(d, a.store, a.processRetention.tasksMayRun(), a.config.ClaimTasks, findOtherOwner, a.logger)
+	a.directoryIdentity, err = openDirectoryIdentity(d, a.store, a.processRetention.tasksMayRun(), a.config.ClaimTasksAsCopy, findOtherOwner, a.logger)
 	return err
 }
 
-// startHelpers starts the helper processes, and records that the data directory owns the tasks.
+// startHelpers starts the helper processes, and records that the data directory owns the tasks of its state.
 func (a *Agent) startHelpers(ctx context.Context) error {
 	if err := a.helperProcesses.start(ctx); err != nil || a.directoryIdentity == nil {
 		return err
 	}
-	if err := a.directoryIdentity.publish(ctx, a.helperProcesses.keeper.KeeperProcess()); err != nil {
+	if err := a.directoryIdentity.recordAsOwner(ctx, a.helperProcesses.keeper.KeeperProcess()); err != nil {
 		a.logger.Error("owner of the data directory not recorded", "error", err)
 	}
 	return nil
 }
 
-// openNode creates the node and what it needs of the machine, and starts the plugins.
+// openNode fingerprints the machine, creates the scheduler, the task API and the node, and starts the plugins.
 func (a *Agent) openNode(ctx context.Context) (err error) {
-	nodeID := localnode.LoadID(a.store)
+	nodeID := localnode.LoadNodeID(a.store)
 	a.scheduler = a.newScheduler(nodeID)
 	settings := a.config.Node
 	a.host = settings.Fingerprint(fingerprint.Options{DataDir: a.dataDirectory.path, Version: a.config.Version}, a.logger)
-	a.hostSampler.Dir, a.hostSampler.MHz = a.dataDirectory.allocDirs(), a.host.CPUMHz
+	a.hostSampler.Dir, a.hostSampler.MHz = a.dataDirectory.allocDirRoot(), a.host.CPUMHz
 	settings = settings.WithDefaults(a.host.Hostname)
 	settings.Networks.CacheDir = a.dataDirectory.cniCacheDir()
 	settings.FingerprintNetworks(ctx, &a.host, a.logger)
@@ -110,8 +110,8 @@ func (a *Agent) openNode(ctx context.Context) (err error) {
 	if a.taskAPI, err = taskapi.New(); err != nil {
 		return err
 	}
-	if a.config.OTLP.Enabled() {
-		a.traces, err = otlp.New(a.config.OTLP, otlp.Agent{
+	if a.config.OTLP.IsExportEnabled() {
+		a.traceExporter, err = otlp.New(a.config.OTLP, otlp.AgentFacts{
 			Version: a.config.Version, NodeID: nodeID, NodeName: settings.Name, Datacenter: settings.Datacenter, Region: settings.Region, Host: a.host.Hostname,
 		}, a.logger)
 		if err != nil {
@@ -124,8 +124,8 @@ func (a *Agent) openNode(ctx context.Context) (err error) {
 // openStore opens the state of a data directory.
 func openStore(d *dataDirectory, version string, logger hclog.Logger) (*store.Store, error) {
 	config := store.Config{Path: d.statePath(), Version: version, Logger: logger, TemporaryKeys: d.ephemeralState, OnWrite: metrics.ObserveStoreWrite}
-	// An agent removes the state of a killed foreground run, too: with it, the next run would take the agent's tasks for
-	// tasks of that run.
+	// An agent also removes the state file of a killed foreground run: findAllocsWithoutRecord, which the next foreground run
+	// calls, would take the agent's tasks for tasks of the killed run.
 	if err := os.Remove(filepath.Join(d.path, runStateFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove old state: %w", err)
 	}
@@ -158,8 +158,8 @@ func (a *Agent) newScheduler(nodeID string) *scheduler.Scheduler {
 	})
 }
 
-// IsPortFree reports whether a task could listen on a port. Other programs may listen on a port of the default network, on
-// the addresses of other networks.
+// IsPortFree reports whether a task could listen on a port. A port of the default network is free even if another program
+// listens on this port at an address of another network.
 func (a *Agent) IsPortFree(p scheduler.HostPort) bool {
 	if a.orphanCleaner.UnknownTaskHasPort(p.Port) {
 		return false
@@ -182,7 +182,7 @@ func detectReboot(s *store.Store, logger hclog.Logger) (rebooted bool) {
 	if err == nil && known && before == now {
 		return false
 	}
-	// A state with a later start of a task, but without this boot, would make the next agent start the task twice.
+	// If a later start of a task were stored without the id of this boot, the next agent would start the task twice.
 	s.UpdateWithNext(func(tx *store.Txn) error {
 		tx.PutMeta(state.BootIDName, now)
 		return nil
@@ -203,7 +203,7 @@ func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localn
 		DirectoryID:  a.directoryID(),
 		SocketDir:    a.helperProcesses.sockets.restoreDir,
 		DriverConfig: driverConfig(settings, a.host),
-		HookConfig:   hook.Config{HostSocket: a.helperProcesses.sockets.hookSocketPath(), Node: nodeForHooks(nodeID, settings)},
+		HookConfig:   hook.Config{HostSocket: a.helperProcesses.sockets.hookSocketPath(), Node: newHookNode(nodeID, settings)},
 		HasTasks: func(what supervisor.PluginKey) bool {
 			nodes := a.currentNodeRunner()
 			return nodes == nil || !nodes.HasLoadedPreviousAllocs() || nodes.UsesPlugin(what)
@@ -215,12 +215,12 @@ func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localn
 	}
 	if !a.dataDirectory.ephemeralState {
 		cache = storeCache{a.store}
-		config.Records = pluginRecords{a.store}
-		config.KeepRunning = a.processRetention.keepsPlugin
+		config.Records = pluginProcessRecords{a.store}
+		config.KeepRunning = a.processRetention.mustKeepPlugin
 	}
-	a.plugins = newPlugins(config, cache, a.config.Limits.StatsInterval)
-	a.networks = network.New(networkStore{a.store}, a.plugins.supervisor, hostnet.New(settings.Networks), a.logger)
-	if a.config.AdoptUnknown {
+	a.plugins = newPlugins(config, cache, a.config.Limits.StatsSampleInterval)
+	a.allocNetworks = network.New(allocNetworkStore{a.store}, a.plugins.supervisor, hostnet.New(settings.Networks), a.logger)
+	if a.config.AdoptUnknownTasks {
 		a.adoptUnknownTasks(model.NodeFacts{ID: nodeID, Name: settings.Name})
 	}
 	a.node = localnode.New(localnode.Config{
@@ -229,16 +229,16 @@ func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localn
 		Host:           a.host,
 		Store:          a.store,
 		Plugins:        a.plugins.supervisor,
-		Volumes:        newVolumes(a, nodeID),
+		Volumes:        newVolumeManager(a, nodeID),
 		Logger:         a.logger,
 		BeforeRegister: func(ctx context.Context) { a.orphanCleaner.DestroyOrphans(ctx, a.plugins.supervisor) },
 		OnRegistered:   a.orphanCleaner.CleanEndedAllocs,
 		OnNodeStored:   a.scheduler.NodeChanged,
 	})
-	if err := a.plugins.serveHooks(a.config, a.store, a.helperProcesses.sockets, a.Alloc); err != nil {
+	if err := a.plugins.startHookService(a.config, a.store, a.helperProcesses.sockets, a.Alloc); err != nil {
 		return err
 	}
-	a.helperProcesses.sockets.watch()
+	a.helperProcesses.sockets.watchRemovals()
 	a.plugins.start(ctx)
 	return nil
 }

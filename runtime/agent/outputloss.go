@@ -12,36 +12,36 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
-// outputLosses reports output of tasks that cannot be written, usually because the disk is full: as events of the tasks and
-// of the node. The API reports it as the health of the agent.
-type outputLosses struct {
-	alloc   func(id string) *allocrunner.Runner
-	check   func() error // returns nil while the output of all tasks is written and the disk has space
-	putNode func(ctx context.Context, message string) error
-	logger  hclog.Logger
-	changed chan struct{} // has a value after a report of the log collector
+// outputLossReporter adds events to tasks and to the node when output of tasks cannot be written, usually because the disk is
+// full, and when the output is written again.
+type outputLossReporter struct {
+	allocRunner  func(id string) *allocrunner.Runner
+	checkOutput  func() error // returns nil while the output of all tasks is written and the disk has space
+	addNodeEvent func(ctx context.Context, message string) error
+	logger       hclog.Logger
+	lossReported chan struct{} // reportLoss sends a value
 }
 
-func newOutputLosses(a *Agent) *outputLosses {
-	return &outputLosses{
-		alloc: a.Alloc,
-		check: func() error {
+func newOutputLossReporter(a *Agent) *outputLossReporter {
+	return &outputLossReporter{
+		allocRunner: a.Alloc,
+		checkOutput: func() error {
 			if err := a.OutputLossErr(); err != nil {
 				return err
 			}
 			return a.store.CheckSpace()
 		},
-		putNode: func(ctx context.Context, message string) error {
-			return localnode.AddEvent(ctx, a.store, a.node.ID(), "Storage", message)
+		addNodeEvent: func(ctx context.Context, message string) error {
+			return localnode.AddNodeEvent(ctx, a.store, a.node.ID(), "Storage", message)
 		},
-		logger:  a.logger,
-		changed: make(chan struct{}, 1),
+		logger:       a.logger,
+		lossReported: make(chan struct{}, 1),
 	}
 }
 
-// handle reports lost output to the task, and wakes run. It does not block.
-func (o *outputLosses) handle(loss logs.OutputLoss) {
-	if runner := o.alloc(loss.AllocID); runner != nil {
+// reportLoss adds an event about lost or resumed output to the task, and wakes run. It does not block.
+func (o *outputLossReporter) reportLoss(loss logs.OutputLoss) {
+	if runner := o.allocRunner(loss.AllocID); runner != nil {
 		event := model.EventOutputLost(string(loss.Stream), loss.Bytes, loss.Reason)
 		if loss.WritingResumed {
 			event = model.EventOutputResumed(string(loss.Stream), loss.Bytes)
@@ -49,7 +49,7 @@ func (o *outputLosses) handle(loss logs.OutputLoss) {
 		_ = runner.EmitEvent(loss.Task, event) // a task that is unknown has no events
 	}
 	select {
-	case o.changed <- struct{}{}:
+	case o.lossReported <- struct{}{}:
 	default:
 	}
 }
@@ -58,17 +58,17 @@ func (o *outputLosses) handle(loss logs.OutputLoss) {
 const spaceCheckInterval = 10 * time.Second
 
 // run adds an event to the node when output of tasks is lost, and when it is written again, until ctx ends.
-func (o *outputLosses) run(ctx context.Context) {
+func (o *outputLossReporter) run(ctx context.Context) {
 	check := time.NewTicker(spaceCheckInterval)
 	check.Stop()
 	for reported := false; ; {
 		select {
-		case <-o.changed:
+		case <-o.lossReported:
 		case <-check.C:
 		case <-ctx.Done():
 			return
 		}
-		err := o.check()
+		err := o.checkOutput()
 		if (err != nil) == reported {
 			continue
 		}
@@ -80,7 +80,7 @@ func (o *outputLosses) run(ctx context.Context) {
 			check.Stop()
 		}
 		reported = err != nil
-		if err := o.putNode(ctx, message); err != nil {
+		if err := o.addNodeEvent(ctx, message); err != nil {
 			o.logger.Warn("event of the node not stored", "event", message, "error", err)
 		}
 	}

@@ -21,17 +21,17 @@ func TestOutputLossIsAnEventOfTheNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var events []string
 		var full atomic.Bool
-		o := &outputLosses{
-			alloc: func(string) *allocrunner.Runner { return nil },
-			check: func() error {
+		o := &outputLossReporter{
+			allocRunner: func(string) *allocrunner.Runner { return nil },
+			checkOutput: func() error {
 				if full.Load() {
 					return errors.New("no space")
 				}
 				return nil
 			},
-			putNode: func(_ context.Context, message string) error { events = append(events, message); return nil },
-			logger:  hclog.NewNullLogger(),
-			changed: make(chan struct{}, 1),
+			addNodeEvent: func(_ context.Context, message string) error { events = append(events, message); return nil },
+			logger:       hclog.NewNullLogger(),
+			lossReported: make(chan struct{}, 1),
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -39,7 +39,7 @@ func TestOutputLossIsAnEventOfTheNode(t *testing.T) {
 		for range 2 {
 			full.Store(true)
 			for range 3 {
-				o.handle(logs.OutputLoss{})
+				o.reportLoss(logs.OutputLoss{})
 				time.Sleep(time.Second)
 			}
 			full.Store(false)

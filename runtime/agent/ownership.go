@@ -20,45 +20,49 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// CopyError means that a data directory is a copy of another one, which owns the running tasks. Nothing was changed.
-type CopyError struct {
-	Dir      string
-	Owner    string // path of the directory that owns the tasks
-	Inode    uint64 // inode of Owner, which can have been renamed
-	AgentPID int    // agent that runs in Owner; 0 if none runs
+// DataDirCopyError means that the agent was not started, because its data directory is a copy of another directory, which owns the
+// running tasks in the state.
+type DataDirCopyError struct {
+	Dir           string // path of the copy
+	OwnerDir      string // recorded path of the directory that owns the tasks, which can have been renamed since
+	OwnerInode    uint64 // inode of the directory that owns the tasks
+	OwnerAgentPID int    // pid of the agent that uses the owner directory; 0 if none runs
 }
 
-func (e *CopyError) Error() string {
-	return fmt.Sprintf("data directory %s is a copy: its tasks belong to %s (inode %d)", e.Dir, e.Owner, e.Inode)
+func (e *DataDirCopyError) Error() string {
+	return fmt.Sprintf("data directory %s is a copy: its tasks belong to %s (inode %d)", e.Dir, e.OwnerDir, e.OwnerInode)
 }
 
 // directoryOwner identifies the data directory that owns the tasks of a state. It is stored in the state, and as JSON in keeper.OwnerFile.
 type directoryOwner struct {
-	ID     string       `json:"id"`   // random, of the state; a copy of the directory has the same
-	Boot   string       `json:"boot"` // see bootKey
+	ID     string       `json:"id"`   // random id of the state; a copy of the directory has the same id
+	Boot   string       `json:"boot"` // result of bootOrContainerID when the directory was recorded
 	Device uint64       `json:"device"`
 	Inode  uint64       `json:"inode"`
-	Path   string       `json:"path"`   // for messages: a renamed directory is the same one
+	Path   string       `json:"path"`   // path for messages only, because renaming a directory does not change the owner
 	Keeper osprocess.ID `json:"keeper"` // keeper of the directory when its last agent started
-	Agent  osprocess.ID `json:"agent"`  // last agent of the directory
+	Agent  osprocess.ID `json:"agent"`  // last agent that started in the directory
 }
 
-// isSameDirectory reports whether two records are about the same directory. Device numbers are valid during one boot.
+// isSameDirectory reports whether two records describe the same directory. It compares the boots too, because device numbers
+// change at a reboot.
 func (o *directoryOwner) isSameDirectory(other *directoryOwner) bool {
 	return o.Boot == other.Boot && o.Device == other.Device && o.Inode == other.Inode
 }
 
-// hasKeeper reports whether a running keeper is the recorded one.
+// hasKeeper reports whether k is the recorded keeper. The zero value of k means that no keeper runs.
 func (o *directoryOwner) hasKeeper(k osprocess.ID) bool { return k != osprocess.ID{} && k == o.Keeper }
 
-// ownershipFacts is what decides whether a data directory owns the tasks of its state.
+// ownershipFacts are the facts by which decideOwnership decides whether a data directory owns the tasks of its state.
 type ownershipFacts struct {
-	directory      directoryOwner  // the directory now; ID is the recorded one, Agent is not set, Keeper is the zero value if no keeper runs in it
-	recorded       *directoryOwner // the record in the state; nil if there is none
-	other          *directoryOwner // another directory with the same ID whose keeper runs; nil if there is none
-	otherAgentRuns bool            // the agent of other runs
-	tasksMayRun    bool            // according to the state
-	claim          bool            // the operator orders that the directory becomes the owner
+	// currentDirectory is the data directory as it is now, with the recorded ID and without Agent. Keeper is the zero value if no
+	// keeper of the directory runs.
+	currentDirectory directoryOwner
+	recordedOwner    *directoryOwner // the record in the state; nil if there is none
+	otherOwner       *directoryOwner // another directory with the same ID whose keeper runs; nil if there is none
+	otherAgentRuns   bool            // the agent of otherOwner runs
+	tasksMayRun      bool            // tasks may run according to the state
+	claimRequested   bool            // the operator has requested that the directory becomes the owner
 }
 
 // ownership is the relation of a data directory to the tasks of its state.
@@ -70,37 +74,37 @@ const (
 	copyOfOwner                        // the directory is a copy, and the tasks belong to another directory
 )
 
-// decideOwnership decides whether a data directory owns the tasks of its state. After a reboot no process of an earlier agent runs,
-// and disks can have been replaced, so that the first directory with an id that starts is the owner.
+// decideOwnership decides whether a data directory owns the tasks of its state. After a reboot no process of an earlier agent runs
+// and disks can have been replaced. Therefore the first directory with an ID in which an agent starts becomes the owner.
 func decideOwnership(f ownershipFacts) ownership {
-	original := f.recorded == nil || f.recorded.Boot != f.directory.Boot ||
-		f.recorded.isSameDirectory(&f.directory) || f.recorded.hasKeeper(f.directory.Keeper) // the device can have got another number
+	original := f.recordedOwner == nil || f.recordedOwner.Boot != f.currentDirectory.Boot ||
+		f.recordedOwner.isSameDirectory(&f.currentDirectory) || f.recordedOwner.hasKeeper(f.currentDirectory.Keeper) // the device number can change when a disk is mounted again
 	switch {
-	case original && f.other == nil:
+	case original && f.otherOwner == nil:
 		return ownerWithTasks
 	case !f.tasksMayRun:
 		return ownerWithoutTasks
-	case f.claim && !f.otherAgentRuns:
+	case f.claimRequested && !f.otherAgentRuns:
 		return ownerWithTasks
 	}
 	return copyOfOwner
 }
 
-// directoryIdentity identifies the data directory of an agent. Only a directory with a permanent state has one.
+// directoryIdentity reads and writes the record that identifies the data directory of an agent with a permanent state.
 type directoryIdentity struct {
 	dir   string
 	store *store.Store
 	owner directoryOwner
 }
 
-// ownerFinder returns another directory with the same id whose keeper runs, and whether its agent runs.
-type ownerFinder func(self *directoryOwner) (other *directoryOwner, agentRuns bool)
+// otherOwnerFinder returns another directory with the same id as self whose keeper runs, and whether its agent runs.
+type otherOwnerFinder func(self *directoryOwner) (other *directoryOwner, agentRuns bool)
 
-// openIdentity checks that the data directory owns the tasks of its state, before the agent uses any process. The error is
-// a CopyError if it does not.
-func openIdentity(d *dataDirectory, s *store.Store, tasksMayRun, claim bool, findOther ownerFinder, logger hclog.Logger) (*directoryIdentity, error) {
+// openDirectoryIdentity checks that the data directory owns the tasks of its state. It returns a DataDirCopyError if another directory
+// owns the tasks. It must be called before the agent reattaches to a process.
+func openDirectoryIdentity(d *dataDirectory, s *store.Store, tasksMayRun, claim bool, findOther otherOwnerFinder, logger hclog.Logger) (*directoryIdentity, error) {
 	i := &directoryIdentity{dir: d.path, store: s}
-	recorded, err := i.read()
+	recorded, err := i.readRecordedOwner()
 	if err != nil {
 		logger.Warn("the record of the data directory is lost; the directory counts as the owner of the tasks in its state", "error", err)
 	}
@@ -108,8 +112,8 @@ func openIdentity(d *dataDirectory, s *store.Store, tasksMayRun, claim bool, fin
 	if err != nil {
 		return nil, err
 	}
-	facts.tasksMayRun, facts.claim = tasksMayRun, claim
-	i.owner = facts.directory
+	facts.tasksMayRun, facts.claimRequested = tasksMayRun, claim
+	i.owner = facts.currentDirectory
 	switch decideOwnership(*facts) {
 	case copyOfOwner:
 		return nil, newCopyError(d.path, facts)
@@ -122,23 +126,22 @@ func openIdentity(d *dataDirectory, s *store.Store, tasksMayRun, claim bool, fin
 	return i, nil
 }
 
-// newOwnershipFacts returns the facts about a directory, without tasksMayRun and claim. recorded is the record in its state; nil if
-// there is none.
-func newOwnershipFacts(path string, recorded *directoryOwner, findOther ownerFinder) (*ownershipFacts, error) {
-	f := &ownershipFacts{recorded: recorded}
+// newOwnershipFacts returns the facts about a directory, without tasksMayRun and claimRequested. recorded is the record in the
+// directory's state; nil if there is none.
+func newOwnershipFacts(path string, recorded *directoryOwner, findOther otherOwnerFinder) (*ownershipFacts, error) {
+	f := &ownershipFacts{recordedOwner: recorded}
 	var err error
-	if f.directory, err = identifyDirectory(path); err != nil {
+	if f.currentDirectory, err = identifyDirectory(path); err != nil {
 		return nil, err
 	}
 	if recorded != nil {
-		f.directory.ID = recorded.ID
-		f.other, f.otherAgentRuns = findOther(&f.directory)
+		f.currentDirectory.ID = recorded.ID
+		f.otherOwner, f.otherAgentRuns = findOther(&f.currentDirectory)
 	}
 	return f, nil
 }
 
-// directoryID returns the random id of the data directory. A directory whose state ends with the agent has another one under
-// each agent.
+// directoryID returns the random id of the data directory. It returns a new id in each call if the state is ephemeral.
 func (a *Agent) directoryID() string {
 	if a.directoryIdentity == nil {
 		return uuid.NewString()
@@ -146,7 +149,7 @@ func (a *Agent) directoryID() string {
 	return a.directoryIdentity.owner.ID
 }
 
-// identifyDirectory returns the present identity of a directory.
+// identifyDirectory returns a record of the directory at path as it is now, without ID and Agent.
 func identifyDirectory(path string) (o directoryOwner, err error) {
 	o.Path = path
 	var st unix.Stat_t
@@ -154,7 +157,7 @@ func identifyDirectory(path string) (o directoryOwner, err error) {
 		return o, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
 	o.Device, o.Inode = uint64(st.Dev), st.Ino
-	if o.Boot, err = bootKey(); err != nil {
+	if o.Boot, err = bootOrContainerID(); err != nil {
 		return o, fmt.Errorf("identify data directory: %w", err)
 	}
 	dir, err := keeper.OpenDirectory(path)
@@ -166,9 +169,9 @@ func identifyDirectory(path string) (o directoryOwner, err error) {
 	return o, err
 }
 
-// bootKey identifies the boot of the machine, or the start of the container: the processes of an earlier container have ended, and its
-// file system can have another device number.
-func bootKey() (string, error) {
+// bootOrContainerID identifies the boot of the machine or the start of the container. A restart of the container counts as a reboot:
+// it ends all processes, and the file system can get another device number.
+func bootOrContainerID() (string, error) {
 	boot, err := osprocess.BootID()
 	if err != nil {
 		return "", err
@@ -180,31 +183,33 @@ func bootKey() (string, error) {
 	return boot + " " + strconv.FormatUint(first.StartTime, 10), nil
 }
 
-func (i *directoryIdentity) read() (*directoryOwner, error) {
+// readRecordedOwner returns nil if the state has no record of an owner.
+func (i *directoryIdentity) readRecordedOwner() (*directoryOwner, error) {
 	var r state.DirectoryOwner
 	known, err := i.store.Snapshot().Meta(state.DirectoryOwnerName, &r)
 	if err != nil || !known {
 		return nil, err
 	}
-	return ownerOfRecord(&r), nil
+	return ownerFromRecord(&r), nil
 }
 
-// ownerOfRecord returns the owner that a record in the state names.
-func ownerOfRecord(r *state.DirectoryOwner) *directoryOwner {
+// ownerFromRecord returns the owner that a record in the state names.
+func ownerFromRecord(r *state.DirectoryOwner) *directoryOwner {
 	return &directoryOwner{
 		ID: r.ID, Boot: r.Boot, Device: r.Device, Inode: r.Inode, Path: r.Path, Keeper: osprocess.ID(r.Keeper), Agent: osprocess.ID(r.Agent),
 	}
 }
 
-// findOwnerOfTasks returns the directory that owns the tasks of the state of a directory, if that is another directory, and nil
-// otherwise. contents is the state; nil if it cannot be read. The file keeper.OwnerFile, which a copy of all files has, replaces it then.
+// findOwnerOfTasks returns the directory that owns the tasks in the state of the directory at path. It returns nil if the directory
+// itself is the owner. contents is the state, or nil if the state cannot be read. In that case findOwnerOfTasks reads the file
+// keeper.OwnerFile, which is also in a copy of the directory.
 func findOwnerOfTasks(path string, contents *store.Contents) (*directoryOwner, error) {
 	recorded := readOwnerFile(path)
 	if contents != nil {
 		if r := contents.Meta(state.DirectoryOwnerName)[""]; r != nil {
 			var stored state.DirectoryOwner
 			if r.Decode(&stored) == nil {
-				recorded = ownerOfRecord(&stored)
+				recorded = ownerFromRecord(&stored)
 			}
 		}
 	}
@@ -216,7 +221,7 @@ func findOwnerOfTasks(path string, contents *store.Contents) (*directoryOwner, e
 	if decideOwnership(*facts) != copyOfOwner {
 		return nil, nil
 	}
-	return facts.owner(), nil
+	return facts.tasksOwner(), nil
 }
 
 // readOwnerFile returns the owner that the file in a data directory names, and nil if the file is missing or damaged.
@@ -229,8 +234,8 @@ func readOwnerFile(dir string) *directoryOwner {
 	return o
 }
 
-// publish records that the directory owns the tasks of its state, with its keeper.
-func (i *directoryIdentity) publish(ctx context.Context, keeperProcess osprocess.ID) error {
+// recordAsOwner records in the state and in keeper.OwnerFile that the directory, with its present keeper and agent, owns the tasks.
+func (i *directoryIdentity) recordAsOwner(ctx context.Context, keeperProcess osprocess.ID) error {
 	i.owner.Keeper = keeperProcess
 	var err error
 	if i.owner.Agent, err = osprocess.LookupID(os.Getpid()); err != nil {
@@ -240,7 +245,7 @@ func (i *directoryIdentity) publish(ctx context.Context, keeperProcess osprocess
 	if err != nil {
 		return err
 	}
-	// With a later change, but without this record, a copy of the state would count as the owner after a reboot.
+	// If a later change were stored without this record, a copy of the state would count as the owner after a reboot.
 	i.store.UpdateWithNext(func(tx *store.Txn) error {
 		o := i.owner
 		tx.PutMeta(state.DirectoryOwnerName, &state.DirectoryOwner{
@@ -254,7 +259,7 @@ func (i *directoryIdentity) publish(ctx context.Context, keeperProcess osprocess
 	return errors.Join(err, i.writeOwnerFile(text))
 }
 
-// writeOwnerFile replaces the file that names the owner for other processes.
+// writeOwnerFile replaces keeper.OwnerFile, in which other processes read the owner.
 func (i *directoryIdentity) writeOwnerFile(text []byte) error {
 	path := filepath.Join(i.dir, keeper.OwnerFile)
 	written := path + ".new"
@@ -264,7 +269,7 @@ func (i *directoryIdentity) writeOwnerFile(text []byte) error {
 	return os.Rename(written, path)
 }
 
-// findOtherOwner returns another directory with the same id whose keeper runs.
+// findOtherOwner implements otherOwnerFinder with the keepers that run on this machine.
 func findOtherOwner(self *directoryOwner) (other *directoryOwner, agentRuns bool) {
 	for _, k := range keeper.FindRunning() {
 		if o := readOwnerFile(k.Dir); o != nil && o.ID == self.ID && o.Boot == self.Boot && k.Process != self.Keeper {
@@ -274,20 +279,20 @@ func findOtherOwner(self *directoryOwner) (other *directoryOwner, agentRuns bool
 	return nil, false
 }
 
-// owner returns the directory that owns the tasks of a state, if another directory is a copy of it.
-func (f *ownershipFacts) owner() *directoryOwner {
-	if f.other != nil {
-		return f.other
+// tasksOwner returns the directory that owns the tasks. decideOwnership must have returned copyOfOwner.
+func (f *ownershipFacts) tasksOwner() *directoryOwner {
+	if f.otherOwner != nil {
+		return f.otherOwner
 	}
-	return f.recorded
+	return f.recordedOwner
 }
 
-// newCopyError returns the error for a directory that is a copy.
-func newCopyError(path string, f *ownershipFacts) *CopyError {
-	owner := f.owner()
-	err := &CopyError{Dir: path, Owner: owner.Path, Inode: owner.Inode}
+// newCopyError returns the error for the directory at path, which is a copy.
+func newCopyError(path string, f *ownershipFacts) *DataDirCopyError {
+	owner := f.tasksOwner()
+	err := &DataDirCopyError{Dir: path, OwnerDir: owner.Path, OwnerInode: owner.Inode}
 	if f.otherAgentRuns {
-		err.AgentPID = owner.Agent.PID
+		err.OwnerAgentPID = owner.Agent.PID
 	}
 	return err
 }

@@ -25,16 +25,16 @@ func TestDecideOwnership(t *testing.T) {
 		facts ownershipFacts
 		want  ownership
 	}{
-		"a new state":        {ownershipFacts{directory: here, tasksMayRun: true}, ownerWithTasks},
-		"the same directory": {ownershipFacts{directory: moved, recorded: &recorded, tasksMayRun: true}, ownerWithTasks},
-		"another device number, and the same keeper": {ownershipFacts{directory: renumbered, recorded: &recorded, tasksMayRun: true}, ownerWithTasks},
-		"after a reboot": {ownershipFacts{directory: here, recorded: &rebooted, tasksMayRun: true}, ownerWithTasks},
-		"after a reboot, another directory was first": {ownershipFacts{directory: here, recorded: &rebooted, other: &elsewhere, tasksMayRun: true}, copyOfOwner},
-		"a copy":                       {ownershipFacts{directory: moved, recorded: &elsewhere, tasksMayRun: true}, copyOfOwner},
-		"a copy without tasks":         {ownershipFacts{directory: moved, recorded: &elsewhere}, ownerWithoutTasks},
-		"a copy that claims the tasks": {ownershipFacts{directory: moved, recorded: &elsewhere, tasksMayRun: true, claim: true}, ownerWithTasks},
-		"a copy that claims the tasks of a running agent": {ownershipFacts{directory: moved, recorded: &elsewhere, other: &elsewhere, otherAgentRuns: true, tasksMayRun: true, claim: true}, copyOfOwner},
-		"the original, whose tasks a copy has claimed":    {ownershipFacts{directory: here, recorded: &recorded, other: &elsewhere, tasksMayRun: true}, copyOfOwner},
+		"a new state":        {ownershipFacts{currentDirectory: here, tasksMayRun: true}, ownerWithTasks},
+		"the same directory": {ownershipFacts{currentDirectory: moved, recordedOwner: &recorded, tasksMayRun: true}, ownerWithTasks},
+		"another device number, and the same keeper": {ownershipFacts{currentDirectory: renumbered, recordedOwner: &recorded, tasksMayRun: true}, ownerWithTasks},
+		"after a reboot": {ownershipFacts{currentDirectory: here, recordedOwner: &rebooted, tasksMayRun: true}, ownerWithTasks},
+		"after a reboot, another directory was first": {ownershipFacts{currentDirectory: here, recordedOwner: &rebooted, otherOwner: &elsewhere, tasksMayRun: true}, copyOfOwner},
+		"a copy":                       {ownershipFacts{currentDirectory: moved, recordedOwner: &elsewhere, tasksMayRun: true}, copyOfOwner},
+		"a copy without tasks":         {ownershipFacts{currentDirectory: moved, recordedOwner: &elsewhere}, ownerWithoutTasks},
+		"a copy that claims the tasks": {ownershipFacts{currentDirectory: moved, recordedOwner: &elsewhere, tasksMayRun: true, claimRequested: true}, ownerWithTasks},
+		"a copy that claims the tasks of a running agent": {ownershipFacts{currentDirectory: moved, recordedOwner: &elsewhere, otherOwner: &elsewhere, otherAgentRuns: true, tasksMayRun: true, claimRequested: true}, copyOfOwner},
+		"the original, whose tasks a copy has claimed":    {ownershipFacts{currentDirectory: here, recordedOwner: &recorded, otherOwner: &elsewhere, tasksMayRun: true}, copyOfOwner},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := decideOwnership(c.facts); got != c.want {
@@ -64,7 +64,7 @@ func TestCopiedStateIsNoOwner(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := openTestStore(t, filepath.Join(dir, store.FileName))
-		i, err := openIdentity(&dataDirectory{path: dir}, s, true, claim, findOther, hclog.NewNullLogger())
+		i, err := openDirectoryIdentity(&dataDirectory{path: dir}, s, true, claim, findOther, hclog.NewNullLogger())
 		if err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
@@ -79,8 +79,8 @@ func TestCopiedStateIsNoOwner(t *testing.T) {
 	}
 	failToOpen := func(dir string, claim bool, owner string, agentPID int) {
 		t.Helper()
-		var copyErr *CopyError
-		if _, err := open(dir, claim); !errors.As(err, &copyErr) || copyErr.Dir != dir || copyErr.Owner != owner || copyErr.AgentPID != agentPID {
+		var copyErr *DataDirCopyError
+		if _, err := open(dir, claim); !errors.As(err, &copyErr) || copyErr.Dir != dir || copyErr.OwnerDir != owner || copyErr.OwnerAgentPID != agentPID {
 			t.Errorf("open %s: %v, want a copy of %s with agent %d", dir, err, owner, agentPID)
 		}
 	}
@@ -89,7 +89,7 @@ func TestCopiedStateIsNoOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended := osprocess.ID{PID: 1 << 30}
-	if err := first.publish(t.Context(), ended); err != nil {
+	if err := first.recordAsOwner(t.Context(), ended); err != nil {
 		t.Fatal(err)
 	}
 	closeStore(first)
@@ -120,7 +120,7 @@ func TestCopiedStateIsNoOwner(t *testing.T) {
 	if err != nil || claimed.owner.ID != first.owner.ID {
 		t.Fatalf("a copy that claims the tasks: %+v, %v", claimed, err)
 	}
-	if err := claimed.publish(t.Context(), ended); err != nil {
+	if err := claimed.recordAsOwner(t.Context(), ended); err != nil {
 		t.Fatal(err)
 	}
 	closeStore(again)

@@ -20,7 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// pluginCache stores plugin descriptions so that later agents can use them.
+// pluginCache stores the descriptions of plugins for later agents.
 type pluginCache interface {
 	load() ([]state.PluginInfo, error)
 	save([]state.PluginInfo) error
@@ -56,7 +56,7 @@ func (c fileCache) load() (infos []state.PluginInfo, err error) {
 		err = json.Unmarshal(text, &infos)
 	}
 	if err != nil {
-		return nil, err // descriptions that were decoded before the damage are not returned
+		return nil, err // infos can have the descriptions that precede the damage
 	}
 	return infos, nil
 }
@@ -66,7 +66,7 @@ func (c fileCache) save(infos []state.PluginInfo) error {
 	if c == "" {
 		return nil
 	}
-	others, _ := c.load() // an error is ignored: other agents collect their descriptions again
+	others, _ := c.load() // after an error the stored descriptions are lost, and the agents that need them call the plugins again
 	for _, other := range others {
 		if _, err := os.Stat(other.Path); err == nil && !slices.ContainsFunc(infos, func(info state.PluginInfo) bool { return info.Path == other.Path }) {
 			infos = append(infos, other)
@@ -100,8 +100,8 @@ type cachedPlugins struct {
 	infos  []state.PluginInfo // never changes
 	logger hclog.Logger
 
-	mu     sync.Mutex
-	hashes map[catalog.FileStat]fileHash // hashes of files by metadata, so that an unchanged file is not read again
+	mu               sync.Mutex
+	hashesByFileStat map[catalog.FileStat]fileHash // hashes of files by metadata, so that an unchanged file is not read again
 }
 
 // fileHash is the SHA-256 of a file's content.
@@ -120,20 +120,20 @@ func loadCachedPlugins(cache pluginCache, logger hclog.Logger) *cachedPlugins {
 	if err != nil {
 		logger.Warn("plugin cache cannot be read; which hooks take part in every allocation is unknown until their plugins run", "error", err)
 	}
-	c := &cachedPlugins{infos: infos, logger: logger, hashes: make(map[catalog.FileStat]fileHash)}
+	c := &cachedPlugins{infos: infos, logger: logger, hashesByFileStat: make(map[catalog.FileStat]fileHash)}
 	for _, info := range infos {
 		if info.SHA256 != "" && info.File.ChangeTime != 0 {
-			c.hashes[info.File.FileStat()] = fileHash{sum: info.SHA256}
+			c.hashesByFileStat[info.File.FileStat()] = fileHash{sum: info.SHA256}
 		}
 	}
 	return c
 }
 
-// find returns the description of a plugin with the same file content and settings.
-func (c *cachedPlugins) find(path string, program catalog.ProgramID) (state.PluginInfo, bool) {
+// findByContent returns the description of a plugin whose file content and settings are those of the plugin at path.
+func (c *cachedPlugins) findByContent(path string, program catalog.ProgramID) (state.PluginInfo, bool) {
 	for _, info := range c.infos {
 		if info.SHA256 == "" || info.File.Size != program.File.Size || info.Settings != program.SettingsHash {
-			continue // without reading the file
+			continue // the file need not be read to see that it differs
 		}
 		if hash, ok := c.hashFile(path, program.File); ok && hash.sum == info.SHA256 {
 			return info, true
@@ -142,19 +142,18 @@ func (c *cachedPlugins) find(path string, program catalog.ProgramID) (state.Plug
 	return state.PluginInfo{}, false
 }
 
-// findPath returns the description of the plugin that had this path, perhaps with another file
-// content or settings.
-func (c *cachedPlugins) findPath(path string) (state.PluginInfo, bool) {
+// findByPath returns the description of the plugin that had this path. Its file content and settings may have been different.
+func (c *cachedPlugins) findByPath(path string) (state.PluginInfo, bool) {
 	if i := slices.IndexFunc(c.infos, func(info state.PluginInfo) bool { return info.Path == path }); i >= 0 {
 		return c.infos[i], true
 	}
 	return state.PluginInfo{}, false
 }
 
-// lastPluginKey returns the kind and name of the driver or hook that a plugin with the same file
-// content and settings provided, or zero if there is no description.
-func (c *cachedPlugins) lastPluginKey(e catalog.Entry) supervisor.PluginKey {
-	info, _ := c.find(e.Path, e.ProgramID)
+// cachedPluginKey returns the type and name of the driver or hook that a plugin with the same file
+// content and settings served, or the zero value if there is no description.
+func (c *cachedPlugins) cachedPluginKey(e catalog.Entry) supervisor.PluginKey {
+	info, _ := c.findByContent(e.Path, e.ProgramID)
 	return supervisor.PluginKey{Type: info.Type, Name: info.Name}
 }
 
@@ -162,7 +161,7 @@ func (c *cachedPlugins) lastPluginKey(e catalog.Entry) supervisor.PluginKey {
 // metadata is known. It returns false if the file cannot be read or has other metadata.
 func (c *cachedPlugins) hashFile(path string, file catalog.FileStat) (fileHash, bool) {
 	c.mu.Lock()
-	hash, ok := c.hashes[file]
+	hash, ok := c.hashesByFileStat[file]
 	c.mu.Unlock()
 	if ok {
 		return hash, true
@@ -175,12 +174,11 @@ func (c *cachedPlugins) hashFile(path string, file catalog.FileStat) (fileHash, 
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.hashes[file] = hash
+	c.hashesByFileStat[file] = hash
 	return hash, true
 }
 
-// newPluginInfo returns the description of a plugin that has run. The SHA256 is empty if the file cannot be
-// read.
+// newPluginInfo returns the description of a plugin that has been launched. SHA256 is empty if the file cannot be read.
 func (c *cachedPlugins) newPluginInfo(p supervisor.Plugin) state.PluginInfo {
 	info := state.PluginInfo{
 		Settings: p.ProgramID.SettingsHash, Type: p.Serves.Type, Name: p.Serves.Name,
@@ -196,13 +194,13 @@ func (c *cachedPlugins) newPluginInfo(p supervisor.Plugin) state.PluginInfo {
 	return info
 }
 
-// knownPlugins compares the plugins with the cached descriptions, and stores the current
-// descriptions. Its methods may be called concurrently.
+// knownPlugins finds the plugins that have no cached description or have not reported yet, and updates the cache. Its
+// methods may be called concurrently.
 type knownPlugins struct {
-	cache   pluginCache
-	cached  *cachedPlugins
-	plugins pluginLister
-	logger  hclog.Logger
+	cache        pluginCache
+	cached       *cachedPlugins
+	pluginLister pluginLister
+	logger       hclog.Logger
 }
 
 // pluginLister is the part of the supervisor that knownPlugins needs.
@@ -211,11 +209,11 @@ type pluginLister interface {
 	Changed() <-chan struct{}
 }
 
-// expectedHooks returns the hooks that took part in every allocation under an earlier agent and whose
-// plugins are still starting. Allocations wait for them, so that a slow plugin does not miss hook
-// points. A plugin whose program has changed is included until it reports its description.
+// expectedHooks returns the names of the hooks that took part in every allocation under an earlier agent and whose
+// plugins are still starting. Allocations wait for these hooks, so that a slow plugin does not miss hook
+// points. A plugin whose program has changed is included until the plugin reports its description.
 func (k *knownPlugins) expectedHooks() (names []string) {
-	for _, p := range k.plugins.Plugins() {
+	for _, p := range k.pluginLister.Plugins() {
 		if p.Builtin || p.Serves.Name != "" || p.SupersededBy != "" {
 			continue
 		}
@@ -229,22 +227,22 @@ func (k *knownPlugins) expectedHooks() (names []string) {
 // lastKnownInfo returns the description of a plugin with the same file content and settings. If there is
 // none, it returns the description of the plugin that had the same path.
 func (k *knownPlugins) lastKnownInfo(p supervisor.Plugin) (state.PluginInfo, bool) {
-	if info, ok := k.cached.find(p.Path, p.ProgramID); ok {
+	if info, ok := k.cached.findByContent(p.Path, p.ProgramID); ok {
 		return info, true
 	}
-	return k.cached.findPath(p.Path)
+	return k.cached.findByPath(p.Path)
 }
 
-// unknownPlugins returns the plugins that have no description, and the state of their first launch. The
-// channel is closed when the result may have changed.
+// unknownPlugins returns the plugins that have never reported a description, and the state of their first launch; the keys are
+// plugin names. The channel is closed when the result may have changed.
 func (k *knownPlugins) unknownPlugins() (map[string]pluginhooks.FirstLaunch, <-chan struct{}) {
-	changed := k.plugins.Changed()
+	changed := k.pluginLister.Changed()
 	var unknown map[string]pluginhooks.FirstLaunch
-	for _, p := range k.plugins.Plugins() {
+	for _, p := range k.pluginLister.Plugins() {
 		if p.Builtin || p.Serves.Name != "" {
 			continue
 		}
-		info, found := k.cached.find(p.Path, p.ProgramID)
+		info, found := k.cached.findByContent(p.Path, p.ProgramID)
 		if found && !info.NeverStarted {
 			continue
 		}
@@ -259,10 +257,10 @@ func (k *knownPlugins) unknownPlugins() (map[string]pluginhooks.FirstLaunch, <-c
 	return unknown, changed
 }
 
-// currentInfos returns the descriptions of the current plugins. If a plugin has not run yet, its cached
-// description is used. A plugin that has failed to start, and has none, has a description that says so.
-func (k *knownPlugins) currentInfos() (infos []state.PluginInfo) {
-	for _, p := range k.plugins.Plugins() {
+// currentPluginInfos returns the descriptions of the current plugins. For a plugin that has not run yet it returns the cached
+// description. If there is none and a launch has failed, it returns a description with NeverStarted.
+func (k *knownPlugins) currentPluginInfos() (infos []state.PluginInfo) {
+	for _, p := range k.pluginLister.Plugins() {
 		if p.Builtin || p.Path == "" {
 			continue
 		}
@@ -283,18 +281,18 @@ func (k *knownPlugins) currentInfos() (infos []state.PluginInfo) {
 	return infos
 }
 
-// storeChanges stores the descriptions of the current plugins for later agents whenever they change,
+// storeInfoChanges stores the descriptions of the current plugins for later agents whenever they change,
 // until ctx ends.
-func (k *knownPlugins) storeChanges(ctx context.Context) {
-	var storedInfos []state.PluginInfo // stored descriptions of the plugins that the agent has now
-	for _, p := range k.plugins.Plugins() {
-		if info, ok := k.cached.findPath(p.Path); ok {
+func (k *knownPlugins) storeInfoChanges(ctx context.Context) {
+	var storedInfos []state.PluginInfo // stored descriptions of the present plugins
+	for _, p := range k.pluginLister.Plugins() {
+		if info, ok := k.cached.findByPath(p.Path); ok {
 			storedInfos = append(storedInfos, info)
 		}
 	}
 	for stopping := false; ; {
-		changed := k.plugins.Changed()
-		if infos := k.currentInfos(); !slices.Equal(infos, storedInfos) {
+		changed := k.pluginLister.Changed()
+		if infos := k.currentPluginInfos(); !slices.Equal(infos, storedInfos) {
 			if err := k.cache.save(infos); err != nil {
 				k.logger.Info("plugin cache not written; the next agent starts without it", "error", err)
 			} else {
@@ -307,7 +305,7 @@ func (k *knownPlugins) storeChanges(ctx context.Context) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			stopping = true // stores the last changes before the return
+			stopping = true // the loop stores the last changes once more before it returns
 		}
 	}
 }

@@ -114,7 +114,7 @@ func (c *cacheTest) newKnownPlugins(path string, running bool, args ...string) *
 		p.Hook = &hook.Description{AllAllocs: true}
 	}
 	logger := hclog.NewNullLogger()
-	return &knownPlugins{cache: c.cache, cached: loadCachedPlugins(c.cache, logger), plugins: staticPluginList{p}, logger: logger}
+	return &knownPlugins{cache: c.cache, cached: loadCachedPlugins(c.cache, logger), pluginLister: staticPluginList{p}, logger: logger}
 }
 
 // run simulates an agent that runs until it has stored the description of the plugin at path.
@@ -122,7 +122,7 @@ func (c *cacheTest) run(path string, args ...string) {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(c.t.Context())
 	cancel()
-	c.newKnownPlugins(path, true, args...).storeChanges(ctx)
+	c.newKnownPlugins(path, true, args...).storeInfoChanges(ctx)
 }
 
 func (c *cacheTest) checkPluginKnown(what string, k *knownPlugins, want bool) {
@@ -146,8 +146,8 @@ func TestPluginCacheIsKeyedByContent(t *testing.T) {
 	if got := k.expectedHooks(); !slices.Equal(got, []string{"audit"}) {
 		t.Errorf("expected hooks %v, want audit", got)
 	}
-	p := k.plugins.Plugins()[0]
-	if got := k.cached.lastPluginKey(catalog.Entry{Path: p.Path, ProgramID: p.ProgramID}); got != (supervisor.PluginKey{Type: base.TypeHook, Name: "audit"}) {
+	p := k.pluginLister.Plugins()[0]
+	if got := k.cached.cachedPluginKey(catalog.Entry{Path: p.Path, ProgramID: p.ProgramID}); got != (supervisor.PluginKey{Type: base.TypeHook, Name: "audit"}) {
 		t.Errorf("last served: %v", got)
 	}
 	c.write(other, "#!/bin/sh\nexec audit 2\n")
@@ -187,7 +187,7 @@ func TestPluginCacheDetectsChangeWithRestoredMtime(t *testing.T) {
 func TestPluginCacheDoesNotReadUnchangedFile(t *testing.T) {
 	c := newCacheTest(t)
 	k := c.newKnownPlugins(c.path, false)
-	program := k.plugins.Plugins()[0].ProgramID
+	program := k.pluginLister.Plugins()[0].ProgramID
 	info := state.PluginInfo{SHA256: strings.Repeat("0", 64), Settings: program.SettingsHash, Path: c.path, File: state.FileRecord(program.File)}
 	for _, test := range []struct {
 		name   string
@@ -274,11 +274,11 @@ func TestPluginCacheRecordsFailedLaunches(t *testing.T) {
 	cancel()
 	failLaunch := func() {
 		k := c.newKnownPlugins(c.path, false)
-		p := &k.plugins.(staticPluginList)[0]
+		p := &k.pluginLister.(staticPluginList)[0]
 		p.LaunchAttempted, p.Err = true, errors.New("no luck")
-		k.storeChanges(ended)
+		k.storeInfoChanges(ended)
 		p.Err = nil // the supervisor launches the plugin again
-		k.storeChanges(ended)
+		k.storeInfoChanges(ended)
 	}
 	failLaunch()
 	expect("after a failed launch", map[string]pluginhooks.FirstLaunch{"audit": pluginhooks.LaunchFailed})

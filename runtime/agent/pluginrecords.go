@@ -10,22 +10,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// pluginRecords stores in the state the addresses and pids by which the next agent reattaches to
+// pluginProcessRecords stores in the state the addresses and pids by which the next agent reattaches to
 // running plugins.
-type pluginRecords struct{ store *store.Store }
+type pluginProcessRecords struct{ store *store.Store }
 
-var _ supervisor.RecordStore = pluginRecords{}
+var _ supervisor.RecordStore = pluginProcessRecords{}
 
-// newPluginProcess returns the record in the state of a supervisor's record.
-func newPluginProcess(r supervisor.Record) *state.PluginProcess {
+// newPluginProcessRecord converts a record of the supervisor to the form in which it is stored.
+func newPluginProcessRecord(r supervisor.Record) *state.PluginProcess {
 	return &state.PluginProcess{
 		Protocol: r.Protocol, Network: r.Network, Addr: r.Addr, PID: r.Pid, StartTime: r.StartTime, BootID: r.BootID, Streams: r.Streams,
 		Identity: r.Identity, Type: r.Serves.Type, Name: r.Serves.Name,
 	}
 }
 
-// supervisorRecord returns the supervisor's record of a record in the state.
-func supervisorRecord(p state.PluginProcess) supervisor.Record {
+// newSupervisorRecord converts a stored record to a record of the supervisor.
+func newSupervisorRecord(p state.PluginProcess) supervisor.Record {
 	return supervisor.Record{
 		ReattachConfig: launch.ReattachConfig{
 			Protocol: p.Protocol, Network: p.Network, Addr: p.Addr, Pid: p.PID, StartTime: p.StartTime, BootID: p.BootID, Streams: p.Streams,
@@ -36,29 +36,29 @@ func supervisorRecord(p state.PluginProcess) supervisor.Record {
 
 // Plugins implements supervisor.RecordStore. The store quarantines an unreadable record; then the
 // supervisor replaces the plugin process that the record described.
-func (p pluginRecords) Plugins() (map[string]supervisor.Record, error) {
+func (p pluginProcessRecords) Plugins() (map[string]supervisor.Record, error) {
 	snapshot := p.store.Snapshot()
 	all := make(map[string]supervisor.Record)
 	for _, name := range snapshot.MetaKeys(state.PluginProcessPrefix) {
 		var process state.PluginProcess
 		if known, err := snapshot.Meta(name, &process); err == nil && known {
-			all[strings.TrimPrefix(name, state.PluginProcessPrefix)] = supervisorRecord(process)
+			all[strings.TrimPrefix(name, state.PluginProcessPrefix)] = newSupervisorRecord(process)
 		}
 	}
 	return all, nil
 }
 
 // PutPlugin implements supervisor.RecordStore.
-func (p pluginRecords) PutPlugin(key string, r supervisor.Record) error {
+func (p pluginProcessRecords) PutPlugin(key string, r supervisor.Record) error {
 	_, err := p.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutMeta(state.PluginProcessPrefix+key, newPluginProcess(r))
+		tx.PutMeta(state.PluginProcessPrefix+key, newPluginProcessRecord(r))
 		return nil
 	})
 	return err
 }
 
 // DeletePlugin implements supervisor.RecordStore.
-func (p pluginRecords) DeletePlugin(key string) error {
+func (p pluginProcessRecords) DeletePlugin(key string) error {
 	_, err := p.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.DeleteMeta(state.PluginProcessPrefix + key)
 		return nil

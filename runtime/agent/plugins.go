@@ -26,11 +26,11 @@ type plugins struct {
 	knownPlugins *knownPlugins
 	devices      *devices.Manager
 	hookPlugins  *pluginhooks.Set
-	hookHost     *hostservice.Host // serves the requests of hooks to the agent; nil before serveHooks is called
+	hookService  *hostservice.Host // serves the requests of hooks to the agent; nil before startHookService is called
 	logger       hclog.Logger
 
-	rulesChanged   chan struct{} // receives a value when the rules for hooks have changed
-	allocsRestored chan struct{} // closed by run when the node has listed the allocations that an earlier agent started
+	hookRulesChanged     chan struct{} // reload sends a value
+	previousAllocsLoaded chan struct{} // run closes the channel when the node runner has listed the allocations of an earlier agent
 
 	stopSupervisor context.CancelFunc // stops the supervisor; nil before start is called
 	supervisorWG   sync.WaitGroup     // waits for the supervisor
@@ -39,15 +39,15 @@ type plugins struct {
 // newPlugins returns plugins that are not started. The caller must call close.
 func newPlugins(c supervisor.Config, cache pluginCache, statsInterval time.Duration) *plugins {
 	cached := loadCachedPlugins(cache, c.Logger)
-	c.LastServedKey = cached.lastPluginKey
+	c.LastServedKey = cached.cachedPluginKey
 	s := supervisor.New(c)
 	return &plugins{
-		supervisor:     s,
-		devices:        devices.New(s, devices.Config{StatsInterval: statsInterval, NoCallTimeouts: c.NoCallTimeouts, Logger: c.Logger}),
-		knownPlugins:   &knownPlugins{cache: cache, cached: cached, plugins: s, logger: c.Logger},
-		logger:         c.Logger,
-		rulesChanged:   make(chan struct{}, 1),
-		allocsRestored: make(chan struct{}),
+		supervisor:           s,
+		devices:              devices.New(s, devices.Config{StatsInterval: statsInterval, NoCallTimeouts: c.NoCallTimeouts, Logger: c.Logger}),
+		knownPlugins:         &knownPlugins{cache: cache, cached: cached, pluginLister: s, logger: c.Logger},
+		logger:               c.Logger,
+		hookRulesChanged:     make(chan struct{}, 1),
+		previousAllocsLoaded: make(chan struct{}),
 	}
 }
 
@@ -65,23 +65,22 @@ func (p *plugins) start(ctx context.Context) {
 	})
 }
 
-// run retries pending cleanups of hooks, logs rules that have no effect, and stores the descriptions of
-// plugins, until ctx ends. restored is closed when the node has listed the allocations that an earlier
-// agent started.
-func (p *plugins) run(ctx context.Context, restored <-chan struct{}) {
+// run retries pending cleanups of hooks, logs hook rules that have no effect, and stores the descriptions of
+// plugins, until ctx ends. The node runner closes loaded when it has listed the allocations of an earlier agent.
+func (p *plugins) run(ctx context.Context, loaded <-chan struct{}) {
 	var runningWG sync.WaitGroup
 	runningWG.Go(func() { p.hookPlugins.Run(ctx) })
-	runningWG.Go(func() { p.logRuleErrors(ctx) })
-	runningWG.Go(func() { p.knownPlugins.storeChanges(ctx) })
+	runningWG.Go(func() { p.logHookRuleErrors(ctx) })
+	runningWG.Go(func() { p.knownPlugins.storeInfoChanges(ctx) })
 	select {
-	case <-restored:
-		close(p.allocsRestored)
+	case <-loaded:
+		close(p.previousAllocsLoaded)
 	case <-ctx.Done():
 	}
 	runningWG.Wait()
 }
 
-// watchProcesses calls onChange when a plugin process has started or is no longer used, until ctx ends.
+// watchProcesses calls onChange when the list of the pids of the plugin processes has changed, until ctx ends.
 func (p *plugins) watchProcesses(ctx context.Context, onChange func()) {
 	var pids []int
 	for {
@@ -102,7 +101,7 @@ func (p *plugins) watchProcesses(ctx context.Context, onChange func()) {
 	}
 }
 
-// unusedPIDs implements supervisor.Supervisor.UnusedPIDs. p may be nil.
+// unusedPIDs returns the pids of the plugin processes that cannot have tasks. p may be nil.
 func (p *plugins) unusedPIDs() []int {
 	if p == nil {
 		return nil
@@ -115,15 +114,15 @@ func (p *plugins) reload(plugins *catalog.Catalog, rules []pluginhooks.Rule) {
 	p.supervisor.SetCatalog(plugins)
 	p.hookPlugins.SetRules(rules)
 	select {
-	case p.rulesChanged <- struct{}{}:
+	case p.hookRulesChanged <- struct{}{}:
 	default:
 	}
 }
 
 // close rejects requests of hooks, ends the collection of statistics, and stops the supervisor.
 func (p *plugins) close() {
-	if p.hookHost != nil {
-		p.hookHost.Close()
+	if p.hookService != nil {
+		p.hookService.Close()
 	}
 	p.devices.Close()
 	if p.stopSupervisor != nil {
@@ -142,8 +141,8 @@ func (p *plugins) taskConfigSchema(ctx context.Context, driver string) (*hclspec
 	return d.TaskConfigSchema(ctx)
 }
 
-// driverConfig returns the properties of the machine that SetConfig sends to drivers. All fields are
-// set, because drivers that were made from Nomad's public driver skeleton read them without a check.
+// driverConfig returns the properties of the machine that SetConfig sends to drivers. No field is nil,
+// because drivers that were made from Nomad's public driver skeleton read them without a check.
 func driverConfig(s localnode.Settings, host fingerprint.Host) *base.DriverConfig {
 	return &base.DriverConfig{
 		ClientMinPort: uint32(s.ClientMinPort),
@@ -152,7 +151,7 @@ func driverConfig(s localnode.Settings, host fingerprint.Host) *base.DriverConfi
 	}
 }
 
-// nodeForHooks returns the properties of the node that hook plugins receive.
-func nodeForHooks(id string, s localnode.Settings) hook.Node {
+// newHookNode returns the properties of the node that hook plugins receive.
+func newHookNode(id string, s localnode.Settings) hook.Node {
 	return hook.Node{ID: id, Name: s.Name, Datacenter: s.Datacenter, Region: s.Region, Class: s.Class, Pool: s.Pool}
 }

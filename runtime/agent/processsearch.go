@@ -25,32 +25,32 @@ import (
 // foundProcess is a living process of the data directory.
 type foundProcess struct {
 	osprocess.ID
-	name    string // name of its role; "" for a descendant without one
-	allocID string
+	roleName string // name for the user, for example "keeper", or "task web of allocation 8a1b2c3d: nginx"
+	allocID  string // allocation of a task's process; "" for another process
 }
 
-// describe returns the process as it is reported.
-func (p foundProcess) describe() DataDirProcess {
-	return DataDirProcess{PID: p.PID, Name: p.name, AllocID: p.allocID}
+// toDataDirProcess returns the process in the form in which Stop reports it.
+func (p foundProcess) toDataDirProcess() DataDirProcess {
+	return DataDirProcess{PID: p.PID, Name: p.roleName, AllocID: p.allocID}
 }
 
 // processSearch finds the processes of a data directory whose agent has shut down.
 type processSearch struct {
-	dir           *keeper.Directory
-	owner         *directoryOwner // directory that owns the tasks, and of which this one is a copy; nil if this one owns them
-	plugins       []foundProcess  // plugins that the state records
-	allocIDs      map[string]bool // allocations in the state, and allocations that have a directory
-	runningAllocs []string        // allocations that run according to the state
+	dataDir         *keeper.Directory
+	otherOwner      *directoryOwner // directory that owns the tasks, and of which this one is a copy; nil if this one owns them
+	recordedPlugins []foundProcess  // plugins that the state records
+	knownAllocIDs   map[string]bool // allocations in the state, and allocations that have a directory
+	runningAllocIDs []string        // allocations that run according to the state
 }
 
-// newProcessSearch reads the state of a data directory. A state that cannot be read is ignored.
+// newProcessSearch reads the state of the data directory at path. It ignores a state that cannot be read.
 func newProcessSearch(path string, dir *keeper.Directory) (*processSearch, error) {
-	s := &processSearch{dir: dir, allocIDs: make(map[string]bool)}
+	s := &processSearch{dataDir: dir, knownAllocIDs: make(map[string]bool)}
 	contents, err := store.Inspect(filepath.Join(path, store.FileName))
 	if err != nil {
 		contents = nil
 	}
-	if s.owner, err = findOwnerOfTasks(path, contents); err != nil || s.owner != nil {
+	if s.otherOwner, err = findOwnerOfTasks(path, contents); err != nil || s.otherOwner != nil {
 		return s, err
 	}
 	entries, err := os.ReadDir(filepath.Join(path, allocDir))
@@ -58,80 +58,80 @@ func newProcessSearch(path string, dir *keeper.Directory) (*processSearch, error
 		return nil, err
 	}
 	for _, e := range entries {
-		s.allocIDs[e.Name()] = true
+		s.knownAllocIDs[e.Name()] = true
 	}
 	if contents == nil {
 		return s, nil
 	}
 	for _, alloc := range contents.Allocations() {
-		s.allocIDs[alloc.ID] = true
+		s.knownAllocIDs[alloc.ID] = true
 		if alloc.ClientStatus == api.AllocClientStatusRunning {
-			s.runningAllocs = append(s.runningAllocs, alloc.ID)
+			s.runningAllocIDs = append(s.runningAllocIDs, alloc.ID)
 		}
 	}
-	s.plugins, err = pluginsOfState(contents)
+	s.recordedPlugins, err = recordedPluginProcesses(contents)
 	return s, err
 }
 
-// pluginsOfState returns the plugins of this boot that a state records.
-func pluginsOfState(contents *store.Contents) (found []foundProcess, err error) {
+// recordedPluginProcesses returns the plugin processes in a state that were started since the machine was booted.
+func recordedPluginProcesses(contents *store.Contents) (found []foundProcess, err error) {
 	for key, record := range contents.Meta(state.PluginProcessPrefix) {
 		var stored state.PluginProcess
 		if record.Decode(&stored) != nil {
-			continue // the process is found as a child of the keeper
+			continue // findProcesses finds the process as a child of the keeper
 		}
-		r := supervisorRecord(stored)
+		r := newSupervisorRecord(stored)
 		current, err := r.IsFromThisBoot()
 		if err != nil {
 			return nil, err
 		}
 		if current {
 			name := strings.TrimPrefix(filepath.Base(key), "builtin ")
-			found = append(found, foundProcess{ID: osprocess.ID{PID: r.Pid, StartTime: r.StartTime}, name: "plugin " + name})
+			found = append(found, foundProcess{ID: osprocess.ID{PID: r.Pid, StartTime: r.StartTime}, roleName: "plugin " + name})
 		}
 	}
 	return found, nil
 }
 
-// find returns the living processes of the data directory, each after its parent. With freeze it stops each process
-// before it lists the children, so that the process cannot start another one. After an error the result has the
+// findProcesses returns the living processes of the data directory, each after its parent. If freeze is true, it sends SIGSTOP to
+// each process before it lists the children, so that the process cannot start another one. After an error the result has the
 // processes that were stopped.
-func (s *processSearch) find(freeze bool) ([]foundProcess, error) {
+func (s *processSearch) findProcesses(freeze bool) ([]foundProcess, error) {
 	var roots []foundProcess
-	keeperID, running, err := s.dir.Keeper()
+	keeperID, running, err := s.dataDir.Keeper()
 	if err != nil {
 		return nil, err
 	}
 	if running {
-		roots = append(roots, foundProcess{ID: keeperID, name: "keeper"})
+		roots = append(roots, foundProcess{ID: keeperID, roleName: "keeper"})
 	}
-	collector, running, err := logs.FindCollector(s.dir)
+	collector, running, err := logs.FindCollector(s.dataDir)
 	if err != nil {
 		return nil, err
 	}
 	if running {
-		roots = append(roots, foundProcess{ID: collector, name: "log collector"})
+		roots = append(roots, foundProcess{ID: collector, roleName: "log collector"})
 	}
-	tasks, err := s.processesOfTasks()
+	tasks, err := s.findTaskProcesses()
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range slices.Concat(s.plugins, tasks) {
-		if !belongsToOther(p.PID, keeperID.PID) {
+	for _, p := range slices.Concat(s.recordedPlugins, tasks) {
+		if !belongsToOtherProgram(p.PID, keeperID.PID) {
 			roots = append(roots, p)
 		}
 	}
-	return addDescendants(roots, freeze)
+	return withDescendants(roots, freeze)
 }
 
-// processesOfTasks returns the processes of the allocations of the data directory.
-func (s *processSearch) processesOfTasks() (found []foundProcess, err error) {
+// findTaskProcesses returns the processes of the allocations of the data directory.
+func (s *processSearch) findTaskProcesses() (found []foundProcess, err error) {
 	tasks, err := osprocess.AllTaskEnvIDs()
 	if err != nil {
 		return nil, err
 	}
 	for task := range tasks {
-		if !s.allocIDs[task.AllocID] {
+		if !s.knownAllocIDs[task.AllocID] {
 			continue
 		}
 		leftovers, err := osprocess.FindLeftovers(task.AllocID, task.Task)
@@ -139,14 +139,14 @@ func (s *processSearch) processesOfTasks() (found []foundProcess, err error) {
 			return nil, err
 		}
 		for _, p := range leftovers {
-			found = append(found, foundProcess{ID: p, name: taskProcessName(task, p.PID), allocID: task.AllocID})
+			found = append(found, foundProcess{ID: p, roleName: taskProcessName(task, p.PID), allocID: task.AllocID})
 		}
 	}
 	return found, nil
 }
 
-// addDescendants returns the living processes among roots and their descendants, each once and after its parent.
-func addDescendants(roots []foundProcess, freeze bool) (all []foundProcess, err error) {
+// withDescendants returns the living processes among roots and their descendants, each once and after its parent.
+func withDescendants(roots []foundProcess, freeze bool) (all []foundProcess, err error) {
 	known := make(map[osprocess.ID]bool)
 	for len(roots) > 0 {
 		var children []foundProcess
@@ -171,7 +171,7 @@ func addDescendants(roots []foundProcess, freeze bool) (all []foundProcess, err 
 				if err != nil {
 					continue // the child has exited
 				}
-				children = append(children, foundProcess{ID: id, name: cmp.Or(descendantName(p, pid), "process "+processName(pid)), allocID: p.allocID})
+				children = append(children, foundProcess{ID: id, roleName: cmp.Or(taskDescendantName(p, pid), "process "+processName(pid)), allocID: p.allocID})
 			}
 		}
 		roots = children
@@ -184,17 +184,17 @@ func taskProcessName(task osprocess.TaskEnvID, pid int) string {
 	return fmt.Sprintf("task %s of allocation %.8s: %s", task.Task, task.AllocID, processName(pid))
 }
 
-// descendantName returns the name of a child of a task's process that has no task in its environment, and "" for
-// a child of another process.
-func descendantName(parent foundProcess, pid int) string {
-	role, _, isTask := strings.Cut(parent.name, ": ")
+// taskDescendantName returns the role name of the process pid, which has no task in its environment, if its parent belongs to a
+// task, and "" otherwise.
+func taskDescendantName(parent foundProcess, pid int) string {
+	role, _, isTask := strings.Cut(parent.roleName, ": ")
 	if !isTask || parent.allocID == "" {
 		return ""
 	}
 	return role + ": " + processName(pid)
 }
 
-// processName returns the name that the kernel has for a process.
+// processName returns the name of a process from /proc, or the pid if the process has exited.
 func processName(pid int) string {
 	name, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
 	if err != nil {
@@ -203,20 +203,20 @@ func processName(pid int) string {
 	return strings.TrimSpace(string(name))
 }
 
-// containerMonitors are the names of the programs that container runtimes run as the parents of containers. The kernel has the
-// first 15 bytes of a name.
+// containerMonitors are the names of the programs that container runtimes run as the parents of containers. The kernel stores
+// only the first 15 bytes of a name.
 var containerMonitors = []string{"containerd-shim", "conmon", "conmonrs", "systemd-nspawn"}
 
-// belongsToOther reports whether a process belongs to another program than this data directory, whose keeper is own: a keeper is
-// among its ancestors, or a container runtime. A runtime below own belongs to a task, and so does one of a container in which
-// this command runs.
-func belongsToOther(pid, own int) bool {
+// belongsToOtherProgram reports whether a process does not belong to the data directory, because the keeper of another data directory
+// or a container runtime is among its ancestors. Two container runtimes do not count: one below ownKeeper, because a task has started
+// it, and the runtime of the container in which this command runs.
+func belongsToOtherProgram(pid, ownKeeper int) bool {
 	inContainer := false
 	for ancestor := range ancestors(pid) {
 		switch {
-		case ancestor == own:
+		case ancestor == ownKeeper:
 			return false
-		case isKeeper(ancestor):
+		case isKeeperProcess(ancestor):
 			return true
 		case slices.Contains(containerMonitors, processName(ancestor)) && !slices.Contains(slices.Collect(ancestors(os.Getpid())), ancestor):
 			inContainer = true
@@ -225,13 +225,13 @@ func belongsToOther(pid, own int) bool {
 	return inContainer
 }
 
-// isKeeper reports whether a process is the keeper of a data directory.
-func isKeeper(pid int) bool {
+// isKeeperProcess reports whether a process is the keeper of a data directory.
+func isKeeperProcess(pid int) bool {
 	args, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
 	return err == nil && string(args) == strings.Join(keeperArgs, "\x00")+"\x00"
 }
 
-// ancestors returns the parent of a process, the parent of the parent and so on, without the first process of the machine.
+// ancestors returns the pids of the parent of a process, of the parent's parent and so on, without the init process (pid 1).
 func ancestors(pid int) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for {

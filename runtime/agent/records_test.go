@@ -32,11 +32,11 @@ func TestPluginRecordsSurvive(t *testing.T) {
 	s := openTestStore(t, path)
 	want := supervisor.Record{ReattachConfig: launch.ReattachConfig{Network: "unix", Addr: "/x", Pid: 7, StartTime: 8, BootID: "b", Streams: "k"}, Identity: "i"}
 	for _, key := range []string{"builtin raw_exec", "/plugins/x"} {
-		if err := (pluginRecords{s}).PutPlugin(key, want); err != nil {
+		if err := (pluginProcessRecords{s}).PutPlugin(key, want); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := (pluginRecords{s}).DeletePlugin("/plugins/x"); err != nil {
+	if err := (pluginProcessRecords{s}).DeletePlugin("/plugins/x"); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
@@ -44,7 +44,7 @@ func TestPluginRecordsSurvive(t *testing.T) {
 	}
 	s = openTestStore(t, path)
 	defer s.Close()
-	got, err := pluginRecords{s}.Plugins()
+	got, err := pluginProcessRecords{s}.Plugins()
 	if err != nil || len(got) != 1 || got["builtin raw_exec"] != want {
 		t.Errorf("read %+v, %v", got, err)
 	}
@@ -61,7 +61,7 @@ func TestPendingCleanupOutlivesItsAllocation(t *testing.T) {
 		}
 	}
 	put(func(tx *store.Txn) { tx.PutAllocation(&api.Allocation{ID: "a", Job: &api.Job{}}) })
-	cleanups := cleanupStore{s, hclog.NewNullLogger()}
+	cleanups := hookCleanupStore{s, hclog.NewNullLogger()}
 	pending := state.PendingCleanup{Hook: "h", AllocID: "a", Point: hook.Postrun, Postrun: &hook.AllocPostrunRequest{}}
 	if err := cleanups.Put(pending); err != nil {
 		t.Fatal(err)
@@ -97,25 +97,25 @@ func TestUnusableMetaRecordsAreQuarantined(t *testing.T) {
 		read    func(*testing.T, *store.Store)
 	}{
 		{"pending cleanup", state.CleanupPrefix + "x", "text", func(t *testing.T, s *store.Store) {
-			if list := (cleanupStore{s, logger}).List(); len(list) > 0 {
+			if list := (hookCleanupStore{s, logger}).List(); len(list) > 0 {
 				t.Errorf("pending: %+v", list)
 			}
 		}},
 		{"pending cleanup without a request", state.CleanupPrefix + "x", map[string]string{"hook": "h", "alloc_id": "a"}, func(t *testing.T, s *store.Store) {
-			if list := (cleanupStore{s, logger}).List(); len(list) > 0 {
+			if list := (hookCleanupStore{s, logger}).List(); len(list) > 0 {
 				t.Errorf("pending: %+v", list)
 			}
 		}},
 		{"hook key", state.HookKeyName, map[string]string{"a": "b"}, func(t *testing.T, s *store.Store) {
-			key := loadHookKey(s, logger)
+			key := loadHookTokenKey(s, logger)
 			if len(key) != state.HookKeySize {
 				t.Errorf("key %v", key)
 			}
-			if again := loadHookKey(s, logger); !slices.Equal(key, again) {
+			if again := loadHookTokenKey(s, logger); !slices.Equal(key, again) {
 				t.Error("the new key does not stay")
 			}
 		}},
-		{"short hook key", state.HookKeyName, []byte("short"), func(t *testing.T, s *store.Store) { loadHookKey(s, logger) }},
+		{"short hook key", state.HookKeyName, []byte("short"), func(t *testing.T, s *store.Store) { loadHookTokenKey(s, logger) }},
 		{"allocation that is being removed", state.PendingRemovalPrefix + "gone", "text", func(t *testing.T, s *store.Store) {
 			if allocs := s.Snapshot().PendingRemovals(); len(allocs) > 0 {
 				t.Errorf("being removed: %v", allocs)
@@ -123,11 +123,11 @@ func TestUnusableMetaRecordsAreQuarantined(t *testing.T) {
 		}},
 		{"allocation that is being removed, without its job", state.PendingRemovalPrefix + "gone", map[string]string{"ID": "gone"}, func(t *testing.T, s *store.Store) { s.Snapshot().PendingRemovals() }},
 		{"plugin process", state.PluginProcessPrefix + "builtin raw_exec", "text", func(t *testing.T, s *store.Store) {
-			if all, err := (pluginRecords{s}).Plugins(); err != nil || len(all) > 0 {
+			if all, err := (pluginProcessRecords{s}).Plugins(); err != nil || len(all) > 0 {
 				t.Errorf("plugins %v, %v", all, err)
 			}
 		}},
-		{"plugin process without a pid", state.PluginProcessPrefix + "builtin raw_exec", map[string]string{"addr": "/x"}, func(t *testing.T, s *store.Store) { _, _ = (pluginRecords{s}).Plugins() }},
+		{"plugin process without a pid", state.PluginProcessPrefix + "builtin raw_exec", map[string]string{"addr": "/x"}, func(t *testing.T, s *store.Store) { _, _ = (pluginProcessRecords{s}).Plugins() }},
 		{"hooks of an ended allocation", "attached/a", "text", func(t *testing.T, s *store.Store) { s.Snapshot().AttachedHooks("a") }},
 		{"known plugins", state.PluginInfoName, "text", func(t *testing.T, s *store.Store) {
 			if cached := loadCachedPlugins(storeCache{s}, logger); len(cached.infos) > 0 {
@@ -175,12 +175,12 @@ func TestStartWithUnchangeableState(t *testing.T) {
 	if !detectReboot(s, hclog.NewNullLogger()) {
 		t.Error("the reboot is not detected")
 	}
-	if key := loadHookKey(s, hclog.NewNullLogger()); len(key) != state.HookKeySize {
+	if key := loadHookTokenKey(s, hclog.NewNullLogger()); len(key) != state.HookKeySize {
 		t.Errorf("key %v", key)
 	}
 	dir := t.TempDir()
 	i := &directoryIdentity{dir: dir, store: s, owner: directoryOwner{ID: "i"}}
-	if err := i.publish(t.Context(), osprocess.ID{PID: 7}); err == nil {
+	if err := i.recordAsOwner(t.Context(), osprocess.ID{PID: 7}); err == nil {
 		t.Error("the owner is recorded in a closed state")
 	}
 	if o := readOwnerFile(dir); o == nil || o.ID != "i" || o.Keeper.PID != 7 {

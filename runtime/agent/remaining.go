@@ -18,56 +18,57 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// remainingProcesses describes the processes that must continue after the agent has ended, because
+// remainingProcesses describes the processes that must continue after the agent has exited, because
 // tasks may run. The zero value means that no recorded task runs and no plugin has children.
 type remainingProcesses struct {
 	taskMayRun     bool // a recorded task may run, so the keeper and the log collector must continue
 	keepAllPlugins bool // the plugin of a task is unknown, so all plugins must continue
-	pluginKeys     map[supervisor.PluginKey]bool
-	pluginPIDs     map[int]bool // pids of plugins that have child processes
+	keptPluginKeys map[supervisor.PluginKey]bool
+	keptPluginPIDs map[int]bool // pids of plugin processes that have child processes
 }
 
-// keepsPlugin reports whether a plugin must continue.
-func (r *remainingProcesses) keepsPlugin(what supervisor.PluginKey, pid int) bool {
-	return r.keepAllPlugins || r.pluginKeys[what] || r.pluginPIDs[pid]
+// mustKeepPlugin reports whether a plugin must continue.
+func (r *remainingProcesses) mustKeepPlugin(what supervisor.PluginKey, pid int) bool {
+	return r.keepAllPlugins || r.keptPluginKeys[what] || r.keptPluginPIDs[pid]
 }
 
+// keepPlugin records that a task may run which uses a plugin.
 func (r *remainingProcesses) keepPlugin(what supervisor.PluginKey) {
 	r.taskMayRun = true
-	if r.pluginKeys == nil {
-		r.pluginKeys = make(map[supervisor.PluginKey]bool)
+	if r.keptPluginKeys == nil {
+		r.keptPluginKeys = make(map[supervisor.PluginKey]bool)
 	}
-	r.pluginKeys[what] = true
+	r.keptPluginKeys[what] = true
 }
 
-// keepAll records that a task may run whose driver is unknown.
-func (r *remainingProcesses) keepAll() { r.taskMayRun, r.keepAllPlugins = true, true }
+// keepForUnknownDriver records that a task may run whose driver is unknown.
+func (r *remainingProcesses) keepForUnknownDriver() { r.taskMayRun, r.keepAllPlugins = true, true }
 
-// processRetention decides which processes continue after the agent has ended.
+// processRetention decides which processes continue after the agent has exited.
 type processRetention struct {
 	store         *store.Store
 	orphanCleaner *orphans.Cleaner
 	logger        hclog.Logger
 
-	decision atomic.Pointer[remainingProcesses] // set by decide
+	decision atomic.Pointer[remainingProcesses] // nil before decideRemaining is called
 }
 
-// keepsPlugin implements supervisor.Config.KeepRunning. Before decide is called, the result depends on
+// mustKeepPlugin implements supervisor.Config.KeepRunning. Before decideRemaining is called, the result depends on
 // the state alone.
-func (r *processRetention) keepsPlugin(what supervisor.PluginKey, pid int) bool {
+func (r *processRetention) mustKeepPlugin(what supervisor.PluginKey, pid int) bool {
 	remaining := r.decision.Load()
 	if remaining == nil {
-		remaining = r.remainingByState()
+		remaining = r.remainingAccordingToState()
 	}
-	return remaining.keepsPlugin(what, pid)
+	return remaining.mustKeepPlugin(what, pid)
 }
 
 // decideRemaining returns the processes that must continue: the plugins of tasks that may run according to the state, and
-// plugins that have child processes, because an agent can end before it has restored its tasks, and the state can be
-// lost. nodes is nil if Agent.Run was not called. unusedPIDs are the plugin processes that have no tasks, whatever
-// child processes they have.
+// plugins that have child processes, because an agent can exit before it has restored its tasks, and the state can be
+// lost. nodes is nil if Agent.Run was not called. unusedPIDs are the pids of plugin processes without tasks, which need not
+// continue even if they have child processes.
 func (r *processRetention) decideRemaining(nodes *noderunner.Runner, k *keeper.Client, unusedPIDs []int) *remainingProcesses {
-	remaining := r.remainingByState()
+	remaining := r.remainingAccordingToState()
 	if nodes != nil {
 		for what := range nodes.PluginsLeftRunning() {
 			remaining.keepPlugin(what)
@@ -78,16 +79,16 @@ func (r *processRetention) decideRemaining(nodes *noderunner.Runner, k *keeper.C
 	parents, err := k.ListParentProcesses(ctx)
 	if err != nil {
 		r.logger.Warn("tasks may run", "error", err)
-		remaining.keepAll()
+		remaining.keepForUnknownDriver()
 	}
 	for _, p := range parents {
 		if slices.Contains(unusedPIDs, p.PID) {
 			continue
 		}
-		if remaining.pluginPIDs == nil {
-			remaining.pluginPIDs = make(map[int]bool)
+		if remaining.keptPluginPIDs == nil {
+			remaining.keptPluginPIDs = make(map[int]bool)
 		}
-		remaining.pluginPIDs[p.PID] = true
+		remaining.keptPluginPIDs[p.PID] = true
 	}
 	r.decision.Store(remaining)
 	return remaining
@@ -101,47 +102,47 @@ func (r *processRetention) tasksMayRun() bool {
 			return true
 		}
 	}
-	return r.remainingByState().taskMayRun
+	return r.remainingAccordingToState().taskMayRun
 }
 
-// remainingByState returns the processes that must continue according to the state.
-func (r *processRetention) remainingByState() *remainingProcesses {
+// remainingAccordingToState returns the processes that must continue according to the state.
+func (r *processRetention) remainingAccordingToState() *remainingProcesses {
 	remaining := new(remainingProcesses)
-	remaining.addTasksOfState(r.store, r.orphanCleaner.OrphansDestroyed())
+	remaining.addTasksFromState(r.store, r.orphanCleaner.OrphansDestroyed())
 	return remaining
 }
 
-// addTasksOfState adds the tasks that may run according to the state. A task may run if its record has a
-// start id or a handle, or cannot be read. If the state was damaged, tasks of allocations whose last
-// known status is running and possible orphans are added too.
-func (r *remainingProcesses) addTasksOfState(s *store.Store, orphansCleared bool) {
+// addTasksFromState keeps the plugins of tasks that may run according to the state. A task may run if its record has a
+// start id or a handle, or cannot be read. If the state was damaged, addTasksFromState keeps all plugins if an allocation has the
+// status running, or if the orphans have not been destroyed.
+func (r *remainingProcesses) addTasksFromState(s *store.Store, orphansDestroyed bool) {
 	state := s.Snapshot()
 	for _, id := range state.LocalAllocations() {
 		for _, task := range state.LocalTasks(id) {
 			local, known, err := state.TaskLocalState(id, task)
 			switch {
 			case err != nil:
-				r.keepAll()
+				r.keepForUnknownDriver()
 			case known && (local.StartID != "" || local.Handle != nil):
-				r.keepTask(state.Allocation(nil, id), task, local)
+				r.keepPluginsOfTask(state.Allocation(nil, id), task, local)
 			}
 		}
 	}
 	if len(s.Damage()) == 0 {
 		return
 	}
-	if !orphansCleared {
-		r.keepAll()
+	if !orphansDestroyed {
+		r.keepForUnknownDriver()
 	}
 	for _, alloc := range state.Allocations(nil, "") {
 		if alloc.ClientStatus == api.AllocClientStatusRunning && !state.AllocationEnded(alloc.ID) {
-			r.keepAll()
+			r.keepForUnknownDriver()
 		}
 	}
 }
 
-// keepTask records that the driver and the hooks of a task must continue.
-func (r *remainingProcesses) keepTask(alloc *api.Allocation, task string, local state.LocalState) {
+// keepPluginsOfTask records that a task may run, whose driver and hooks must continue. alloc is nil if the allocation is unknown.
+func (r *remainingProcesses) keepPluginsOfTask(alloc *api.Allocation, task string, local state.LocalState) {
 	r.taskMayRun = true
 	for name := range maps.Keys(local.AllocHooks) {
 		r.keepPlugin(supervisor.PluginKey{Type: base.TypeHook, Name: name})

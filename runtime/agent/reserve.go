@@ -13,42 +13,42 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// reserveFile is the file that takes space on the disk for the starts of later agents.
+// reserveFile is a file in the data directory that reserves disk space, so that an agent can start when the disk is full.
 const reserveFile = "reserve"
 
 const (
-	reserveSize = 1 << 20
-	// reservePart is the part of the reserve that a start on a full disk frees. A start makes directories and sockets, and files with
-	// the ids of processes. Where all of these exist, as when tasks run, it needs no new block.
+	reserveSize = 1 << 20 // bytes
+	// reservePart is the number of bytes of the reserve that an agent frees when it starts on a full disk. The start creates directories,
+	// sockets, and files with the ids of processes. If all of these exist, for example because tasks run, the start needs no new block.
 	reservePart = 128 << 10
-	// minFreeBytes is the free space with which an agent starts without the reserve.
+	// minFreeBytes is the free space from which an agent can start without the reserve.
 	minFreeBytes = 256 << 10
 )
 
-// useReserve frees a part of the reserve if the disk is full, so that the agent can start, and makes the reserve otherwise. A part,
-// because running tasks can fill it before the agent does.
-func (d *dataDirectory) useReserve(logger hclog.Logger) {
+// useDiskReserve frees a part of the reserve if the disk is full, so that the agent can start, and makes the reserve otherwise. The
+// other parts are for later starts, because running tasks can fill the freed part before the agent uses it.
+func (d *dataDirectory) useDiskReserve(logger hclog.Logger) {
 	if store.CheckFreeSpace(d.path, minFreeBytes) == nil {
-		if err := d.makeReserve(); err != nil {
+		if err := d.makeDiskReserve(); err != nil {
 			logger.Debug("space for the start on a full disk is not reserved", "error", err)
 		}
 		return
 	}
-	size := d.sizeOfReserve()
+	size := d.diskReserveSize()
 	if size > 0 {
-		if err := os.Truncate(d.reservePath(), max(0, size-reservePart)); err != nil {
+		if err := os.Truncate(d.diskReservePath(), max(0, size-reservePart)); err != nil {
 			logger.Debug("reserved space is not freed", "error", err)
 		}
 	}
 	logger.Error("disk of the data directory is full, using the reserve", "dir", d.path, "reserved_bytes", size)
 }
 
-// reserveInterval is the time between two checks of a running agent whether the reserve has its size.
+// reserveInterval is the time between two calls of makeDiskReserve while the agent runs.
 const reserveInterval = time.Minute
 
-// keepReserve restores the reserve when the agent has started, and makes it when the disk has space again, until ctx ends. started is
-// closed when the agent has started.
-func (d *dataDirectory) keepReserve(ctx context.Context, started <-chan struct{}) {
+// maintainDiskReserve calls makeDiskReserve when the agent has started and in intervals after that, until ctx ends. The caller closes
+// started when the agent has started.
+func (d *dataDirectory) maintainDiskReserve(ctx context.Context, started <-chan struct{}) {
 	if d.ephemeralState {
 		return
 	}
@@ -60,7 +60,7 @@ func (d *dataDirectory) keepReserve(ctx context.Context, started <-chan struct{}
 	check := time.NewTicker(reserveInterval)
 	defer check.Stop()
 	for {
-		_ = d.makeReserve() // the next check repeats it
+		_ = d.makeDiskReserve() // after an error the next iteration calls it again
 		select {
 		case <-check.C:
 		case <-ctx.Done():
@@ -69,14 +69,14 @@ func (d *dataDirectory) keepReserve(ctx context.Context, started <-chan struct{}
 	}
 }
 
-// makeReserve makes the reserve if it is missing, and if more than its size stays free. A reserve that a start has used gets as
-// much of its size back as the disk has.
-func (d *dataDirectory) makeReserve() error {
-	size := d.sizeOfReserve()
+// makeDiskReserve makes the reserve if it is missing and the disk has four times its size free. If a start has freed a part of the
+// reserve, makeDiskReserve enlarges the reserve again as far as the disk has space.
+func (d *dataDirectory) makeDiskReserve() error {
+	size := d.diskReserveSize()
 	if size >= reserveSize || size < 0 && store.CheckFreeSpace(d.path, 4*reserveSize) != nil {
 		return nil
 	}
-	f, err := os.OpenFile(d.reservePath(), os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	f, err := os.OpenFile(d.diskReservePath(), os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
@@ -87,18 +87,18 @@ func (d *dataDirectory) makeReserve() error {
 		}
 	}
 	if err != nil && size < 0 {
-		err = errors.Join(err, os.Remove(d.reservePath()))
+		err = errors.Join(err, os.Remove(d.diskReservePath()))
 	}
 	return err
 }
 
-// sizeOfReserve returns the size of the reserve; -1 if it is missing.
-func (d *dataDirectory) sizeOfReserve() int64 {
-	info, err := os.Lstat(d.reservePath())
+// diskReserveSize returns the size of the reserve in bytes; -1 if the reserve is missing.
+func (d *dataDirectory) diskReserveSize() int64 {
+	info, err := os.Lstat(d.diskReservePath())
 	if err != nil {
 		return -1
 	}
 	return info.Size()
 }
 
-func (d *dataDirectory) reservePath() string { return filepath.Join(d.path, reserveFile) }
+func (d *dataDirectory) diskReservePath() string { return filepath.Join(d.path, reserveFile) }

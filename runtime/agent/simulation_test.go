@@ -184,7 +184,7 @@ func (s *simulation) start() {
 			Services:     s.store,
 			Store:        &killableRunnerStore{s, g},
 			TaskRecords:  localnode.TaskRecords{Store: s.store},
-			Limits:       allocrunner.Limits{StatsInterval: 24 * time.Hour},
+			Limits:       allocrunner.Limits{StatsSampleInterval: 24 * time.Hour},
 			Hooks:        simHooks{s, g},
 			Logger:       logger,
 		},

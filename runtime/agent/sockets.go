@@ -28,17 +28,17 @@ type socketDir struct {
 	dataDir      string
 	dir          *keeper.Directory
 	keeper       *keeper.Client       // nil until the keeper runs
-	hookListener *replaceableListener // nil until requests of hooks are served
+	hookListener *replaceableListener // nil before listenForHooks is called
 	logger       hclog.Logger
-	watchGroup   sync.WaitGroup
-	stopWatch    func()
+	watchWG      sync.WaitGroup
+	closeWatcher func()
 
-	mu      sync.Mutex // held while the directory is restored
-	dirLink string     // short path of the directory; "" if its own path is short enough
+	mu        sync.Mutex // held while the directory is restored
+	shortLink string     // short path of the directory; "" if its own path is short enough
 }
 
-// openSockets makes the directory for sockets. The caller must call close.
-func openSockets(dataDir string, logger hclog.Logger) (*socketDir, error) {
+// openSocketDir makes the directory for sockets. The caller must call close.
+func openSocketDir(dataDir string, logger hclog.Logger) (*socketDir, error) {
 	dir, err := keeper.OpenDirectory(dataDir)
 	if err != nil {
 		return nil, fmt.Errorf("open data directory: %w", err)
@@ -51,12 +51,12 @@ func openSockets(dataDir string, logger hclog.Logger) (*socketDir, error) {
 	return s, nil
 }
 
-// path returns a path of the directory that is short enough for socket addresses.
-func (s *socketDir) path() string {
+// shortPath returns a path of the socket directory that is short enough for socket addresses.
+func (s *socketDir) shortPath() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.dirLink != "" {
-		return s.dirLink
+	if s.shortLink != "" {
+		return s.shortLink
 	}
 	return keeper.SocketDir(s.dataDir)
 }
@@ -72,11 +72,11 @@ func (s *socketDir) restoreDir() (string, error) {
 		return "", fmt.Errorf("make a directory for sockets: %w", err)
 	}
 	if len(path) > launch.MaxSocketDirLen {
-		link, err := makeDirLink(s.dataDir)
+		link, err := makeShortLink(s.dataDir)
 		if err != nil {
 			return "", fmt.Errorf("make a short path for sockets: %w", err)
 		}
-		s.dirLink, path = link, link
+		s.shortLink, path = link, link
 	}
 	if s.keeper != nil {
 		if err := s.keeper.RestoreSocket(); err != nil {
@@ -94,10 +94,10 @@ func (s *socketDir) restoreDir() (string, error) {
 }
 
 // hookSocketPath returns the path of the socket at which hook plugins reach this agent and later agents.
-func (s *socketDir) hookSocketPath() string { return filepath.Join(s.path(), hookSocketName) }
+func (s *socketDir) hookSocketPath() string { return filepath.Join(s.shortPath(), hookSocketName) }
 
-// listenForHooks returns a listener on the socket for hooks. The listener continues when the socket is
-// restored.
+// listenForHooks returns a listener on the socket to which hook plugins connect. The listener continues when restoreDir
+// replaces the socket.
 func (s *socketDir) listenForHooks() (net.Listener, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,25 +109,25 @@ func (s *socketDir) listenForHooks() (net.Listener, error) {
 	return s.hookListener, nil
 }
 
-// watch starts a goroutine that calls restore whenever a file is removed from the directory, until
-// unwatch or close is called. If inotify is not available, it does nothing: restore is also called
+// watchRemovals starts a goroutine that calls restoreDir whenever a file is removed from the directory, until
+// stopWatching or close is called. If inotify is not available, watchRemovals does nothing: the supervisor also calls restoreDir
 // before each start of a plugin.
-func (s *socketDir) watch() {
+func (s *socketDir) watchRemovals() {
 	w, err := newRemovalWatcher()
 	if err != nil {
 		s.logger.Debug("the directory for sockets is not watched", "error", err)
 		return
 	}
-	s.stopWatch = w.close
+	s.closeWatcher = w.close
 	arm := func() {
-		w.add(keeper.SocketDir(s.dataDir))
-		if path := s.path(); path != keeper.SocketDir(s.dataDir) {
-			w.add(filepath.Dir(path))
+		w.watchDir(keeper.SocketDir(s.dataDir))
+		if path := s.shortPath(); path != keeper.SocketDir(s.dataDir) {
+			w.watchDir(filepath.Dir(path))
 		}
 	}
 	arm()
-	s.watchGroup.Go(func() {
-		for w.waitForEvent() {
+	s.watchWG.Go(func() {
+		for w.waitForRemoval() {
 			if _, err := s.restoreDir(); err != nil {
 				s.logger.Error("directory for sockets was removed", "error", err)
 			}
@@ -136,30 +136,30 @@ func (s *socketDir) watch() {
 	})
 }
 
-// stopWatching stops the goroutine that watch has started. It may be called twice.
+// stopWatching stops the goroutine that watchRemovals has started. It may be called twice.
 func (s *socketDir) stopWatching() {
-	if s.stopWatch != nil {
-		s.stopWatch()
-		s.watchGroup.Wait()
-		s.stopWatch = nil
+	if s.closeWatcher != nil {
+		s.closeWatcher()
+		s.watchWG.Wait()
+		s.closeWatcher = nil
 	}
 }
 
-// close stops the watch and closes the directory. It does not remove the sockets.
+// close calls stopWatching and closes the file descriptor of the directory. It does not remove the sockets.
 func (s *socketDir) close() error {
 	s.stopWatching()
 	return s.dir.Close()
 }
 
-// remove removes the directory for the sockets and the link to it. No process may use them any longer.
+// remove removes the directory for the sockets and the link to it. The caller must ensure that no process uses the sockets.
 func (s *socketDir) remove() error { return removeSockets(s.dataDir) }
 
 // removeSockets removes the directory for the sockets of a data directory, and the links to it.
 func removeSockets(dataDir string) error {
 	errs := []error{os.RemoveAll(keeper.SocketDir(dataDir))}
-	if name, err := dirLinkName(dataDir); err == nil {
-		for _, base := range shortSocketDirs() {
-			for _, dir := range findOwnedDirs(base) {
+	if name, err := shortLinkName(dataDir); err == nil {
+		for _, base := range shortLinkDirs() {
+			for _, dir := range findOwnedDirsWithPrefix(base) {
 				if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 					errs = append(errs, err)
 				}
@@ -169,25 +169,25 @@ func removeSockets(dataDir string) error {
 	return errors.Join(errs...)
 }
 
-// makeDirLink creates a link to the sockets of a data directory, which gives them a short path. The
+// makeShortLink creates a link to the sockets of a data directory, which gives them a short path. The
 // link is in a private directory. Its name is derived from device and inode of the data directory, so
 // that it stays the same when the data directory is moved.
-func makeDirLink(dataDir string) (string, error) {
+func makeShortLink(dataDir string) (string, error) {
 	real, err := filepath.EvalSymlinks(dataDir)
 	if err != nil {
 		return "", err
 	}
-	name, err := dirLinkName(dataDir)
+	name, err := shortLinkName(dataDir)
 	if err != nil {
 		return "", err
 	}
 	target := keeper.SocketDir(real)
 	var errs []error
-	for _, base := range shortSocketDirs() {
+	for _, base := range shortLinkDirs() {
 		if len(filepath.Join(base, name)) > launch.MaxSocketDirLen {
 			continue
 		}
-		dir, err := makeOwnedDir(base, 0o700)
+		dir, err := makeOwnedDirOrSuffixed(base, 0o700)
 		link := filepath.Join(dir, name)
 		if err == nil && len(link) > launch.MaxSocketDirLen {
 			err = fmt.Errorf("%s is too long for sockets", link)
@@ -204,8 +204,8 @@ func makeDirLink(dataDir string) (string, error) {
 	return "", errors.Join(errs...)
 }
 
-// dirLinkName returns the name of the link to the sockets of a data directory.
-func dirLinkName(dataDir string) (string, error) {
+// shortLinkName returns the name of the link to the sockets of a data directory.
+func shortLinkName(dataDir string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(dataDir, &st); err != nil {
 		return "", &fs.PathError{Op: "stat", Path: dataDir, Err: err}
@@ -219,7 +219,7 @@ func ensureSymlink(link, target string) error {
 	if now, err := os.Readlink(link); err == nil && now == target {
 		return nil
 	}
-	// The rename is atomic: at any time, processes that use the link find a link.
+	// The rename is atomic, so that a process always finds the old or the new link.
 	made := link + ".new"
 	if err := os.Remove(made); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -227,8 +227,8 @@ func ensureSymlink(link, target string) error {
 	return errors.Join(os.Symlink(target, made), os.Rename(made, link))
 }
 
-// shortSocketDirs returns the directories in which links with short paths can be created, best first.
-func shortSocketDirs() []string {
+// shortLinkDirs returns the directories in which makeShortLink tries to create the link, in this order.
+func shortLinkDirs() []string {
 	var baseDirs []string
 	if os.Geteuid() == 0 {
 		baseDirs = append(baseDirs, "/run/nomad-lite")
@@ -297,7 +297,7 @@ func (r *replaceableListener) Addr() net.Addr {
 
 // removalWatcher reports when files in the watched directories or these directories themselves are removed.
 type removalWatcher struct {
-	f *os.File // inotify instance
+	inotify *os.File // inotify instance
 }
 
 func newRemovalWatcher() (*removalWatcher, error) {
@@ -308,10 +308,9 @@ func newRemovalWatcher() (*removalWatcher, error) {
 	return &removalWatcher{os.NewFile(uintptr(fd), "inotify")}, nil
 }
 
-// add watches a directory if it exists. It may be called again for the same
-// directory.
-func (w *removalWatcher) add(dir string) {
-	raw, err := w.f.SyscallConn()
+// watchDir adds a directory to the watched directories if it exists. A second call for the same directory has no effect.
+func (w *removalWatcher) watchDir(dir string) {
+	raw, err := w.inotify.SyscallConn()
 	if err != nil {
 		return
 	}
@@ -321,10 +320,10 @@ func (w *removalWatcher) add(dir string) {
 	})
 }
 
-// waitForEvent blocks until the next event. It returns false after close.
-func (w *removalWatcher) waitForEvent() bool {
-	_, err := w.f.Read(make([]byte, 4096)) // the content of the event is not needed
+// waitForRemoval blocks until a file or a watched directory is removed. It returns false after close.
+func (w *removalWatcher) waitForRemoval() bool {
+	_, err := w.inotify.Read(make([]byte, 4096)) // the events themselves are not needed
 	return err == nil
 }
 
-func (w *removalWatcher) close() { w.f.Close() }
+func (w *removalWatcher) close() { w.inotify.Close() }

@@ -21,45 +21,45 @@ var ErrNotShutDown = errors.New("the agent has not shut down")
 
 // StopOptions are the options of [Stop].
 type StopOptions struct {
-	All     bool                 // All means that Stop also kills tasks, plugins, the log collector and the keeper
-	Timeout time.Duration        // Timeout is the time that the agent has to shut down
-	OnEnd   func(DataDirProcess) // OnEnd is called after the end of each process
+	AllProcesses bool                 // AllProcesses means that Stop also kills tasks, plugins, the log collector and the keeper
+	Timeout      time.Duration        // Timeout is the time that the agent has to shut down
+	OnProcessEnd func(DataDirProcess) // OnProcessEnd is called after each process that Stop has ended; it must not be nil
 }
 
 // DataDirProcess is a process that belongs to a data directory.
 type DataDirProcess struct {
 	PID     int
-	Name    string // "agent", "keeper", "log collector", "plugin raw_exec", "task web of allocation 8a1b2c3d: nginx"
+	Name    string // Name is for users: "agent", "keeper", "log collector", "plugin raw_exec", "task web of allocation 8a1b2c3d: nginx"
 	AllocID string // AllocID is the allocation of a task, and empty for other processes
 	Killed  bool   // Killed means that the process was killed with SIGKILL
 }
 
-// Remaining has the processes and allocations that still run.
-type Remaining struct {
+// RemainingAfterStop has the processes and allocations of a data directory that run after [Stop].
+type RemainingAfterStop struct {
 	Processes []DataDirProcess
-	// Allocations are the ids of allocations that run according to the state. Stop has killed no process of them, and
+	// AllocIDs are the ids of allocations that run according to the state. Stop has killed no process of them, and
 	// Processes has none. Their tasks can be containers or virtual machines.
-	Allocations []string
-	// Owner is the path of the directory that owns the tasks of the state, if the directory is a copy of it. Then Stop has
+	AllocIDs []string
+	// OwnerDir is the path of the directory that owns the tasks of the state, if the directory is a copy of it. Then Stop has
 	// killed no task, and neither field names one.
-	Owner string
+	OwnerDir string
 }
 
-// Stop shuts down the agent of a data directory, and returns what remains. With StopOptions.All it then kills all
-// other processes of the data directory, also those that do not respond. It does not change the state: for the next
-// agent the tasks are tasks that have ended while no agent ran.
+// Stop shuts down the agent of a data directory, and returns the processes and allocations that continue to run. With
+// StopOptions.AllProcesses it then kills all other processes of the data directory, also those that do not respond. Stop does not
+// change the state: the next agent finds that the tasks have ended while no agent ran.
 //
 // A process belongs to the data directory if the process holds one of its locks, is recorded in its state as a plugin,
 // has the id of one of its allocations in its environment, or is a descendant of such a process. A process below the
 // keeper of another data directory does not belong to this one. A process in a container does not either, unless a task
-// has started the container. If the directory is a copy, the tasks and plugins in its state belong to the original. A later
-// process that has the pid of an earlier one is not touched. The error is ErrNotShutDown only without All.
-func Stop(dataDir string, o StopOptions) (*Remaining, error) {
+// has started the container. If the directory is a copy, the tasks and plugins in its state belong to the original. Stop does not
+// kill a later process that has the pid of an earlier one. It returns ErrNotShutDown only without AllProcesses.
+func Stop(dataDir string, o StopOptions) (*RemainingAfterStop, error) {
 	path, err := filepath.Abs(dataDir)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkHasLockFile(path); err != nil {
+	if err := checkDataDirOfUser(path); err != nil {
 		return nil, err
 	}
 	dir, err := keeper.OpenDirectory(path)
@@ -67,11 +67,11 @@ func Stop(dataDir string, o StopOptions) (*Remaining, error) {
 		return nil, fmt.Errorf("open data directory: %w", err)
 	}
 	defer dir.Close()
-	s := &stopper{path: path, dir: dir, options: o, ended: make(map[string]bool)}
+	s := &dataDirStopper{dataDir: path, openDir: dir, options: o, allocsWithFoundProcess: make(map[string]bool)}
 	if err := s.stopAgent(); err != nil {
 		return nil, err
 	}
-	// The lock keeps the next agent out. The keeper of a temporary directory holds the lock, too.
+	// The lock prevents the start of the next agent. The keeper of a temporary directory also holds the lock.
 	lock, err := dir.Lock(lockFile, unix.LOCK_EX|unix.LOCK_NB)
 	switch {
 	case err == nil:
@@ -87,19 +87,19 @@ func Stop(dataDir string, o StopOptions) (*Remaining, error) {
 			return nil, fmt.Errorf("another agent has started in %s (pid %d): stop the service that starts it", path, p.PID)
 		}
 	}
-	if s.search, err = newProcessSearch(path, dir); err != nil {
+	if s.processSearch, err = newProcessSearch(path, dir); err != nil {
 		return nil, err
 	}
-	if o.All {
+	if o.AllProcesses {
 		if err := s.killAll(); err != nil {
 			return nil, err
 		}
 	}
-	return s.remaining()
+	return s.findRemaining()
 }
 
-// checkHasLockFile returns an error if path is not a data directory of this user.
-func checkHasLockFile(path string) error {
+// checkDataDirOfUser returns an error if path is not a data directory of this user.
+func checkDataDirOfUser(path string) error {
 	if _, err := os.Stat(path); err != nil {
 		return err
 	}
@@ -114,18 +114,18 @@ func checkHasLockFile(path string) error {
 	return nil
 }
 
-// stopper ends the processes of a data directory.
-type stopper struct {
-	path    string
-	dir     *keeper.Directory
-	options StopOptions
-	search  *processSearch  // nil until the agent has shut down
-	ended   map[string]bool // ids of allocations of which a process was killed
+// dataDirStopper ends the processes of a data directory.
+type dataDirStopper struct {
+	dataDir                string
+	openDir                *keeper.Directory
+	options                StopOptions
+	processSearch          *processSearch  // nil until the agent has shut down
+	allocsWithFoundProcess map[string]bool // keys are allocation ids
 }
 
 // stopAgent shuts down the agent if one runs.
-func (s *stopper) stopAgent() error {
-	p, running, err := s.dir.LockedBy(lockFile)
+func (s *dataDirStopper) stopAgent() error {
+	p, running, err := s.openDir.LockedBy(lockFile)
 	if err != nil || !running {
 		return err
 	}
@@ -134,7 +134,7 @@ func (s *stopper) stopAgent() error {
 	}
 	agent := DataDirProcess{PID: p.PID, Name: "agent"}
 	if !p.EndsWithin(s.options.Timeout) {
-		if !s.options.All {
+		if !s.options.AllProcesses {
 			return fmt.Errorf("%w within %v: pid %d", ErrNotShutDown, s.options.Timeout, p.PID)
 		}
 		if err := p.KillAndWait(); err != nil {
@@ -142,27 +142,27 @@ func (s *stopper) stopAgent() error {
 		}
 		agent.Killed = true
 	}
-	s.options.OnEnd(agent)
+	s.options.OnProcessEnd(agent)
 	return nil
 }
 
-// maxKillRounds limits the number of searches of killAll. The second search finds nothing, unless a process that no
-// other process of the data directory has started appears meanwhile.
+// maxKillRounds limits the number of searches of killAll. Usually the second search finds no process: a process of the data
+// directory can only appear between two searches if a process outside of the data directory has started it.
 const maxKillRounds = 10
 
 // killAll kills all processes of the data directory, and removes its sockets.
-func (s *stopper) killAll() error {
+func (s *dataDirStopper) killAll() error {
 	for range maxKillRounds {
-		found, err := s.search.find(true)
+		found, err := s.processSearch.findProcesses(true)
 		if err == nil && len(found) == 0 {
-			return removeSockets(s.path)
+			return removeSockets(s.dataDir)
 		}
 		if err == nil {
-			err = s.kill(found)
+			err = s.killFrozen(found)
 		}
 		if err != nil {
 			for _, p := range found {
-				_ = p.Signal(unix.SIGCONT) // a killed process is gone
+				_ = p.Signal(unix.SIGCONT) // fails if killFrozen has killed the process
 			}
 			return err
 		}
@@ -170,41 +170,41 @@ func (s *stopper) killAll() error {
 	return fmt.Errorf("processes of the data directory appear again, although they were killed %d times", maxKillRounds)
 }
 
-// kill kills processes that are stopped, children before their parents.
-func (s *stopper) kill(found []foundProcess) error {
+// killFrozen kills the processes that findProcesses has stopped with SIGSTOP, children before their parents.
+func (s *dataDirStopper) killFrozen(found []foundProcess) error {
 	var errs []error
 	for _, p := range slices.Backward(found) {
 		_ = p.Signal(unix.SIGKILL) // KillAndWait returns the error
 		keeper.UnfreezeCgroup(strconv.Itoa(p.PID))
 		if err := p.KillAndWait(); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", p.name, err))
+			errs = append(errs, fmt.Errorf("%s: %w", p.roleName, err))
 			continue
 		}
-		s.ended[p.allocID] = true
-		end := p.describe()
+		s.allocsWithFoundProcess[p.allocID] = true
+		end := p.toDataDirProcess()
 		end.Killed = true
-		s.options.OnEnd(end)
+		s.options.OnProcessEnd(end)
 	}
 	return errors.Join(errs...)
 }
 
-// remaining returns the processes and allocations that run.
-func (s *stopper) remaining() (*Remaining, error) {
-	found, err := s.search.find(false)
+// findRemaining returns the processes and allocations that still run.
+func (s *dataDirStopper) findRemaining() (*RemainingAfterStop, error) {
+	found, err := s.processSearch.findProcesses(false)
 	if err != nil {
 		return nil, err
 	}
-	r := new(Remaining)
-	if owner := s.search.owner; owner != nil {
-		r.Owner = owner.Path
+	r := new(RemainingAfterStop)
+	if owner := s.processSearch.otherOwner; owner != nil {
+		r.OwnerDir = owner.Path
 	}
 	for _, p := range found {
-		s.ended[p.allocID] = true
-		r.Processes = append(r.Processes, p.describe())
+		s.allocsWithFoundProcess[p.allocID] = true
+		r.Processes = append(r.Processes, p.toDataDirProcess())
 	}
-	for _, id := range s.search.runningAllocs {
-		if !s.ended[id] {
-			r.Allocations = append(r.Allocations, id)
+	for _, id := range s.processSearch.runningAllocIDs {
+		if !s.allocsWithFoundProcess[id] {
+			r.AllocIDs = append(r.AllocIDs, id)
 		}
 	}
 	return r, nil

@@ -17,14 +17,13 @@ import (
 
 const temporaryDirPrefix = "run-"
 
-// makeTemporaryDir creates and locks the data directory of a foreground run. It removes the directories of
-// earlier runs whose processes have all ended; while processes run, their keeper holds the lock of the
-// directory.
-func makeTemporaryDir(logger hclog.Logger) (string, *os.File, error) {
+// makeTemporaryDataDir creates and locks the data directory of a foreground run. It removes the directories of
+// earlier runs that no process has locked: the keeper of a killed run holds the lock until all processes of the run have
+// ended.
+func makeTemporaryDataDir(logger hclog.Logger) (string, *os.File, error) {
 	path := datadir.Temporary(os.Geteuid())
-	// If the agent is root, tasks of other users traverse this directory to reach their own
-	// directories.
-	base, err := makeOwnedDir(path, 0o711)
+	// If the agent is root, tasks that run as other users must be able to traverse this directory.
+	base, err := makeOwnedDirOrSuffixed(path, 0o711)
 	if err != nil {
 		return "", nil, fmt.Errorf("make temporary data directory: %w", err)
 	}
@@ -33,13 +32,13 @@ func makeTemporaryDir(logger hclog.Logger) (string, *os.File, error) {
 		return "", nil, err
 	}
 	defer baseLock.Close()
-	removeAbandonedDirs(base, logger)
-	for _, other := range findOwnedDirs(path) {
+	removeAbandonedDataDirs(base, logger)
+	for _, other := range findOwnedDirsWithPrefix(path) {
 		if other == base {
 			continue
 		}
 		if baseLock, err := lockDataDir(other, unix.LOCK_NB); err == nil { // if another run holds the lock, that run removes the old directories
-			removeAbandonedDirs(other, logger)
+			removeAbandonedDataDirs(other, logger)
 			baseLock.Close()
 		}
 	}
@@ -59,9 +58,9 @@ func makeTemporaryDir(logger hclog.Logger) (string, *os.File, error) {
 	return dir, f, nil
 }
 
-// removeAbandonedDirs removes the data directories of killed runs from the directory base. It only logs errors, so
-// that they do not stop the current run; the next run tries again.
-func removeAbandonedDirs(base string, logger hclog.Logger) {
+// removeAbandonedDataDirs removes the data directories of killed runs from the directory base. It logs errors and does not return
+// them, so that they do not prevent the current run. The next run tries again.
+func removeAbandonedDataDirs(base string, logger hclog.Logger) {
 	dirs, err := filepath.Glob(filepath.Join(base, temporaryDirPrefix+"*"))
 	if err != nil {
 		return
@@ -76,18 +75,18 @@ func removeAbandonedDirs(base string, logger hclog.Logger) {
 			continue
 		}
 		logger.Info("removing what a killed run has left", "dir", dir)
-		if err := removeTemporaryDir(dir); err != nil {
+		if err := removeTemporaryDataDir(dir); err != nil {
 			logger.Warn("left-over directory cannot be removed", "dir", dir, "error", err)
 		}
 		f.Close()
 	}
 }
 
-// removeTemporaryDir removes the data directory of a run whose processes have ended, together with its
+// removeTemporaryDataDir removes the data directory of a foreground run whose processes have ended, and the run's
 // sockets, cgroups and network namespaces.
-func removeTemporaryDir(dir string) error {
+func removeTemporaryDataDir(dir string) error {
 	return errors.Join(
-		removeSockets(dir), // called before the directory is removed, because the name of the link is derived from the directory
+		removeSockets(dir), // called first, because removeSockets needs the inode of the directory
 		cgroup.RemoveAllocCgroups(filepath.Join(dir, allocDir)),
 		hostnet.RemoveLeftovers(filepath.Join(dir, allocDir)),
 		allocdir.RemoveAllocDir(dir),

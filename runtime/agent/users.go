@@ -14,9 +14,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// loadUsers returns the user ids for tasks, without those that tasks of an earlier agent have. It
+// newUserPool returns the pool of user ids for tasks. The ids that tasks of an earlier agent have are in use. newUserPool
 // returns nil if the range is the zero value.
-func loadUsers(s *store.Store, ids idrange.Range, logger hclog.Logger) *users.Pool {
+func newUserPool(s *store.Store, ids idrange.Range, logger hclog.Logger) *users.Pool {
 	if ids == (idrange.Range{}) {
 		return nil
 	}
@@ -40,8 +40,8 @@ func loadUsers(s *store.Store, ids idrange.Range, logger hclog.Logger) *users.Po
 	return pool
 }
 
-// reserveUser keeps the user id of a process of an unknown task from being given to another task.
-func reserveUser(pool *users.Pool, allocID, task string, p osprocess.ID) {
+// reserveUserOfProcess marks the user id of a process of an unknown task as in use, so that no other task gets it. pool may be nil.
+func reserveUserOfProcess(pool *users.Pool, allocID, task string, p osprocess.ID) {
 	var st unix.Stat_t
 	if pool != nil && unix.Stat(filepath.Join("/proc", strconv.Itoa(p.PID)), &st) == nil {
 		pool.Restore(users.Task{AllocID: allocID, Name: task}, st.Uid)

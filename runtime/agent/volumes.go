@@ -8,8 +8,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/volumes"
 )
 
-// newVolumes creates the manager of dynamic host volumes. The agent must have its node before the manager is used.
-func newVolumes(a *Agent, nodeID string) *volumes.Manager {
+// newVolumeManager creates the manager of dynamic host volumes. Agent.node must be set before the manager is used.
+func newVolumeManager(a *Agent, nodeID string) *volumes.Manager {
 	pluginDir := a.config.HostVolumePluginDir
 	if dir := filepath.Join(a.dataDirectory.path, "host_volume_plugins"); pluginDir == "" {
 		if _, err := os.Stat(dir); err == nil {

@@ -35,9 +35,9 @@ func forEachMarkStorage(t *testing.T, test func(*testing.T)) {
 const noCgroupsEnv = "PROCESS_TEST_NO_CGROUPS"
 
 // leaveMark replaces the mark of a start, as a plugin process leaves it that dies before it writes more.
-func leaveMark(t *testing.T, s *sdk.StartRequest, change func(*markData)) {
+func leaveMark(t *testing.T, s *sdk.StartRequest, change func(*startMarkData)) {
 	t.Helper()
-	mark, err := readMark(s)
+	mark, err := findMark(s)
 	if err != nil || mark == nil {
 		t.Fatalf("mark %+v, %v", mark, err)
 	}
@@ -60,7 +60,7 @@ func leaveMark(t *testing.T, s *sdk.StartRequest, change func(*markData)) {
 	}
 }
 
-func forgetProcess(m *markData) { m.State.PID, m.State.StartTime = 0, 0 }
+func forgetProcess(m *startMarkData) { m.State.PID, m.State.StartTime = 0, 0 }
 
 func TestAdopt(t *testing.T) {
 	for _, test := range []struct {
@@ -71,19 +71,19 @@ func TestAdopt(t *testing.T) {
 	}{
 		{"the process lives", func(*testing.T, *sdk.StartRequest) {}, exitCodeSeven, nil},
 		{"the process has exited", func(t *testing.T, s *sdk.StartRequest) {
-			mark, _ := readMark(s)
+			mark, _ := findMark(s)
 			createTriggerFile(t, s)
 			waitUntil(t, "the task has ended", func() bool { return hasProcessEnded(mark.State.PID) })
 		}, exitCodeSeven, nil},
 		{"the mark does not name the process, which lives", func(t *testing.T, s *sdk.StartRequest) { leaveMark(t, s, forgetProcess) }, exitCodeSeven, nil},
 		{"the mark does not name the process, which has exited", func(t *testing.T, s *sdk.StartRequest) {
-			mark, _ := readMark(s)
+			mark, _ := findMark(s)
 			leaveMark(t, s, forgetProcess)
 			createTriggerFile(t, s)
 			waitUntil(t, "the task has ended", func() bool { return hasProcessEnded(mark.State.PID) })
 		}, driver.ExitResult{}, errors.New("exit status unknown")},
 		{"a stage was not released", func(t *testing.T, s *sdk.StartRequest) {
-			leaveMark(t, s, func(m *markData) { forgetProcess(m); m.Staged = true })
+			leaveMark(t, s, func(m *startMarkData) { forgetProcess(m); m.Staged = true })
 		}, driver.ExitResult{}, sdk.ErrNotExecuted},
 		{"another start", func(t *testing.T, s *sdk.StartRequest) { s.ID = filepath.Dir(s.ID) + "/ffffffff" }, driver.ExitResult{}, sdk.ErrNotExecuted},
 	} {
@@ -115,7 +115,7 @@ func TestAdopt(t *testing.T) {
 				if err := p.Destroy(t.Context()); err != nil {
 					t.Error(err)
 				}
-				if mark, err := readMark(s); mark != nil || err != nil {
+				if mark, err := findMark(s); mark != nil || err != nil {
 					t.Errorf("mark after Destroy: %+v, %v", mark, err)
 				}
 			})
@@ -133,7 +133,7 @@ func TestAdoptKeepsTheMarkOfALostProcess(t *testing.T) {
 		}
 		s := newStartRequest(t)
 		state := startOrphan(t, k, testPluginIO{Config: s.TaskConfig, Command: shellCommand("exit 3"), WaitForExit: true})
-		leaveMark(t, s, func(m *markData) { m.State.PID, m.State.StartTime = state.PID, 1 }) // a process whose exit no process has seen
+		leaveMark(t, s, func(m *startMarkData) { m.State.PID, m.State.StartTime = state.PID, 1 }) // a process whose exit no process has seen
 		for range 2 {
 			if _, err := Adopt(t.Context(), s); err == nil || errors.Is(err, sdk.ErrNotExecuted) || driver.IsRecoverable(err) {
 				t.Errorf("Adopt returns %v", err)
@@ -150,7 +150,7 @@ func TestNoMarkWithoutKeeper(t *testing.T) {
 	t.Setenv("NOMAD_LITE_KEEPER", "")
 	s := newStartRequest(t)
 	startProcess(t, s, shellCommand("sleep 1000"))
-	if mark, err := readMark(s); mark != nil || err != nil {
+	if mark, err := findMark(s); mark != nil || err != nil {
 		t.Errorf("mark %+v, %v", mark, err)
 	}
 }
@@ -208,7 +208,7 @@ func TestAdoptTaskKeepsTheProcessAfterAnError(t *testing.T) {
 	if !errors.Is(err, denied) || !driver.IsRecoverable(err) {
 		t.Fatalf("AdoptTask returns %v, want a recoverable %v", err, denied)
 	}
-	if core.isTaskOwner() || core.fd != nil && core.fd.Signal(unix.SIGKILL) == nil {
+	if core.isTaskOwner() || core.pidfd != nil && core.pidfd.Signal(unix.SIGKILL) == nil {
 		t.Error("the process is not released")
 	}
 	p, err := AdoptTask(t.Context(), s, func(p *Core) (*Process, error) { return &Process{p}, nil })

@@ -19,22 +19,21 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// cgroupHierarchy describes the cgroups of this machine, as far as the plugin can use
-// them.
+// cgroupHierarchy describes the cgroups of this machine that the plugin can use.
 type cgroupHierarchy struct {
 	version           int    // 0 means no cgroups
-	unavailableReason string // reason why there are no cgroups
+	unavailableReason string // reason why version is 0
 	mountPath         string // /sys/fs/cgroup
-	parentPaths       []string
-	v1Controllers     []string // cgroup v1: the mounted controllers; parentPaths are in the hierarchy of the first
+	taskParentDirs    []string
+	v1Controllers     []string // cgroup v1: the mounted controllers; taskParentDirs are in the hierarchy of the first
 }
 
-// taskCgroupV1Controllers are the cgroup v1 controllers that tasks use. The cgroup of the first
-// mounted one is used to find the processes of a task. This is the freezer if possible,
-// because only the freezer can stop processes that fork while they are killed.
+// taskCgroupV1Controllers are the cgroup v1 controllers that tasks use. The processes of a task are found by its
+// cgroup in the hierarchy of the first controller that is mounted. The freezer is the first, because only the
+// freezer can stop processes that fork while they are killed.
 var taskCgroupV1Controllers = []string{"freezer", "memory", "pids", "cpu"}
 
-// hostCgroupHierarchy is detected as in Nomad's drivers: a machine with both versions
+// hostCgroupHierarchy detects the cgroups of this machine as Nomad's drivers do: a machine with both versions
 // counts as v1, and cgroups v1 require root.
 var hostCgroupHierarchy = sync.OnceValue(func() cgroupHierarchy { return detectCgroups("/sys/fs/cgroup") })
 
@@ -46,7 +45,7 @@ func detectCgroups(mount string) cgroupHierarchy {
 	}
 	switch fs.Type {
 	case unix.CGROUP2_SUPER_MAGIC:
-		h := cgroupHierarchy{version: 2, mountPath: mount, parentPaths: []string{
+		h := cgroupHierarchy{version: 2, mountPath: mount, taskParentDirs: []string{
 			filepath.Join(mount, "nomad.slice/share.slice"),
 			filepath.Join(mount, "nomad.slice/reserve.slice"),
 		}}
@@ -55,7 +54,7 @@ func detectCgroups(mount string) cgroupHierarchy {
 			if base == "" {
 				return none(reason)
 			}
-			h.parentPaths = []string{filepath.Join(base, "nomad.slice/share.slice")}
+			h.taskParentDirs = []string{filepath.Join(base, "nomad.slice/share.slice")}
 		}
 		return h
 	case unix.TMPFS_MAGIC:
@@ -71,7 +70,7 @@ func detectCgroups(mount string) cgroupHierarchy {
 		if len(h.v1Controllers) == 0 {
 			return none(fmt.Sprintf("no cgroup controller is mounted in %s", mount))
 		}
-		h.parentPaths = []string{filepath.Dir(h.taskV1Path(h.v1Controllers[0], "task"))}
+		h.taskParentDirs = []string{filepath.Dir(h.v1TaskCgroupDir(h.v1Controllers[0], "task"))}
 		return h
 	}
 	return none(fmt.Sprintf("there is no cgroup file system at %s", mount))
@@ -87,7 +86,7 @@ func UnenforcedLimits() (limits []string, reason string) {
 	case 1:
 		return missingLimits(h.v1Controllers), "the cgroup controllers are not mounted"
 	}
-	base := filepath.Dir(filepath.Dir(h.parentPaths[0]))
+	base := filepath.Dir(filepath.Dir(h.taskParentDirs[0]))
 	available, err := os.ReadFile(filepath.Join(base, "cgroup.controllers"))
 	if err != nil {
 		return taskLimits, err.Error()
@@ -105,12 +104,13 @@ func missingLimits(controllers []string) []string {
 	return slices.DeleteFunc(slices.Clone(taskLimits), func(c string) bool { return slices.Contains(controllers, c) })
 }
 
-// taskV1Path returns the cgroup of a task in the hierarchy of a controller of v1.
-func (h cgroupHierarchy) taskV1Path(controller, name string) string {
+// v1TaskCgroupDir returns the path of the task cgroup with the given name in the hierarchy of a v1 controller.
+func (h cgroupHierarchy) v1TaskCgroupDir(controller, name string) string {
 	return filepath.Join(h.mountPath, controller, "nomad", name)
 }
 
-// cgroupPaths returns the possible paths of a task's cgroup.
+// cgroupPaths returns the paths at which the cgroup of a task can be, the path for a new cgroup first. It returns nil
+// if the names cannot be those of a cgroup, or if there are no cgroups.
 func cgroupPaths(allocID, taskName string) []string {
 	h := hostCgroupHierarchy()
 	name := allocID + "." + taskName
@@ -120,28 +120,27 @@ func cgroupPaths(allocID, taskName string) []string {
 	if h.version == 2 {
 		name += ".scope"
 	}
-	paths := make([]string, len(h.parentPaths))
-	for i, parent := range h.parentPaths {
+	paths := make([]string, len(h.taskParentDirs))
+	for i, parent := range h.taskParentDirs {
 		paths[i] = filepath.Join(parent, name)
 	}
 	return paths
 }
 
-// cgroup holds all processes of a task, so that they can be found, limited and
+// cgroup is the cgroup of a task: it contains all processes of the task, so that they can be found, limited and
 // killed.
 type cgroup struct {
 	path      string
 	hostOwned bool // the host made the cgroup and removes it
 
-	// v1Paths are the task's cgroups in the other hierarchies of v1. memoryPath is the
-	// cgroup in which the kernel counts kills for memory. Both are empty if
-	// there is none.
-	v1Paths    []string
-	memoryPath string
+	// otherV1Dirs are the task's cgroups in the other hierarchies of v1, besides path. v1MemoryDir is
+	// the task's cgroup of the v1 controller "memory", which counts OOM kills; empty if there is none.
+	otherV1Dirs []string
+	v1MemoryDir string
 
-	initialOOMKills uint64 // value of oomKills before the process started
+	initialOOMKills uint64 // result of oomKills before the process started
 
-	setCPUShares func() // setCPUShares is nil if the task gets no CPU shares or already has them
+	setCPUShares func() // sets the CPU shares of the task; nil if the task gets none or already has them
 }
 
 func (g *cgroup) dir() osprocess.Cgroup { return osprocess.Cgroup(g.path) }
@@ -149,26 +148,27 @@ func (g *cgroup) dir() osprocess.Cgroup { return osprocess.Cgroup(g.path) }
 // forkPlacement is the cgroups and network namespace in which a process is forked, and its
 // rlimits.
 type forkPlacement struct {
-	cgroupDir      string      // cgroup v2 that the process is cloned into
-	cgroupRequired bool        // cgroupDir was configured by the user
-	v1TasksFiles   []tasksFile // cgroups v1 that the forking thread enters
-	netnsPath      string      // network namespace that the forking thread enters; empty means the plugin's own
+	cgroupDir      string      // directory of the cgroup v2 into which the process is cloned; empty means none
+	cgroupRequired bool        // the user configured cgroupDir: the start fails if the process cannot enter it
+	v1TasksFiles   []tasksFile // files of the cgroups v1 that the forking thread enters before the fork
+	netnsPath      string      // network namespace that the forking thread enters; empty means that of the plugin
 	rlimits        map[string]Rlimit
-	beforeFork     func() error // called on the forking thread; nil if there is nothing to do
+	beforeFork     func() error // called on the forking thread; can be nil
 }
 
 // tasksFile is the file "tasks" of a cgroup v1: a thread that writes to it
 // enters the cgroup.
 type tasksFile struct {
 	path     string
-	required bool // the cgroup was configured by the user
+	required bool // the user configured the cgroup: the start fails if the thread cannot enter it
 }
 
-func newTasksFile(dir string, must bool) tasksFile {
+func tasksFileIn(dir string, must bool) tasksFile {
 	return tasksFile{filepath.Join(dir, "tasks"), must}
 }
 
-// preparePlacement prepares the cgroups of a process that is about to start.
+// preparePlacement makes the cgroups of a process that is about to start, sets their limits, and returns where to fork
+// the process.
 func (p *Core) preparePlacement(ctx context.Context, c Command) (forkPlacement, error) {
 	h := hostCgroupHierarchy()
 	l := p.resourceLimits(c)
@@ -193,7 +193,7 @@ func (p *Core) preparePlacement(ctx context.Context, c Command) (forkPlacement, 
 			if err != nil {
 				return forkPlacement{}, err
 			}
-			pl.v1TasksFiles = append(pl.v1TasksFiles, newTasksFile(dir, true))
+			pl.v1TasksFiles = append(pl.v1TasksFiles, tasksFileIn(dir, true))
 		}
 		if c.CgroupV1[h.v1Controllers[0]] == "" {
 			if err := p.makeCgroup(ctx, l, c.CgroupV1); err != nil {
@@ -204,7 +204,7 @@ func (p *Core) preparePlacement(ctx context.Context, c Command) (forkPlacement, 
 		}
 		pl.v1TasksFiles = append(pl.v1TasksFiles, p.tasksFiles()...)
 		if dir := p.cpusetDir(); dir != "" && c.CgroupV1["cpuset"] == "" {
-			pl.v1TasksFiles = append(pl.v1TasksFiles, newTasksFile(dir, false))
+			pl.v1TasksFiles = append(pl.v1TasksFiles, tasksFileIn(dir, false))
 		}
 	default:
 		p.reportAllLimitsUnenforced(l, errors.New(h.unavailableReason))
@@ -212,19 +212,19 @@ func (p *Core) preparePlacement(ctx context.Context, c Command) (forkPlacement, 
 	return pl, nil
 }
 
-// tasksFiles returns the files "tasks" of the task's cgroups v1, to which the
-// forking thread writes.
+// tasksFiles returns the files "tasks" of the task's cgroups v1. The forking thread writes to them to enter the
+// cgroups.
 func (p *Core) tasksFiles() (entries []tasksFile) {
 	if p.cgroup == nil {
 		return nil
 	}
-	for _, dir := range append([]string{p.cgroup.path}, p.cgroup.v1Paths...) {
-		entries = append(entries, newTasksFile(dir, false))
+	for _, dir := range append([]string{p.cgroup.path}, p.cgroup.otherV1Dirs...) {
+		entries = append(entries, tasksFileIn(dir, false))
 	}
 	return entries
 }
 
-// netnsPath returns the network namespace that the tasks of the group share, or "".
+// netnsPath returns the path of the network namespace that the tasks of the group share, or "" if there is none.
 func netnsPath(s *sdk.StartRequest) string {
 	if s.NetworkIsolation == nil {
 		return ""
@@ -232,7 +232,8 @@ func netnsPath(s *sdk.StartRequest) string {
 	return s.NetworkIsolation.Path
 }
 
-// configuredCgroupDir returns the directory of a cgroup that the user has named.
+// configuredCgroupDir returns the directory of an existing cgroup that the user has configured. path is relative to
+// the mount.
 func configuredCgroupDir(mount, path string) (string, error) {
 	rel := strings.TrimPrefix(path, "/")
 	if !filepath.IsLocal(rel) {
@@ -245,8 +246,8 @@ func configuredCgroupDir(mount, path string) (string, error) {
 	return dir, nil
 }
 
-// cpusetDir returns the cgroup that the host has made for the task, or "" if it
-// does not exist.
+// cpusetDir returns the directory of the cgroup that the host has made for the task (on v1 in the hierarchy of the
+// controller "cpuset"), or "" if it does not exist.
 func (p *Core) cpusetDir() string {
 	if p.startRequest.Resources == nil {
 		return ""
@@ -261,9 +262,9 @@ func (p *Core) cpusetDir() string {
 	return dir
 }
 
-// makeCgroup makes the cgroup of a task, without processes, and sets its limits.
-// If that fails, p.cgroup is nil. overridden has the controllers of v1 for which
-// the user has named other cgroups.
+// makeCgroup sets p.cgroup to the new cgroup of the task, and sets its limits. It kills processes of an earlier
+// start in the cgroup. If the cgroup cannot be made, p.cgroup stays nil, and the task runs without limits. The keys
+// of overridden are the v1 controllers for which the user has configured other cgroups.
 func (p *Core) makeCgroup(ctx context.Context, l cgroupLimits, overridden map[string]string) error {
 	var g *cgroup
 	if hostOwned := p.cpusetDir(); hostOwned != "" && hostCgroupHierarchy().version == 2 {
@@ -302,8 +303,8 @@ func (p *Core) makeCgroup(ctx context.Context, l cgroupLimits, overridden map[st
 	return nil
 }
 
-// adoptCgroup returns the existing cgroup of a recovered process, or nil if it
-// does not exist.
+// adoptCgroup returns the cgroup of a recovered process, with the path from its State, or nil if the cgroup no longer
+// exists.
 func adoptCgroup(p *Core, path string) *cgroup {
 	if _, err := os.Stat(path); err != nil {
 		return nil
@@ -311,37 +312,37 @@ func adoptCgroup(p *Core, path string) *cgroup {
 	g := &cgroup{path: path, hostOwned: path == p.cpusetDir()}
 	h := hostCgroupHierarchy()
 	for _, tree := range h.v1Controllers {
-		dir := h.taskV1Path(tree, filepath.Base(path))
+		dir := h.v1TaskCgroupDir(tree, filepath.Base(path))
 		if _, err := os.Stat(dir); err != nil {
 			continue // the task has no limit in this hierarchy
 		}
 		if dir != path {
-			g.v1Paths = append(g.v1Paths, dir)
+			g.otherV1Dirs = append(g.otherV1Dirs, dir)
 		}
 		if tree == "memory" {
-			g.memoryPath = dir
+			g.v1MemoryDir = dir
 		}
 	}
 	return g
 }
 
-// enableMemoryController makes the kernel count the memory of a new cgroup v2. Without the
-// counter, the memory usage of a task is the sum over its processes.
+// enableMemoryController enables the controller "memory" for a new cgroup v2, so that the kernel counts the memory
+// of the task. Without this counter, statistics show the sum over the processes of the task.
 func (g *cgroup) enableMemoryController() {
 	if _, err := os.Stat(filepath.Join(g.path, "memory.current")); err != nil {
 		_ = g.enableController("memory") // fails if the controller is not available
 	}
 }
 
-// remove removes the cgroups of a task, except those that the host has made. No process may
-// be running in them.
+// remove removes the cgroups of a task, except a cgroup that the host has made, and the memory reservation.
+// No process may be running in the cgroups.
 func (g *cgroup) remove() error {
 	errs := []error{g.releaseReservation()}
 	if g.hostOwned {
 		return errs[0]
 	}
 	errs = append(errs, g.dir().Remove())
-	for _, dir := range g.v1Paths {
+	for _, dir := range g.otherV1Dirs {
 		errs = append(errs, osprocess.Cgroup(dir).Remove())
 	}
 	return errors.Join(errs...)
@@ -351,8 +352,8 @@ func (g *cgroup) remove() error {
 // the memory limit was exceeded.
 func (g *cgroup) oomKilled() bool { return g.oomKills() > g.initialOOMKills }
 
-// readCounter reads one line of a flat keyed file. It returns 0 if the file or the
-// key does not exist.
+// readCounter returns the value of a key in a cgroup file with lines "KEY VALUE". It returns 0 if the file or
+// the key does not exist.
 func readCounter(path, key string) uint64 {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -371,21 +372,21 @@ func (g *cgroup) readCounter(file, key string) uint64 {
 	return readCounter(filepath.Join(g.path, file), key)
 }
 
-// readNumber reads a file that holds one number.
-func (g *cgroup) readNumber(file string) (uint64, bool) {
+// readNumber reads a file of the cgroup that holds one number; ok is false if that fails.
+func (g *cgroup) readNumber(file string) (n uint64, ok bool) {
 	text, err := os.ReadFile(filepath.Join(g.path, file))
 	if err != nil {
 		return 0, false
 	}
-	n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+	n, err = strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
 	return n, err == nil
 }
 
-// run calls fork so that the new process is in its cgroups and network namespace
+// runFork calls fork so that the new process is in its cgroups and network namespace
 // from the start, and cannot start a process outside of them. The rlimits are set before
-// its program runs. If fork succeeds and run fails, the child is killed, and the caller
+// its program runs. If fork succeeds and runFork fails, the child is killed, and the caller
 // must reap it.
-func (pl forkPlacement) run(sys *syscall.SysProcAttr, fork func() (pid int, err error)) error {
+func (pl forkPlacement) runFork(sys *syscall.SysProcAttr, fork func() (pid int, err error)) error {
 	if len(pl.v1TasksFiles) == 0 && pl.netnsPath == "" && len(pl.rlimits) == 0 && pl.beforeFork == nil {
 		return pl.forkIntoCgroup(sys, fork)
 	}
@@ -394,8 +395,8 @@ func (pl forkPlacement) run(sys *syscall.SysProcAttr, fork func() (pid int, err 
 	return <-done
 }
 
-// forkIntoCgroup forks into a cgroup v2. If the user has not configured the cgroup, a
-// failure to enter it does not fail the start.
+// forkIntoCgroup forks a child into the cgroup v2 of the placement. If the child cannot be forked into the cgroup,
+// and the user has not configured the cgroup, forkIntoCgroup forks the child without it.
 func (pl forkPlacement) forkIntoCgroup(sys *syscall.SysProcAttr, forkChild func() (pid int, err error)) error {
 	fork := func() error {
 		if len(pl.rlimits) > 0 {
@@ -422,7 +423,7 @@ func (pl forkPlacement) forkIntoCgroup(sys *syscall.SysProcAttr, forkChild func(
 	return fork()
 }
 
-// isCgroupError reports whether a fork may have failed because of its cgroup.
+// isCgroupError reports whether a fork may have failed because the child could not enter its cgroup.
 func isCgroupError(err error) bool {
 	for _, e := range []error{unix.ENOSYS, unix.EINVAL, unix.E2BIG, unix.EBUSY, unix.EOPNOTSUPP, unix.ENODEV, unix.EACCES, unix.EBADF} {
 		if errors.Is(err, e) {
@@ -432,8 +433,8 @@ func isCgroupError(err error) bool {
 	return false
 }
 
-// enterCgroupsAndFork enters cgroups v1 and a network namespace with one thread, forks,
-// and ends the thread. It must run in a goroutine of its own.
+// enterCgroupsAndFork moves a thread into the cgroups v1 and the network namespace of the placement, and forks from
+// this thread, which then exits. It must run in a goroutine of its own.
 func (pl forkPlacement) enterCgroupsAndFork(sys *syscall.SysProcAttr, fork func() (pid int, err error)) error {
 	runtime.LockOSThread() // the thread stays locked, so that it exits with the goroutine
 	if unix.Gettid() == os.Getpid() {
@@ -446,8 +447,8 @@ func (pl forkPlacement) enterCgroupsAndFork(sys *syscall.SysProcAttr, fork func(
 	}
 	for _, t := range pl.v1TasksFiles {
 		defer osprocess.Cgroup(filepath.Dir(t.path)).Enter()()
-		// The kernel moves the writing thread for "0", without a global lock. For a
-		// thread id, even the writer's own, the kernel waits some 10 ms for all CPUs.
+		// "0" means the writing thread, which the kernel moves without a global lock. For a
+		// thread id, even the writer's own, the kernel waits about 10 ms for all CPUs.
 		if err := writeExistingFile(t.path, "0"); err != nil && t.required {
 			return fmt.Errorf("enter cgroup: %w", err)
 		}

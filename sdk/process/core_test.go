@@ -33,7 +33,7 @@ func TestCoreRecoversAsCore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer recovered.fd.Close()
+	defer recovered.pidfd.Close()
 	createTriggerFile(t, s)
 	if got := waitExit(t, &Process{recovered}); got != exitCodeSeven {
 		t.Errorf("exit result %+v, want %+v", got, exitCodeSeven)

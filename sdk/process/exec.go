@@ -19,8 +19,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// outputDrainTimeout limits how long Exec waits, after a command has exited, for output
-// that its remaining processes hold open.
+// outputDrainTimeout limits how long Exec waits, after a command has exited, for the end of its output: processes
+// that the command has started can keep the output open.
 const outputDrainTimeout = 500 * time.Millisecond
 
 // The exit codes with which a shell reports a command that it cannot run.
@@ -29,10 +29,10 @@ const (
 	exitCodeNotFound      = 127
 )
 
-// cannotRunResult returns the result of a command that does not exist or is not
-// executable, in the form of a shell: a line on its standard error and an exit
-// code.
-func cannotRunResult(e driver.Exec, errno error) (driver.ExitResult, error) {
+// commandNotExecutedResult returns the result of a command that does not exist or is not executable: as a
+// shell does, it writes a line to the standard error of the command and returns an exit code. For any other
+// errno it returns errno as the error.
+func commandNotExecutedResult(e driver.Exec, errno error) (driver.ExitResult, error) {
 	code := 0
 	switch {
 	case errors.Is(errno, os.ErrNotExist):
@@ -55,11 +55,11 @@ func cannotRunResult(e driver.Exec, errno error) (driver.ExitResult, error) {
 }
 
 // Exec runs a command with the user, environment, working directory, cgroup, rlimits and
-// network of the process, but in a session of its own. The output of a terminal
-// is all Stdout, and TERM is set if the task's environment has none. When ctx
-// ends, the command and its process group are killed. A command that does not
-// exist exits with code 127, a command that is not executable with 126; its
-// Stderr has the reason.
+// network of the process, but in a session of its own. With a terminal, all output
+// goes to Stdout, and TERM is set if the task's environment does not set it. When ctx
+// ends, the command and its process group are killed. For a command that does not
+// exist, the exit code is 127, for a command that is not executable 126, and Exec writes
+// the reason to Stderr.
 func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, error) {
 	if p.launcher != nil {
 		return p.execByLauncher(ctx, e)
@@ -67,14 +67,14 @@ func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, e
 	if p.userLookupErr != nil {
 		return driver.ExitResult{}, p.userLookupErr
 	}
-	path, err := lookPath(p.startRequest, e.Command[0])
+	path, err := findProgram(p.startRequest, e.Command[0])
 	if err != nil {
-		return cannotRunResult(e, err)
+		return commandNotExecutedResult(e, err)
 	}
 	cmd := &exec.Cmd{
 		Path:        path,
 		Args:        e.Command,
-		Dir:         p.dir,
+		Dir:         p.workDir,
 		Env:         p.execEnv(e),
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Credential: p.cred},
 	}
@@ -94,9 +94,9 @@ func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, e
 	return p.finishExec(ctx, cmd, e, &streams)
 }
 
-// execByLauncher is Exec for a task with a launcher.
+// execByLauncher is Exec for a task whose programs are started by a Launcher.
 func (p *Process) execByLauncher(ctx context.Context, e driver.Exec) (driver.ExitResult, error) {
-	launch, err := p.launchInTask(e)
+	launch, err := p.newExecLaunch(e)
 	if err != nil {
 		return driver.ExitResult{}, err
 	}
@@ -111,7 +111,7 @@ func (p *Process) execByLauncher(ctx context.Context, e driver.Exec) (driver.Exi
 	}
 	var streams execStreams
 	if e.TTY {
-		err = streams.useTerminal(cmd, e, launch.master, launch.slave)
+		err = streams.useTerminal(cmd, e, launch.terminalMaster, launch.terminalSlave)
 	} else {
 		err = streams.openPipes(cmd, e)
 	}
@@ -120,15 +120,15 @@ func (p *Process) execByLauncher(ctx context.Context, e driver.Exec) (driver.Exi
 		return driver.ExitResult{}, fmt.Errorf("prepare the streams of %q: %w", e.Command[0], err)
 	}
 	place := p.execPlacement()
-	place.launchFromThread(launch.Launch, cmd.SysProcAttr)
+	place.applyLaunch(launch.Launch, cmd.SysProcAttr)
 	if err := p.startExec(cmd, &streams, place); err != nil {
 		return driver.ExitResult{}, fmt.Errorf("start the stage: %w", err)
 	}
-	if err := waitLaunch(ctx, launch.Launch, cmd.Process.Pid); err != nil {
+	if err := waitStageExecuted(ctx, launch.Launch, cmd.Process.Pid); err != nil {
 		unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
 		_ = cmd.Wait() // the stage has not executed the command
 		streams.close()
-		return cannotRunResult(e, err)
+		return commandNotExecutedResult(e, err)
 	}
 	return p.finishExec(ctx, cmd, e, &streams)
 }
@@ -137,14 +137,14 @@ func (p *Process) execByLauncher(ctx context.Context, e driver.Exec) (driver.Exi
 func (p *Process) execEnv(e driver.Exec) []string {
 	env := envList(p.startRequest.Env)
 	if _, ok := p.startRequest.Env["TERM"]; e.TTY && !ok {
-		env = append(env, "TERM=xterm") // TERM: programs need the type of their terminal
+		env = append(env, "TERM=xterm") // programs need the type of their terminal
 	}
 	return env
 }
 
-// startExec starts a command. After an error, the streams are closed.
+// startExec starts a command of Exec. It closes the streams if it fails.
 func (p *Process) startExec(cmd *exec.Cmd, streams *execStreams, place forkPlacement) error {
-	err := place.run(cmd.SysProcAttr, func() (pid int, err error) {
+	err := place.runFork(cmd.SysProcAttr, func() (pid int, err error) {
 		if err := cmd.Start(); err != nil {
 			return 0, err
 		}
@@ -153,7 +153,7 @@ func (p *Process) startExec(cmd *exec.Cmd, streams *execStreams, place forkPlace
 	streams.closeChildFiles()
 	if err != nil {
 		if cmd.Process != nil {
-			_ = cmd.Wait() // run has killed the child
+			_ = cmd.Wait() // runFork has killed the child
 		}
 		streams.close()
 		var errno syscall.Errno
@@ -165,16 +165,16 @@ func (p *Process) startExec(cmd *exec.Cmd, streams *execStreams, place forkPlace
 	return nil
 }
 
-// finishExec connects a command that was started with its streams, and waits for it.
+// finishExec copies the streams of a command that was started by startExec, until the command has exited, and
+// returns the exit status of the command.
 func (p *Process) finishExec(ctx context.Context, cmd *exec.Cmd, e driver.Exec, streams *execStreams) (driver.ExitResult, error) {
 	p.resetOOMScore(cmd.Process.Pid)
 	stop := context.AfterFunc(ctx, func() { unix.Kill(-cmd.Process.Pid, unix.SIGKILL) })
 	resized := make(chan struct{})
 	streams.startCopies(e, resized)
 	err := waitIgnoringExitCode(cmd)
-	// After the wait, the number of the process group may be reused, so the group
-	// is no longer killed. Processes that the command has left running are killed
-	// with the task.
+	// After the wait, the id of the process group may be reused, so the end of ctx must not
+	// kill it. Processes that the command has left running are killed with the task.
 	stop()
 	close(resized)
 	streams.waitOutput()
@@ -204,26 +204,27 @@ func (p *Process) execPlacement() forkPlacement {
 	default:
 		pl.v1TasksFiles = p.tasksFiles()
 		if dir := p.cpusetDir(); dir != "" {
-			pl.v1TasksFiles = append(pl.v1TasksFiles, newTasksFile(dir, false))
+			pl.v1TasksFiles = append(pl.v1TasksFiles, tasksFileIn(dir, false))
 		}
 	}
 	return pl
 }
 
-// execStreams connects a command with the streams of its caller.
+// execStreams connects the standard streams of a command with the readers and writers of the caller of Exec.
 type execStreams struct {
-	childFiles []*os.File // descriptors for the command; this process closes its copies after the fork
-	in         *os.File
-	out        []outputCopyJob
-	tty        *os.File
+	childFiles     []*os.File // descriptors for the command; this process closes its copies after the fork
+	stdinWriter    *os.File
+	outputCopies   []outputCopyJob
+	terminalMaster *os.File
 
-	outputReaders   sync.WaitGroup
-	resizeGoroutine sync.WaitGroup
+	outputCopyGoroutines sync.WaitGroup
+	resizeGoroutine      sync.WaitGroup
 }
 
+// outputCopyJob is an output of a command that is copied to a writer of the caller of Exec.
 type outputCopyJob struct {
 	source *os.File
-	to     io.Writer
+	dest   io.Writer
 }
 
 func (s *execStreams) openPipes(cmd *exec.Cmd, e driver.Exec) error {
@@ -232,7 +233,7 @@ func (s *execStreams) openPipes(cmd *exec.Cmd, e driver.Exec) error {
 		if err != nil {
 			return err
 		}
-		s.childFiles, s.in = append(s.childFiles, r), w
+		s.childFiles, s.stdinWriter = append(s.childFiles, r), w
 		cmd.Stdin = r
 	}
 	for _, out := range []struct {
@@ -242,8 +243,8 @@ func (s *execStreams) openPipes(cmd *exec.Cmd, e driver.Exec) error {
 		if out.to == nil {
 			continue
 		}
-		// If the caller passes one writer for both streams, a single pipe keeps the order of the
-		// output.
+		// If the caller passes one writer for both outputs, a single pipe keeps the order of the
+		// writes.
 		if out.set == &cmd.Stderr && cmd.Stdout != nil && sameWriter(e.Stdout, e.Stderr) {
 			cmd.Stderr = cmd.Stdout
 			continue
@@ -253,14 +254,14 @@ func (s *execStreams) openPipes(cmd *exec.Cmd, e driver.Exec) error {
 			return err
 		}
 		s.childFiles = append(s.childFiles, w)
-		s.out = append(s.out, outputCopyJob{r, out.to})
+		s.outputCopies = append(s.outputCopies, outputCopyJob{r, out.to})
 		*out.set = w
 	}
 	return nil
 }
 
-// sameWriter is a == b for writers of any type: == panics for types that are not
-// comparable.
+// sameWriter reports a == b. Without the check of the types, == would panic for two writers of a type that is
+// not comparable.
 func sameWriter(a, b io.Writer) bool {
 	t := reflect.TypeOf(a)
 	return t == reflect.TypeOf(b) && t.Comparable() && a == b
@@ -277,42 +278,43 @@ func (s *execStreams) openTerminal(cmd *exec.Cmd, e driver.Exec, cred *syscall.C
 	return errors.Join(err, s.useTerminal(cmd, e, master, slave))
 }
 
-// useTerminal connects a command with a terminal, and takes ownership of the files.
+// useTerminal connects a command with a terminal. close and closeChildFiles close master and slave.
 func (s *execStreams) useTerminal(cmd *exec.Cmd, e driver.Exec, master, slave *os.File) error {
-	s.tty, s.childFiles = master, append(s.childFiles, slave)
+	s.terminalMaster, s.childFiles = master, append(s.childFiles, slave)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
-	cmd.SysProcAttr.Setctty = true // Setctty: descriptor 0 becomes the controlling terminal
+	cmd.SysProcAttr.Setctty = true // descriptor 0 becomes the controlling terminal of the command
 	to := e.Stdout
 	if to == nil {
 		to = io.Discard
 	}
-	s.in, s.out = master, []outputCopyJob{{master, to}}
+	s.stdinWriter, s.outputCopies = master, []outputCopyJob{{master, to}}
 	return nil
 }
 
-// startCopies starts goroutines that copy the streams. The copy of the input ends only when
-// the caller's reader returns EOF or an error.
+// startCopies starts goroutines that copy the streams, and resize the terminal until end is closed. The
+// goroutine that copies the input returns only when the caller's reader returns EOF or an error.
 func (s *execStreams) startCopies(e driver.Exec, end <-chan struct{}) {
-	if s.in != nil && e.Stdin != nil {
+	if s.stdinWriter != nil && e.Stdin != nil {
 		go func() {
-			io.Copy(s.in, e.Stdin)
-			if s.tty == nil {
-				s.in.Close()
+			io.Copy(s.stdinWriter, e.Stdin)
+			if s.terminalMaster == nil {
+				s.stdinWriter.Close()
 			} else {
-				s.in.Write([]byte{4}) // EOT: the end of input on a terminal
+				s.stdinWriter.Write([]byte{4}) // EOT: the end of input on a terminal
 			}
 		}()
 	}
-	for _, out := range s.out {
+	for _, out := range s.outputCopies {
 		// io.Copy fails with EIO when no process has the terminal open, or with an error of the
-		// writer. In the latter case the rest is discarded, so that the command does not block.
-		s.outputReaders.Go(func() {
-			if _, err := io.Copy(out.to, out.source); err != nil {
+		// writer. After an error of the writer, further output is discarded, so that the command does
+		// not block.
+		s.outputCopyGoroutines.Go(func() {
+			if _, err := io.Copy(out.dest, out.source); err != nil {
 				io.Copy(io.Discard, out.source)
 			}
 		})
 	}
-	if s.tty != nil && e.Resize != nil {
+	if s.terminalMaster != nil && e.Resize != nil {
 		s.resizeGoroutine.Go(func() {
 			for {
 				select {
@@ -320,7 +322,7 @@ func (s *execStreams) startCopies(e driver.Exec, end <-chan struct{}) {
 					if !ok {
 						return
 					}
-					pty.Setsize(s.tty, &pty.Winsize{Rows: uint16(size.Height), Cols: uint16(size.Width)})
+					pty.Setsize(s.terminalMaster, &pty.Winsize{Rows: uint16(size.Height), Cols: uint16(size.Width)})
 				case <-end:
 					return
 				}
@@ -329,11 +331,11 @@ func (s *execStreams) startCopies(e driver.Exec, end <-chan struct{}) {
 	}
 }
 
-// waitOutput waits for the remaining output.
+// waitOutput waits until the output is copied, or outputDrainTimeout has passed, and closes all files.
 func (s *execStreams) waitOutput() {
-	s.resizeGoroutine.Wait() // it uses the descriptor of the terminal, which must not be closed meanwhile
+	s.resizeGoroutine.Wait() // the goroutine uses the descriptor of the terminal, which close closes
 	timer := time.AfterFunc(outputDrainTimeout, s.close)
-	s.outputReaders.Wait()
+	s.outputCopyGoroutines.Wait()
 	timer.Stop()
 	s.close()
 }
@@ -346,13 +348,13 @@ func (s *execStreams) closeChildFiles() {
 
 func (s *execStreams) close() {
 	s.closeChildFiles()
-	if s.in != nil {
-		s.in.Close()
+	if s.stdinWriter != nil {
+		s.stdinWriter.Close()
 	}
-	for _, out := range s.out {
+	for _, out := range s.outputCopies {
 		out.source.Close()
 	}
-	if s.tty != nil {
-		s.tty.Close()
+	if s.terminalMaster != nil {
+		s.terminalMaster.Close()
 	}
 }

@@ -9,5 +9,5 @@ import (
 
 // The driver of another build reads the mark of a start.
 func TestMarkKeepsItsFields(t *testing.T) {
-	goldenfields.CheckCodec(t, reflect.TypeFor[markData]())
+	goldenfields.CheckCodec(t, reflect.TypeFor[startMarkData]())
 }

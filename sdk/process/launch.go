@@ -14,7 +14,7 @@ import (
 )
 
 // Launcher starts programs through a stage: a program that prepares its own process, for example
-// its namespaces, and then becomes the task's program by execve(2). No process of the stage stays.
+// its namespaces, and then executes the task's program by execve(2), so that no process of the stage remains.
 // Its methods must be safe for concurrent use.
 type Launcher interface {
 	// Launch returns the stage for a program: for the task's program, and for each command that
@@ -38,9 +38,9 @@ type Program struct {
 	// It is valid until Launch.Close.
 	Task *os.File
 
-	// Mark has the mark of the start (see process.ReadStartMark in package internal/osprocess), and is nil if there is none. The
+	// Mark has the mark of the start (see ReadStartMark in package internal/osprocess), and is nil if there is none. The
 	// stage must wait for Launch.Release or the death of this process, and execute the program only if the mark is
-	// Forked then: without its process in the mark, a start counts as not executed. It is valid until Launch.Close.
+	// Forked then, because a start whose mark is not Forked counts as not executed. Mark is valid until Launch.Close.
 	Mark *os.File
 }
 
@@ -52,29 +52,29 @@ type Launch struct {
 	Files      []*os.File // entry i becomes file descriptor 3+i of the stage
 	CloneFlags uintptr    // namespaces that are made for the stage
 
-	// UserNamespaceCaps are the capabilities of the stage in a user namespace that is made for it, and
-	// that owns the other namespaces. It has one user and one group, those of the plugin. Without them,
-	// no user namespace is made.
+	// UserNamespaceCaps are the capabilities of the stage in a user namespace that is made for the stage, and
+	// that owns the other namespaces. The user namespace has one user and one group, those of the plugin. If
+	// UserNamespaceCaps is empty, no user namespace is made.
 	UserNamespaceCaps []uintptr
 
-	// BeforeFork is called on the thread that forks the stage, which exits afterwards. It can
-	// change the attributes of that thread. It can be nil.
+	// BeforeFork is called on the thread that forks the stage. It can change the attributes of
+	// this thread, which exits after the fork. It can be nil.
 	BeforeFork func() error
 
-	// Release is called after the fork, when the mark is written. It is nil without Program.Mark.
+	// Release is called after the fork, when the mark was updated. It is nil without Program.Mark.
 	Release func()
 
 	// Wait is called after the fork. It blocks until the stage has executed the program, or
-	// returns the reason why it did not; then the stage exits, or has exited. An error that is
-	// os.ErrNotExist or os.ErrPermission means that there is no such program, or that it cannot be
-	// executed.
+	// returns the reason why the stage did not; then the stage exits, or has exited. An error that
+	// is os.ErrNotExist means that the program does not exist, and os.ErrPermission that it is not
+	// executable.
 	Wait func() error
 
 	Close func() // Close releases the resources of the launch; it is called once
 }
 
-// SetAttributes sets the attributes with which the stage is forked: its namespaces, and its
-// capabilities in them.
+// SetAttributes adds to sys what the stage is forked with: CloneFlags, and for UserNamespaceCaps a user
+// namespace with these capabilities.
 func (l *Launch) SetAttributes(sys *syscall.SysProcAttr) {
 	sys.Cloneflags |= l.CloneFlags
 	if len(l.UserNamespaceCaps) == 0 {
@@ -87,15 +87,14 @@ func (l *Launch) SetAttributes(sys *syscall.SysProcAttr) {
 	sys.AmbientCaps = l.UserNamespaceCaps
 }
 
-// newProgram returns what a launcher starts in the task of a request, with the user and the
-// environment of the task.
+// newProgram returns a Program with the user and the environment of a task.
 func newProgram(s *sdk.StartRequest, dir, path string, args []string) Program {
 	return Program{Path: path, Args: args, Dir: dir, Env: envList(s.Env), User: s.User}
 }
 
-// waitLaunch waits until the stage has executed the program. If ctx ends first, the process group of the stage
-// is killed, and the result is an error.
-func waitLaunch(ctx context.Context, l *Launch, pid int) error {
+// waitStageExecuted waits until the stage has executed the program. If ctx ends first, it kills the process group of
+// the stage, and returns an error.
+func waitStageExecuted(ctx context.Context, l *Launch, pid int) error {
 	killed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		unix.Kill(-pid, unix.SIGKILL)
@@ -105,35 +104,34 @@ func waitLaunch(ctx context.Context, l *Launch, pid int) error {
 	if stop() {
 		return err
 	}
-	<-killed // the caller reaps the process: afterwards its pid can belong to another one
+	<-killed // the kill must come before the caller reaps the process, whose pid can then belong to another process
 	return sdk.Recoverable(errors.Join(context.Cause(ctx), err))
 }
 
-// launchFromThread changes a placement so that the stage is forked from a thread on which
-// BeforeFork was called.
-func (pl *forkPlacement) launchFromThread(l *Launch, sys *syscall.SysProcAttr) {
+// applyLaunch prepares a fork of the stage of l: it sets the attributes in sys, and makes runFork call BeforeFork.
+func (pl *forkPlacement) applyLaunch(l *Launch, sys *syscall.SysProcAttr) {
 	l.SetAttributes(sys)
 	pl.beforeFork = l.BeforeFork
 }
 
-// execLaunch is the stage for a command in the task.
+// execLaunch is a Launch of a command of Exec, with the files that the command needs.
 type execLaunch struct {
 	*Launch
-	task          *os.File // pidfd of the task
-	master, slave *os.File // terminal of the command; nil without one
+	taskPidfd                     *os.File // pidfd of the task
+	terminalMaster, terminalSlave *os.File // terminal of the command; nil without a terminal
 }
 
-// Close releases the resources, except the terminal.
+// Close closes everything except the terminal.
 func (l *execLaunch) Close() {
 	if l.Launch != nil {
 		l.Launch.Close()
 	}
-	l.task.Close()
+	l.taskPidfd.Close()
 }
 
-// launchInTask returns the stage for a command that runs in the task. The caller closes it, and
-// the terminal.
-func (p *Process) launchInTask(e driver.Exec) (*execLaunch, error) {
+// newExecLaunch returns the stage for a command that runs in the task. The caller closes the execLaunch and the
+// terminal.
+func (p *Process) newExecLaunch(e driver.Exec) (*execLaunch, error) {
 	fd, err := openPidfd(p.id)
 	if err == nil && fd == nil {
 		err = errors.New("this kernel has no pidfds, which commands in the task need")
@@ -143,20 +141,20 @@ func (p *Process) launchInTask(e driver.Exec) (*execLaunch, error) {
 	}
 	defer fd.Close()
 	l := &execLaunch{}
-	if l.task, err = fd.Dup(); err != nil {
+	if l.taskPidfd, err = fd.Dup(); err != nil {
 		return nil, err
 	}
 	if e.TTY {
-		l.master, l.slave, err = p.launcher.OpenTerminal(l.task)
+		l.terminalMaster, l.terminalSlave, err = p.launcher.OpenTerminal(l.taskPidfd)
 	}
 	if err == nil {
-		program := newProgram(p.startRequest, p.dir, e.Command[0], e.Command[1:])
-		program.Env, program.Task = p.execEnv(e), l.task
+		program := newProgram(p.startRequest, p.workDir, e.Command[0], e.Command[1:])
+		program.Env, program.Task = p.execEnv(e), l.taskPidfd
 		l.Launch, err = p.launcher.Launch(program)
 	}
 	if err != nil {
 		l.Close()
-		for _, f := range []*os.File{l.master, l.slave} {
+		for _, f := range []*os.File{l.terminalMaster, l.terminalSlave} {
 			if f != nil {
 				f.Close()
 			}

@@ -14,32 +14,32 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// cgroupLimits bounds the resources that all processes of a task use together. 0 means
+// cgroupLimits are the limits of the resources that all processes of a task use together. 0 means
 // no limit.
 type cgroupLimits struct {
-	memory int64 // bytes, swap included
+	memoryBytes int64 // swap included
 
-	// reservedMemory is the memory in bytes that the kernel takes from the task last when memory
-	// runs out.
-	reservedMemory int64
+	// reservedMemoryBytes is the memory that the kernel reclaims from the task only if it finds no other
+	// memory to reclaim (memory.low).
+	reservedMemoryBytes int64
 
-	cpu  int64 // CPU shares, which count while tasks compete for CPU time
-	pids int64 // processes and threads
+	cpuShares int64 // share of the CPU time when tasks compete for it
+	maxPIDs   int64 // processes and threads
 }
 
 func (p *Core) resourceLimits(c Command) cgroupLimits {
-	l := cgroupLimits{pids: c.PidsLimit}
+	l := cgroupLimits{maxPIDs: c.PidsLimit}
 	if r := p.startRequest.Resources; r != nil {
-		l.memory, l.cpu = r.Linux.MemoryLimitBytes, r.Linux.CPUShares
+		l.memoryBytes, l.cpuShares = r.Linux.MemoryLimitBytes, r.Linux.CPUShares
 		if r.MemoryMaxMB == driver.NoMemoryLimit {
-			l.memory = 0
+			l.memoryBytes = 0
 		}
 		if r.MemoryMaxMB != 0 {
-			l.reservedMemory = r.MemoryMB << 20
+			l.reservedMemoryBytes = r.MemoryMB << 20
 		}
 	}
 	if c.MemoryLimit > 0 {
-		l.memory = c.MemoryLimit
+		l.memoryBytes = c.MemoryLimit
 	}
 	return l
 }
@@ -56,12 +56,12 @@ type cgroupFile struct {
 	optional    bool // the file does not exist on every kernel
 }
 
-// controllerSettings returns the limits that are not 0, for cgroup version 1 or 2.
+// controllerSettings returns the cgroup files to write for the limits that are not 0, for cgroup version 1 or 2.
 func (l cgroupLimits) controllerSettings(version int) (settings []limitSetting) {
 	memory := limitSetting{name: "memory", controller: "memory", files: l.memoryFiles(version)}
 	cpu := limitSetting{name: "cpu", controller: "cpu"}
-	pids := limitSetting{name: "pids", controller: "pids", files: []cgroupFile{{name: "pids.max", value: strconv.FormatInt(l.pids, 10)}}}
-	shares := min(max(l.cpu, minCPUShares), maxCPUShares)
+	pids := limitSetting{name: "pids", controller: "pids", files: []cgroupFile{{name: "pids.max", value: strconv.FormatInt(l.maxPIDs, 10)}}}
+	shares := min(max(l.cpuShares, minCPUShares), maxCPUShares)
 	if version == 2 {
 		weight := minCPUWeight + (shares-minCPUShares)*(maxCPUWeight-minCPUWeight)/(maxCPUShares-minCPUShares)
 		cpu.files = []cgroupFile{{name: "cpu.weight", value: strconv.FormatInt(weight, 10)}}
@@ -71,7 +71,7 @@ func (l cgroupLimits) controllerSettings(version int) (settings []limitSetting) 
 	for _, s := range []struct {
 		limit int64
 		limitSetting
-	}{{max(l.memory, l.reservedMemory), memory}, {l.cpu, cpu}, {l.pids, pids}} {
+	}{{max(l.memoryBytes, l.reservedMemoryBytes), memory}, {l.cpuShares, cpu}, {l.maxPIDs, pids}} {
 		if s.limit > 0 {
 			settings = append(settings, s.limitSetting)
 		}
@@ -79,18 +79,18 @@ func (l cgroupLimits) controllerSettings(version int) (settings []limitSetting) 
 	return settings
 }
 
-// memoryFiles returns the limit of memory and the reservation, for cgroup version 1 or 2.
+// memoryFiles returns the cgroup files for the memory limit and the memory reservation, for cgroup version 1 or 2.
 func (l cgroupLimits) memoryFiles(version int) (files []cgroupFile) {
-	bytes, reserved := strconv.FormatInt(l.memory, 10), strconv.FormatInt(l.reservedMemory, 10)
-	if l.memory > 0 && version == 2 {
+	bytes, reserved := strconv.FormatInt(l.memoryBytes, 10), strconv.FormatInt(l.reservedMemoryBytes, 10)
+	if l.memoryBytes > 0 && version == 2 {
 		files = append(files, cgroupFile{name: "memory.max", value: bytes}, cgroupFile{name: "memory.swap.max", value: "0", optional: true})
-	} else if l.memory > 0 {
+	} else if l.memoryBytes > 0 {
 		// The limit of memory and swap together cannot be below the limit of memory.
 		files = append(files, cgroupFile{name: "memory.limit_in_bytes", value: bytes}, cgroupFile{name: "memory.memsw.limit_in_bytes", value: bytes, optional: true})
 	}
-	if l.reservedMemory > 0 && version == 2 {
+	if l.reservedMemoryBytes > 0 && version == 2 {
 		files = append(files, cgroupFile{name: memoryLow, value: reserved})
-	} else if l.reservedMemory > 0 {
+	} else if l.reservedMemoryBytes > 0 {
 		files = append(files, cgroupFile{name: "memory.soft_limit_in_bytes", value: reserved, optional: true})
 	}
 	return files
@@ -104,7 +104,7 @@ const (
 
 // setLimits sets the limits of a cgroup that has no process yet, except the CPU
 // shares, which applyCPUShares sets when the task runs. The keys of overridden
-// are the controllers of cgroup v1 for which the job has named another cgroup.
+// are the v1 controllers for which the user has configured other cgroups.
 func (g *cgroup) setLimits(p *Core, l cgroupLimits, overridden map[string]string) {
 	for _, s := range l.controllerSettings(hostCgroupHierarchy().version) {
 		write := func() error { return g.setLimitV2(s) }
@@ -135,8 +135,8 @@ func (g *cgroup) setLimits(p *Core, l cgroupLimits, overridden map[string]string
 
 // applyCPUShares gives the running task its CPU shares. They are not set before
 // the fork, because the forking thread is in the task's cgroup and holds Go's
-// fork lock: with few shares on a busy machine it would delay the starts of other
-// tasks.
+// fork lock: with few shares on a busy machine, this thread would delay the starts of
+// other tasks.
 func (g *cgroup) applyCPUShares() {
 	if g == nil || g.setCPUShares == nil {
 		return
@@ -159,19 +159,19 @@ func (g *cgroup) setLimitV2(s limitSetting) error {
 	return err
 }
 
-// makeV1Cgroup makes the task's cgroup in the hierarchy of a controller.
+// makeV1Cgroup makes the task's cgroup in the hierarchy of a v1 controller, and returns its directory.
 func (g *cgroup) makeV1Cgroup(controller string) (dir string, err error) {
 	h := hostCgroupHierarchy()
 	if !slices.Contains(h.v1Controllers, controller) {
 		return "", fmt.Errorf("the cgroup controller %q is not mounted", controller)
 	}
-	dir = h.taskV1Path(controller, filepath.Base(g.path))
+	dir = h.v1TaskCgroupDir(controller, filepath.Base(g.path))
 	existed, err := makeCgroupDir(dir)
 	if err != nil {
 		return "", err
 	}
 	if controller == "memory" {
-		g.memoryPath = dir
+		g.v1MemoryDir = dir
 	}
 	if existed {
 		g.initialOOMKills = g.oomKills()
@@ -180,7 +180,7 @@ func (g *cgroup) makeV1Cgroup(controller string) (dir string, err error) {
 		writeExistingFile(filepath.Join(dir, "memory.memsw.limit_in_bytes"), "-1")
 	}
 	if dir != g.path {
-		g.v1Paths = append(g.v1Paths, dir)
+		g.otherV1Dirs = append(g.otherV1Dirs, dir)
 	}
 	return dir, nil
 }
@@ -195,7 +195,7 @@ func (s limitSetting) writeFiles(dir string) error {
 	return nil
 }
 
-// writeExistingFile writes a file that the kernel has made; it creates no file.
+// writeExistingFile writes to a file of a cgroup, without creating it.
 func writeExistingFile(path, value string) error {
 	// unix.Open is faster: os.OpenFile would register the descriptor with the poller and
 	// deregister it again.
@@ -210,8 +210,8 @@ func writeExistingFile(path, value string) error {
 	return nil
 }
 
-// makeCgroupDir makes a cgroup and its parents. A temporary agent that shuts down may
-// remove an empty parent between two steps.
+// makeCgroupDir makes a cgroup and its parents. It tries repeatedly, because an ephemeral agent that shuts down
+// may remove an empty parent before the cgroup is made in it.
 func makeCgroupDir(path string) (existed bool, err error) {
 	for range 3 {
 		switch err = unix.Mkdir(path, 0o755); err {
@@ -232,8 +232,8 @@ func makeCgroupDir(path string) (existed bool, err error) {
 	return false, fmt.Errorf("make cgroup %s: %w", path, err)
 }
 
-// enableController makes a controller of version 2 available in the cgroup: each cgroup
-// above it must pass the controller on.
+// enableController makes a v2 controller available in the cgroup, by enabling the controller in the
+// cgroup.subtree_control of each cgroup above.
 func (g *cgroup) enableController(controller string) error {
 	parent := filepath.Dir(g.path) // nomad.slice/share.slice, below the root or the cgroup that is delegated to the plugin
 	for _, dir := range []string{filepath.Dir(filepath.Dir(parent)), filepath.Dir(parent), parent} {
@@ -244,8 +244,8 @@ func (g *cgroup) enableController(controller string) error {
 	return nil
 }
 
-// reportUnenforcedLimit records that a limit is not enforced. CPU shares are not
-// recorded: without them, tasks share the CPU time equally.
+// reportUnenforcedLimit adds a message to unenforcedLimits. CPU shares are only logged: without them, tasks share
+// the CPU time equally.
 func (p *Core) reportUnenforcedLimit(s limitSetting, reason error) {
 	if s.controller == "cpu" {
 		p.logger.Debug("task without CPU shares", "error", reason)
@@ -254,7 +254,7 @@ func (p *Core) reportUnenforcedLimit(s limitSetting, reason error) {
 	p.unenforcedLimits = append(p.unenforcedLimits, fmt.Sprintf("%s limit not enforced here: %v", s.name, reason))
 }
 
-// reportAllLimitsUnenforced records that no limit is enforced.
+// reportAllLimitsUnenforced is reportUnenforcedLimit for each limit of l that is not 0.
 func (p *Core) reportAllLimitsUnenforced(l cgroupLimits, reason error) {
 	for _, s := range l.controllerSettings(2) {
 		p.reportUnenforcedLimit(s, reason)
@@ -274,10 +274,10 @@ func (g *cgroup) oomKills() (kills uint64) {
 	if hostCgroupHierarchy().version == 2 {
 		return readCounter(filepath.Join(g.path, "memory.events"), "oom_kill") // memory.events includes the cgroups below
 	}
-	if g.memoryPath == "" {
+	if g.v1MemoryDir == "" {
 		return 0
 	}
-	dirs, _ := osprocess.Cgroup(g.memoryPath).Tree() // the error is ignored: Tree fails only without free descriptors, and then the counters cannot be read either
+	dirs, _ := osprocess.Cgroup(g.v1MemoryDir).Tree() // Tree fails only without free descriptors, and then the counters cannot be read either
 	for _, dir := range dirs {
 		kills += readCounter(filepath.Join(string(dir), "memory.oom_control"), "oom_kill")
 	}

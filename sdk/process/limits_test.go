@@ -74,7 +74,7 @@ func TestMemoryReservation(t *testing.T) {
 			s := newLimitedStartRequest(t, max(test.memoryMB, test.maxMB)*mebibyte, 0)
 			s.Resources.MemoryMB, s.Resources.MemoryMaxMB = test.memoryMB, test.maxMB
 			p := startProcess(t, s, shellCommand(test.script))
-			dir, file, none := p.cgroup.memoryPath, "memory.soft_limit_in_bytes", ""
+			dir, file, none := p.cgroup.v1MemoryDir, "memory.soft_limit_in_bytes", ""
 			if hostCgroupHierarchy().version == 2 {
 				dir, file, none = p.cgroup.path, memoryLow, "0"
 			} else if text, err := os.ReadFile(filepath.Join(filepath.Dir(dir), file)); err == nil {
@@ -292,11 +292,11 @@ func TestCgroupFilesOfLimits(t *testing.T) {
 		v1, v2 string
 	}{
 		{cgroupLimits{}, "", ""},
-		{cgroupLimits{memory: 20 << 20}, "memory.limit_in_bytes=20971520 memory.memsw.limit_in_bytes=20971520", "memory.max=20971520 memory.swap.max=0"},
-		{cgroupLimits{cpu: 1}, "cpu.shares=2", "cpu.weight=1"},
-		{cgroupLimits{cpu: 1024}, "cpu.shares=1024", "cpu.weight=39"},
-		{cgroupLimits{cpu: 1 << 40}, "cpu.shares=262144", "cpu.weight=10000"},
-		{cgroupLimits{pids: 5}, "pids.max=5", "pids.max=5"},
+		{cgroupLimits{memoryBytes: 20 << 20}, "memory.limit_in_bytes=20971520 memory.memsw.limit_in_bytes=20971520", "memory.max=20971520 memory.swap.max=0"},
+		{cgroupLimits{cpuShares: 1}, "cpu.shares=2", "cpu.weight=1"},
+		{cgroupLimits{cpuShares: 1024}, "cpu.shares=1024", "cpu.weight=39"},
+		{cgroupLimits{cpuShares: 1 << 40}, "cpu.shares=262144", "cpu.weight=10000"},
+		{cgroupLimits{maxPIDs: 5}, "pids.max=5", "pids.max=5"},
 	} {
 		if got := describe(test.limits, 1); got != test.v1 {
 			t.Errorf("%+v with v1: %q, want %q", test.limits, got, test.v1)
@@ -314,7 +314,7 @@ func TestTaskWithoutMemoryLimit(t *testing.T) {
 	} {
 		p := &Core{startRequest: &sdk.StartRequest{}}
 		p.startRequest.Resources = &driver.Resources{MemoryMaxMB: test.memoryMaxMB, Linux: driver.LinuxResources{MemoryLimitBytes: 64 << 20}}
-		if got := p.resourceLimits(Command{}).memory; got != test.want {
+		if got := p.resourceLimits(Command{}).memoryBytes; got != test.want {
 			t.Errorf("MemoryMaxMB %d: limit %d, want %d", test.memoryMaxMB, got, test.want)
 		}
 	}

@@ -10,14 +10,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// lookPath finds the program of a task. The plugin's own PATH and working
-// directory do not count.
-func lookPath(start *sdk.StartRequest, name string) (string, error) {
+// findProgram returns the path of a program of the task, from the name in the job. It uses the PATH and
+// the directory of the task, and not those of the plugin.
+func findProgram(start *sdk.StartRequest, name string) (string, error) {
 	return lookpath.Find(start.TaskDir(), start.Env["PATH"], name)
 }
 
-// Credential resolves the user of a task: a name, uid, uid:gid, or nomad-<uid>
-// for a user that the host has made up. Empty means the plugin's own user.
+// Credential returns the credential of the user of a task. The name is a user name, uid, uid:gid, or nomad-<uid>
+// for a dynamic user, which the host has allocated. Empty means the plugin's own user.
 func Credential(name string) (*syscall.Credential, error) {
 	if name == "" {
 		groups, err := os.Getgroups()
@@ -37,9 +37,8 @@ func Credential(name string) (*syscall.Credential, error) {
 	return cred, nil
 }
 
-// credentialIfDifferent returns the credential that a task of the user needs, or
-// nil if an unprivileged plugin already has it: setting it again would fail,
-// because setgroups requires privileges.
+// credentialIfDifferent returns the credential of a user, or nil if name is empty or an unprivileged plugin
+// runs as this user: setting the credential again would fail, because setgroups requires privileges.
 func credentialIfDifferent(name string) (*syscall.Credential, error) {
 	if name == "" {
 		return nil, nil

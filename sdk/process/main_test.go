@@ -195,13 +195,13 @@ func hasProcessEnded(pid int) bool {
 	return err != nil || st.Ended()
 }
 
-// resetLeftoverProcessSearch resets taskOwners.leftovers, as in a plugin process that has started no
+// resetLeftoverProcessSearch resets taskOwners.tasksWithLeftovers, as in a plugin process that has started no
 // task yet.
 func resetLeftoverProcessSearch(t *testing.T) {
 	t.Helper()
 	taskOwners.Lock()
 	defer taskOwners.Unlock()
-	taskOwners.leftovers = nil
+	taskOwners.tasksWithLeftovers = nil
 }
 
 func useCgroupHierarchy(t *testing.T, h cgroupHierarchy) {

@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// taskStreams is the standard streams of a task.
+// taskStreams has the file descriptors of the standard streams of a task; -1 is not open.
 type taskStreams struct {
 	stdin, stdout, stderr int
 }
@@ -84,20 +84,20 @@ func (s *taskStreams) close() {
 	}
 }
 
-// openOutputFIFO opens a FIFO or the null device for writing. A FIFO has no
-// reader until the host has opened it, so openOutputFIFO tries again until ctx
-// ends.
+// openOutputFIFO opens a FIFO or the null device for writing. A FIFO cannot be
+// opened for writing until the host has opened it for reading, so openOutputFIFO
+// tries again until ctx ends.
 //
 // Some hosts keep the FIFO in a directory that belongs to the tasks, and a task
-// may have put a link or a file there. So openOutputFIFO opens nothing outside
-// of the allocation's directory, and only a FIFO that root or this process's
+// may have put a link or a file there. So openOutputFIFO does not leave the
+// allocation's directory, and opens only a FIFO that root or this process's
 // user owns.
 func openOutputFIFO(ctx context.Context, allocDir, path string) (int, error) {
 	if path == "" || path == os.DevNull {
 		return unix.Open(os.DevNull, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	}
 	for delay := 200 * time.Microsecond; ; delay = min(2*delay, 20*time.Millisecond) {
-		fd, err := tryOpenOutput(allocDir, path)
+		fd, err := openOutputOnce(allocDir, path)
 		if !errors.Is(err, unix.ENXIO) {
 			return fd, err
 		}
@@ -109,7 +109,7 @@ func openOutputFIFO(ctx context.Context, allocDir, path string) (int, error) {
 	}
 }
 
-func tryOpenOutput(allocDir, path string) (int, error) {
+func openOutputOnce(allocDir, path string) (int, error) {
 	const openFlags = unix.O_WRONLY | unix.O_NONBLOCK | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	rel, err := filepath.Rel(allocDir, path)
 	if err != nil || !filepath.IsLocal(rel) {
@@ -149,8 +149,7 @@ func openFIFO(dir int, name string, flags int) (int, error) {
 		unix.Close(fd)
 		return -1, fmt.Errorf("%s is a FIFO of user %d, who would read the output", name, st.Uid)
 	}
-	// The descriptors are in blocking mode, which a task expects when the reader is
-	// slow.
+	// A task expects blocking mode: its writes must wait for a slow reader.
 	if err := unix.SetNonblock(fd, false); err != nil {
 		unix.Close(fd)
 		return -1, err

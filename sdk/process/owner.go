@@ -10,24 +10,24 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// taskOwners has the latest process of each task, until it is destroyed. All starts of a
-// task have the same cgroup, and the same allocation and task name in their environment:
-// cleanup after an earlier start must not kill the process of a later start.
+// taskOwners has the process of the latest start of each task, until that start is destroyed. All starts of a
+// task have the same cgroup, and the same allocation and task name in their environment: only the owner kills
+// processes by these, so that cleanup after an earlier start does not kill the process of a later start.
 var taskOwners = struct {
 	sync.Mutex
-	m map[osprocess.TaskEnvID]*Core
+	byTask map[osprocess.TaskEnvID]*Core
 
-	// leftovers are the tasks that had running processes when this plugin
-	// process first searched for them. It is nil before the search.
-	leftovers map[osprocess.TaskEnvID]bool
-}{m: map[osprocess.TaskEnvID]*Core{}}
+	// tasksWithLeftovers are the tasks that had running processes when this plugin
+	// process first searched for such processes; nil before the search.
+	tasksWithLeftovers map[osprocess.TaskEnvID]bool
+}{byTask: map[osprocess.TaskEnvID]*Core{}}
 
-func (p *Core) taskKey() osprocess.TaskEnvID {
+func (p *Core) taskEnvID() osprocess.TaskEnvID {
 	return osprocess.TaskEnvID{AllocID: p.startRequest.AllocID, Task: p.startRequest.Name}
 }
 
-// acquireTaskOwnership makes p the owner of its task, and returns the earlier owner, if it
-// has exited without being destroyed. It returns an error if the earlier owner is running. A
+// acquireTaskOwnership makes p the owner of its task, and returns the earlier owner if that
+// has exited and was not destroyed. It returns an error if the earlier owner is running. A
 // start without an allocation ID or task name, which occurs only in tests of plugin authors,
 // has no owner.
 func (p *Core) acquireTaskOwnership() (earlier *Core, err error) {
@@ -36,11 +36,11 @@ func (p *Core) acquireTaskOwnership() (earlier *Core, err error) {
 	}
 	taskOwners.Lock()
 	defer taskOwners.Unlock()
-	earlier = taskOwners.m[p.taskKey()]
+	earlier = taskOwners.byTask[p.taskEnvID()]
 	if earlier != nil && earlier.id.Alive() {
 		return nil, fmt.Errorf("task %q of allocation %s runs already, as process %d", p.startRequest.Name, p.startRequest.AllocID, earlier.id.PID)
 	}
-	taskOwners.m[p.taskKey()] = p
+	taskOwners.byTask[p.taskEnvID()] = p
 	return earlier, nil
 }
 
@@ -54,39 +54,39 @@ func (p *Core) isTaskOwner() bool {
 	}
 	taskOwners.Lock()
 	defer taskOwners.Unlock()
-	return taskOwners.m[p.taskKey()] == p
+	return taskOwners.byTask[p.taskEnvID()] == p
 }
 
-// releaseTaskOwnership makes an earlier process the owner again, or leaves the task
-// without an owner if earlier is nil.
+// releaseTaskOwnership makes earlier the owner of the task again, or leaves the task
+// without an owner if earlier is nil. It does nothing if p is not the owner.
 func (p *Core) releaseTaskOwnership(earlier *Core) {
 	taskOwners.Lock()
 	defer taskOwners.Unlock()
 	switch {
-	case taskOwners.m[p.taskKey()] != p:
+	case taskOwners.byTask[p.taskEnvID()] != p:
 	case earlier != nil:
-		taskOwners.m[p.taskKey()] = earlier
+		taskOwners.byTask[p.taskEnvID()] = earlier
 	default:
-		delete(taskOwners.m, p.taskKey())
+		delete(taskOwners.byTask, p.taskEnvID())
 	}
 }
 
 // killProcessesOfEarlierStart kills the processes that an earlier start of the task has left
-// running, if there is no cgroup to find them by: the processes whose
-// environment names the task. A search of all processes of the machine takes
-// milliseconds, so it is done once for all tasks, and again only for a task that
-// had running processes in that search or whose last process was not destroyed.
+// running, for a task without a cgroup: the processes whose environment names the
+// task. A search of all processes of the machine takes milliseconds, so one search
+// finds the processes of all tasks, and only a task that had running processes in that
+// search, or whose earlier process was not destroyed, is searched for again.
 func (p *Core) killProcessesOfEarlierStart(ctx context.Context, earlier *Core) error {
 	taskOwners.Lock()
-	if taskOwners.leftovers == nil {
+	if taskOwners.tasksWithLeftovers == nil {
 		ids, err := osprocess.AllTaskEnvIDs()
 		if err != nil {
 			taskOwners.Unlock()
 			return p.leftoverProcessError(err)
 		}
-		taskOwners.leftovers = ids
+		taskOwners.tasksWithLeftovers = ids
 	}
-	possible := earlier != nil || taskOwners.leftovers[p.taskKey()]
+	possible := earlier != nil || taskOwners.tasksWithLeftovers[p.taskEnvID()]
 	taskOwners.Unlock()
 	if !possible {
 		return nil
@@ -100,7 +100,7 @@ func (p *Core) killProcessesOfEarlierStart(ctx context.Context, earlier *Core) e
 	}
 	taskOwners.Lock()
 	defer taskOwners.Unlock()
-	delete(taskOwners.leftovers, p.taskKey())
+	delete(taskOwners.tasksWithLeftovers, p.taskEnvID())
 	return nil
 }
 
@@ -108,9 +108,9 @@ func (p *Core) leftoverProcessError(err error) error {
 	return sdk.Recoverable(fmt.Errorf("end what an earlier start of task %q has left running: %w", p.startRequest.Name, err))
 }
 
-// killAllProcesses kills everything that the process has started: its process group, and
-// the task's cgroup or, without a cgroup, the processes that have the task's
-// names in their environment.
+// killAllProcesses kills the process and all processes that it has started: its process group and, if p owns
+// its task, the processes in the task's cgroup or, without a cgroup, those that have the names of allocation and
+// task in their environment.
 func (p *Core) killAllProcesses(ctx context.Context) error {
 	err := p.killProcessGroup()
 	switch {

@@ -22,8 +22,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// Command describes the program of a task. The sdk.StartRequest has the rest:
-// user, environment, output, directories.
+// Command describes the program of a task. The sdk.StartRequest has what a Command
+// does not: user, environment, output, directories.
 type Command struct {
 	// Path is the program: absolute, or relative to the task's "local" directory
 	// or to the task's directory, or a name to be found in the PATH of the task.
@@ -57,7 +57,7 @@ type Command struct {
 	MemoryLimit int64
 
 	// PidsLimit is how many processes and threads the task can have at a time; 0
-	// means no limit. The CPU shares come from the task's resources.
+	// means no limit.
 	PidsLimit int64
 
 	// Rlimits are limits of setrlimit(2) for the process, by the names of the resources in
@@ -95,7 +95,7 @@ type Process struct{ *Core }
 type Core struct {
 	id           osprocess.ID
 	startRequest *sdk.StartRequest
-	dir          string
+	workDir      string
 	cred         *syscall.Credential
 	rlimits      map[string]Rlimit
 	launcher     Launcher // nil if the plugin executes programs itself
@@ -110,8 +110,8 @@ type Core struct {
 	// and so no command can run as that user.
 	userLookupErr error
 
-	// fd is nil on kernels without pidfds.
-	fd *osprocess.Pidfd
+	// pidfd is nil on kernels without pidfds.
+	pidfd *osprocess.Pidfd
 
 	// releaseMu is locked while the process is reaped: afterwards its number may
 	// belong to another process. A goroutine that sends a signal holds it for
@@ -119,11 +119,11 @@ type Core struct {
 	releaseMu   sync.RWMutex
 	pidReleased bool // guarded by releaseMu
 
-	// waiting has an element while a goroutine waits for the process; other callers of
+	// waitSlot has an element while a goroutine waits for the process; other callers of
 	// Wait block on it. It is a channel, because they return when their context ends.
-	waiting chan struct{}
-	ended   bool              // guarded by waiting
-	result  driver.ExitResult // guarded by waiting
+	waitSlot chan struct{}
+	hasEnded bool              // guarded by waiting
+	result   driver.ExitResult // guarded by waiting
 }
 
 var (
@@ -145,7 +145,7 @@ type State struct {
 	Dir       string `codec:"dir"`
 	Cgroup    string `codec:"cgroup"` // empty if the task has no cgroup
 
-	// OOMKills is the value of the kernel's counter before this start.
+	// OOMKills is the number of OOM kills that the kernel had counted in the cgroup before this start.
 	OOMKills uint64 `codec:"oom_kills"`
 
 	Rlimits map[string]Rlimit `codec:"rlimits,omitempty"` // for commands that run in the task
@@ -176,12 +176,12 @@ func StartCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, 
 func startCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, error) {
 	p := &Core{
 		startRequest: start,
-		dir:          c.Dir,
+		workDir:      c.Dir,
 		rlimits:      maps.Clone(c.Rlimits),
 		launcher:     c.Launcher,
 		isChild:      true,
 		logger:       start.Logger(),
-		waiting:      make(chan struct{}, 1),
+		waitSlot:     make(chan struct{}, 1),
 	}
 	if c.OOMScoreAdj < 0 || c.OOMScoreAdj > 1000 {
 		return nil, fmt.Errorf("oom_score_adj is %d; 0 to 1000 is possible", c.OOMScoreAdj)
@@ -225,7 +225,7 @@ func startCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, 
 	}
 	var mark *startMark
 	if err == nil {
-		mark, err = markStart(p)
+		mark, err = newStartMark(p)
 	}
 	if err == nil {
 		err = p.spawn(ctx, path, c, files, place, mark)
@@ -246,14 +246,16 @@ func startCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, 
 }
 
 const (
-	// descriptorsPerStart is more than a start has open at one time, beside the output of the task.
+	// descriptorsPerStart is an upper bound of the descriptors that a start has open at one time, besides the output of
+	// the task.
 	descriptorsPerStart = 32
 
 	maxConcurrentStarts = 256 // more starts at one time are not faster
 )
 
-// startSlots returns a channel that has a value for each start in progress in this process: the descriptors for a burst of starts
-// are not enough under a small limit of open files. A start that waits for the reader of its output is not among them.
+// startSlots returns a channel that limits the number of concurrent starts in this process, by its capacity: with a small
+// limit of open files, a burst of starts would run out of descriptors. A start that waits for the reader of its output has
+// no slot.
 var startSlots = sync.OnceValue(func() chan struct{} {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
@@ -262,8 +264,8 @@ var startSlots = sync.OnceValue(func() chan struct{} {
 	return make(chan struct{}, min(max(limit.Cur/descriptorsPerStart, 1), maxConcurrentStarts))
 })
 
-// resolveProgram finds the program, the working directory and the user of the task, unless a
-// stage does.
+// resolveProgram returns the path of the program, and sets the working directory and the credential of the task. With a
+// launcher it returns Command.Path, because the stage looks these up.
 func (p *Core) resolveProgram(c Command) (path string, err error) {
 	if p.launcher != nil {
 		if len(c.ExtraFiles) > 0 {
@@ -271,24 +273,24 @@ func (p *Core) resolveProgram(c Command) (path string, err error) {
 		}
 		return c.Path, nil
 	}
-	if p.dir == "" {
-		p.dir = p.startRequest.TaskDir()
+	if p.workDir == "" {
+		p.workDir = p.startRequest.TaskDir()
 	}
-	if err := checkWorkDir(p.dir); err != nil {
+	if err := checkWorkDir(p.workDir); err != nil {
 		return "", err
 	}
-	if path, err = lookPath(p.startRequest, c.Path); err != nil {
+	if path, err = findProgram(p.startRequest, c.Path); err != nil {
 		return "", err
 	}
 	p.cred, err = credentialIfDifferent(p.startRequest.User)
 	return path, err
 }
 
-// spawn starts the process, by the launcher if there is one.
+// spawn forks the process, by the launcher if there is one, and updates the mark of the start.
 func (p *Core) spawn(ctx context.Context, path string, c Command, files *taskStreams, place forkPlacement, mark *startMark) error {
 	argv := append([]string{path}, c.Args...)
 	attr := &syscall.ProcAttr{
-		Dir:   p.dir,
+		Dir:   p.workDir,
 		Env:   envList(p.startRequest.Env),
 		Files: append(files.fds(), extraFDs(c.ExtraFiles)...),
 		Sys:   &syscall.SysProcAttr{Setsid: true, Credential: p.cred},
@@ -300,12 +302,12 @@ func (p *Core) spawn(ctx context.Context, path string, c Command, files *taskStr
 			return err
 		}
 		if err := mark.setForked(); err != nil {
-			p.logger.Warn("mark of the start not updated", "error", err) // the process runs
+			p.logger.Warn("mark of the start not updated", "error", err) // no error of the start, because the process runs
 		}
 		return nil
 	}
-	program := newProgram(p.startRequest, p.dir, path, c.Args)
-	markFile, err := mark.open()
+	program := newProgram(p.startRequest, p.workDir, path, c.Args)
+	markFile, err := mark.openForStage()
 	if err != nil {
 		return err
 	}
@@ -324,22 +326,22 @@ func (p *Core) spawn(ctx context.Context, path string, c Command, files *taskStr
 		}
 	}
 	attr.Dir, attr.Env, attr.Files = "/", launch.Env, append(attr.Files, extraFDs(launch.Files)...)
-	place.launchFromThread(launch, attr.Sys)
+	place.applyLaunch(launch, attr.Sys)
 	if err := p.fork(ctx, launch.Path, launch.Args, attr, place); err != nil {
 		return fmt.Errorf("start the stage: %w", err)
 	}
 	err = mark.setForked()
 	if launch.Release != nil {
-		launch.Release() // without the mark, the stage exits
+		launch.Release() // if the mark was not updated, the stage exits
 	}
-	if waitErr := waitLaunch(ctx, launch, p.id.PID); waitErr != nil {
+	if waitErr := waitStageExecuted(ctx, launch, p.id.PID); waitErr != nil {
 		err = errors.Join(err, waitErr)
 	}
 	if err != nil {
 		unix.Kill(-p.id.PID, unix.SIGKILL)
 		unix.Wait4(p.id.PID, nil, 0, nil)
-		if p.fd != nil {
-			p.fd.Close()
+		if p.pidfd != nil {
+			p.pidfd.Close()
 		}
 		return err
 	}
@@ -353,7 +355,7 @@ func (p *Core) fork(ctx context.Context, path string, argv []string, attr *sysca
 		fd := -1
 		attr.Sys.PidFD = &fd
 		var pid int
-		err := place.run(attr.Sys, func() (_ int, err error) {
+		err := place.runFork(attr.Sys, func() (_ int, err error) {
 			pid, err = syscall.ForkExec(path, argv, attr)
 			return pid, err
 		})
@@ -363,13 +365,13 @@ func (p *Core) fork(ctx context.Context, path string, argv []string, attr *sysca
 		}
 		if err != nil {
 			if pid > 0 {
-				unix.Wait4(pid, nil, 0, nil) // run has killed the child
+				unix.Wait4(pid, nil, 0, nil) // runFork has killed the child
 				unix.Close(fd)
 			}
 			return p.execError(path, err)
 		}
 		if fd >= 0 {
-			p.fd, err = osprocess.NewPidfd(fd)
+			p.pidfd, err = osprocess.NewPidfd(fd)
 		}
 		if err == nil {
 			p.id, err = lookupChild(ctx, pid)
@@ -378,15 +380,15 @@ func (p *Core) fork(ctx context.Context, path string, argv []string, attr *sysca
 			// The process is a child that was not reaped, so its pid was not reused.
 			unix.Kill(-pid, unix.SIGKILL)
 			unix.Wait4(pid, nil, 0, nil)
-			// The program was executed: a caller must not find in the error that the start can be repeated.
+			// %v hides err, which could mark the start as repeatable, although the program was executed.
 			return fmt.Errorf("take hold of process %d: %v", pid, err)
 		}
 		return nil
 	}
 }
 
-// lookupChild returns the ID of a child that was not reaped. Without free descriptors it waits until ctx is done: the program was
-// executed, so that the start can be neither repeated nor failed for it.
+// lookupChild returns the ID of a child that was not reaped. While there are no free descriptors, it tries again until ctx is
+// done: the program was executed, so the start must neither fail nor be repeated because of them.
 func lookupChild(ctx context.Context, pid int) (osprocess.ID, error) {
 	for delay := time.Millisecond; ; delay = min(2*delay, time.Second) {
 		id, err := osprocess.LookupID(pid)
@@ -414,13 +416,14 @@ func (p *Core) execError(path string, err error) error {
 	case errors.Is(err, unix.EPERM) && p.cred != nil && os.Geteuid() != 0:
 		return fmt.Errorf("execute %s as user %q: only root may run tasks as another user", path, p.startRequest.User)
 	case errors.Is(err, unix.EACCES):
-		return fmt.Errorf("execute %s in %s: %w for user %q", path, p.dir, err, p.startRequest.User)
+		return fmt.Errorf("execute %s in %s: %w for user %q", path, p.workDir, err, p.startRequest.User)
 	}
 	return fmt.Errorf("execute %s: %w", path, err)
 }
 
-// setOOMScore sets the OOM score adjustment. For 0 it resets a negative adjustment that the
-// plugin has got from a service manager: a task must not inherit this protection.
+// setOOMScore sets the OOM score adjustment of the process. For 0 it resets a negative adjustment that the
+// process has inherited from the plugin: a service manager can protect the plugin from the OOM killer, but a
+// task must not have this protection.
 func (p *Core) setOOMScore(score int) {
 	if score == 0 {
 		p.resetOOMScore(p.id.PID)
@@ -442,14 +445,14 @@ func (p *Core) resetOOMScore(pid int) {
 // process group.
 func (p *Core) PID() int { return p.id.PID }
 
-// State returns the data with which Recover finds the process, until the next boot.
+// State returns the data with which Recover finds the process. The data is valid until the next boot.
 func (p *Core) State() any { return p.Snapshot() }
 
 // Snapshot returns the same data as State, as a typed value. A driver whose
 // tasks have further state stores both.
 func (p *Core) Snapshot() State {
 	boot, _ := osprocess.BootID() // no error: Start and Recover have read the boot ID successfully
-	s := State{PID: p.id.PID, StartTime: p.id.StartTime, BootID: boot, Dir: p.dir, Rlimits: p.rlimits}
+	s := State{PID: p.id.PID, StartTime: p.id.StartTime, BootID: boot, Dir: p.workDir, Rlimits: p.rlimits}
 	if p.cgroup != nil {
 		s.Cgroup, s.OOMKills = p.cgroup.path, p.cgroup.initialOOMKills
 	}
@@ -461,17 +464,17 @@ func (p *Core) Attributes() map[string]string {
 	return map[string]string{"pid": fmt.Sprint(p.id.PID)}
 }
 
-// Wait blocks until the process has ended. The kernel keeps the exit status
-// until Destroy, so that another plugin process can read it if this one exits.
+// Wait blocks until the process has ended. It does not reap the process, so that the exit
+// status remains available to another plugin process until Destroy.
 // Wait may be called more than once, and concurrently.
 func (p *Core) Wait(ctx context.Context) (driver.ExitResult, error) {
 	select {
-	case p.waiting <- struct{}{}:
-		defer func() { <-p.waiting }()
+	case p.waitSlot <- struct{}{}:
+		defer func() { <-p.waitSlot }()
 	case <-ctx.Done():
 		return driver.ExitResult{}, ctx.Err()
 	}
-	if p.ended {
+	if p.hasEnded {
 		return p.result, nil
 	}
 	var status osprocess.ExitStatus
@@ -484,7 +487,7 @@ func (p *Core) Wait(ctx context.Context) (driver.ExitResult, error) {
 	if ctx.Err() != nil {
 		return driver.ExitResult{}, ctx.Err()
 	}
-	p.end(status, err)
+	p.recordExit(status, err)
 	return p.result, nil
 }
 
@@ -492,12 +495,12 @@ func (p *Core) Wait(ctx context.Context) (driver.ExitResult, error) {
 // of its processes for memory. The text is Nomad's.
 var errOOM = errors.New("OOM Killed")
 
-// end records the exit of the process; its caller has the element of p.waiting. The result has
-// OOMKilled also if only a child was killed, because the process may have failed
-// because of it. If the process has succeeded, the kill is reported as an event
-// and not as its exit message, which would make the task fail.
-func (p *Core) end(status osprocess.ExitStatus, err error) {
-	p.ended = true
+// recordExit sets the result of Wait; its caller must hold p.waitSlot. OOMKilled is also set
+// if only a child of the process was killed, because the process may have failed
+// because of that. If the process has succeeded, recordExit emits an event instead of
+// setting Err, which would make the task fail.
+func (p *Core) recordExit(status osprocess.ExitStatus, err error) {
+	p.hasEnded = true
 	p.result = toExitResult(status, err)
 	if p.cgroup == nil || !p.cgroup.oomKilled() {
 		return
@@ -522,8 +525,8 @@ func (p *Core) Signal(_ context.Context, name string) error {
 	switch {
 	case p.pidReleased:
 		return nil
-	case p.fd != nil:
-		err = p.fd.Signal(sig)
+	case p.pidfd != nil:
+		err = p.pidfd.Signal(sig)
 	default:
 		err = p.id.Signal(sig)
 	}
@@ -561,18 +564,18 @@ func (p *Core) Kill(ctx context.Context) error {
 	return p.killAllProcesses(ctx)
 }
 
-// killProcessGroup kills the process group. It never kills a process that reuses the
-// pid.
+// killProcessGroup kills the process group. It never kills a process that has the same pid as a process
+// that was reaped.
 func (p *Core) killProcessGroup() error {
 	err := unix.ENOSYS
-	if p.fd != nil {
-		if err := p.fd.SignalGroup(unix.SIGKILL); err == nil || errors.Is(err, os.ErrProcessDone) {
+	if p.pidfd != nil {
+		if err := p.pidfd.SignalGroup(unix.SIGKILL); err == nil || errors.Is(err, os.ErrProcessDone) {
 			return nil
 		}
 	}
 	// Older kernels cannot signal a group through a pidfd. The pid of a child is
-	// not reused before the child is reaped. For an orphan, the start time is
-	// compared, so that another process with the same pid is not killed.
+	// not reused before this process reaps the child. An orphan is reaped by another
+	// process, so its start time is compared.
 	if now, statErr := osprocess.LookupID(p.id.PID); p.isChild || errors.Is(statErr, os.ErrProcessDone) || statErr == nil && now == p.id {
 		if killErr := unix.Kill(-p.id.PID, unix.SIGKILL); killErr != nil && killErr != unix.ESRCH {
 			err = killErr.(syscall.Errno)
@@ -582,8 +585,8 @@ func (p *Core) killProcessGroup() error {
 	return nil
 }
 
-// Destroy kills the processes that the process has left running, drops its exit
-// status and removes its cgroup. The process itself must have ended. After an
+// Destroy kills the processes that the process has left running, reaps the process, and
+// removes its cgroup. The process itself must have ended. After an
 // error, processes or the cgroup may remain, and the caller must call Destroy
 // again; after a success a second Destroy does nothing.
 func (p *Core) Destroy(ctx context.Context) error {
@@ -602,8 +605,8 @@ func (p *Core) Destroy(ctx context.Context) error {
 		if p.isChild {
 			errs = append(errs, p.reapChild())
 		}
-		if p.fd != nil {
-			p.fd.Close()
+		if p.pidfd != nil {
+			p.pidfd.Close()
 		}
 	}
 	errs = append(errs, removeMark(p))
@@ -612,13 +615,13 @@ func (p *Core) Destroy(ctx context.Context) error {
 	}
 	err := errors.Join(errs...)
 	if err == nil {
-		p.releaseTaskOwnership(nil) // without an owner, the next start searches for no leftover processes
+		p.releaseTaskOwnership(nil) // the next start then does not search for leftover processes
 	}
 	return err
 }
 
-// extraFDs returns the descriptors of the files. The fork closes a descriptor whose entry is
-// the largest number.
+// extraFDs returns the descriptors of the files, for syscall.ProcAttr.Files. For a nil file it returns the largest
+// number, for which the fork closes the descriptor in the child.
 func extraFDs(files []*os.File) []uintptr {
 	fds := make([]uintptr, len(files))
 	for i, f := range files {

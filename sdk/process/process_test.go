@@ -426,7 +426,7 @@ func TestLookPath(t *testing.T) {
 		{"nothing", "", "", "no command"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := lookPath(s, test.command)
+			got, err := findProgram(s, test.command)
 			if got != test.want {
 				t.Errorf("%q is %q, want %q", test.command, got, test.want)
 			}
@@ -597,8 +597,8 @@ func TestProcessWithoutPidfd(t *testing.T) {
 	// The test simulates a kernel without pidfds.
 	s := newStartRequest(t)
 	p := startProcess(t, s, shellCommand(exitOnTriggerFileScript))
-	p.fd.Close()
-	p.fd = nil
+	p.pidfd.Close()
+	p.pidfd = nil
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if _, err := p.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -763,7 +763,7 @@ func TestExecAsADeletedUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer second.fd.Close()
+	defer second.pidfd.Close()
 	var out bytes.Buffer
 	if _, err := second.Exec(t.Context(), driver.Exec{Command: []string{"/usr/bin/id", "-u"}, Stdout: &out}); err == nil {
 		t.Errorf("the command has run as user %s", out.String())

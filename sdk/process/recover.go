@@ -15,15 +15,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// errExitStatusUnknown means that a process has ended and no living process or kernel
-// interface can report its exit status.
+// errExitStatusUnknown means that a process has ended and neither the keeper nor the kernel
+// can report its exit status.
 var errExitStatusUnknown = errors.New("exit status unknown: the process ended while nobody watched it")
 
 // Recover finds a process that another plugin process has started, by its State.
 // A process that has ended in the meantime is recovered if its exit status is
-// known; otherwise Recover returns an error, and kills the processes that it
-// left running. An error that is marked by [sdk.Recoverable] does not mean that
-// the process has ended; processes may still be running.
+// known; otherwise Recover kills the processes that it has left running, and
+// returns an error. After an error that is marked by [sdk.Recoverable], the
+// process and its children may still be running.
 func Recover(ctx context.Context, start *sdk.StartRequest, s State) (*Process, error) {
 	return RecoverWithLauncher(ctx, start, s, nil)
 }
@@ -53,8 +53,8 @@ func RecoverCore(ctx context.Context, start *sdk.StartRequest, s State) (*Core, 
 	return p, nil
 }
 
-// findProcess finds a process by its state. With errExitStatusUnknown it also returns the process, which has ended
-// and may have left other processes.
+// findProcess returns the process with the given state, and makes it the owner of its task. With errExitStatusUnknown it
+// also returns the process, which has ended, because processes that it has started may still be running.
 func findProcess(ctx context.Context, start *sdk.StartRequest, s State) (*Core, error) {
 	if s.PID <= 1 {
 		return nil, fmt.Errorf("recover task %q: its state names no process", start.Name)
@@ -62,10 +62,10 @@ func findProcess(ctx context.Context, start *sdk.StartRequest, s State) (*Core, 
 	p := &Core{
 		id:           osprocess.ID{PID: s.PID, StartTime: s.StartTime},
 		startRequest: start,
-		dir:          s.Dir,
+		workDir:      s.Dir,
 		rlimits:      s.Rlimits,
 		logger:       start.Logger().With("pid", s.PID),
-		waiting:      make(chan struct{}, 1),
+		waitSlot:     make(chan struct{}, 1),
 	}
 	boot, err := osprocess.BootID()
 	if err != nil {
@@ -74,19 +74,19 @@ func findProcess(ctx context.Context, start *sdk.StartRequest, s State) (*Core, 
 	if s.BootID != boot {
 		return nil, fmt.Errorf("process %d has ended: the machine was started again since", s.PID)
 	}
-	p.cred, p.userLookupErr = credentialIfDifferent(start.User) // needed for commands only
+	p.cred, p.userLookupErr = credentialIfDifferent(start.User) // only commands of Exec need the credential
 	if s.Cgroup != "" {
 		if p.cgroup = adoptCgroup(p, s.Cgroup); p.cgroup != nil {
 			p.cgroup.initialOOMKills = s.OOMKills
 		}
 	}
-	earlier, _ := p.acquireTaskOwnership() // a failure means that a later start of the task owns the cgroup
-	if p.fd, err = openPidfd(p.id); err == nil {
+	earlier, _ := p.acquireTaskOwnership() // an error means that another process is running as the owner of the task
+	if p.pidfd, err = openPidfd(p.id); err == nil {
 		p.isChild = isChild(p.id.PID)
 		return p, nil
 	}
 	if !errors.Is(err, os.ErrProcessDone) {
-		p.releaseTaskOwnership(earlier) // The next Recover must be able to become the owner.
+		p.releaseTaskOwnership(earlier) // a repeated Recover must be able to become the owner
 		return nil, sdk.Recoverable(fmt.Errorf("recover process %d: %w", s.PID, err))
 	}
 	status, err := keeperExitStatus(ctx, p.id)
@@ -99,12 +99,12 @@ func findProcess(ctx context.Context, start *sdk.StartRequest, s State) (*Core, 
 	if err != nil {
 		return p, fmt.Errorf("process %d: %w", s.PID, errExitStatusUnknown)
 	}
-	p.end(status, nil)
+	p.recordExit(status, nil)
 	return p, nil
 }
 
-// openPidfd opens a pidfd of a process that is not a child, or returns
-// os.ErrProcessDone. The result is nil if the kernel has no pidfds.
+// openPidfd opens a pidfd of a process. It returns os.ErrProcessDone if the process has ended and was reaped, and nil if
+// the kernel has no pidfds.
 func openPidfd(id osprocess.ID) (*osprocess.Pidfd, error) {
 	fd, err := id.Open()
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) {
@@ -121,8 +121,8 @@ func isChild(pid int) bool {
 	return err == nil
 }
 
-// waitOrphan waits for a process whose parent was another plugin process. Its
-// parent is now the keeper, or init.
+// waitOrphan waits for a process that an earlier plugin process has started, and returns its exit status. Its parent
+// is now the keeper, or init.
 func (p *Core) waitOrphan(ctx context.Context) (osprocess.ExitStatus, error) {
 	if err := p.waitOrphanExit(ctx); err != nil {
 		return osprocess.ExitStatus{}, fmt.Errorf("wait for process %d: %w", p.id.PID, err)
@@ -130,12 +130,12 @@ func (p *Core) waitOrphan(ctx context.Context) (osprocess.ExitStatus, error) {
 	if status, err := keeperExitStatus(ctx, p.id); err == nil {
 		return status, nil
 	}
-	// The exit status of a zombie can be read only with the required privileges, and the status
-	// of a reaped process only through a pidfd (Linux 6.15). Without privileges, waitOrphan
-	// waits until the parent reaps the zombie.
+	// Without a keeper, the kernel can report the exit status: of a zombie to a privileged process, and of a
+	// reaped process through a pidfd (Linux 6.15). An unprivileged process waits until the parent has reaped the
+	// zombie.
 	deadline := time.Now().Add(2 * time.Second)
 	for {
-		if status, ok := p.id.ExitStatus(p.fd); ok {
+		if status, ok := p.id.ExitStatus(p.pidfd); ok {
 			return status, nil
 		}
 		select {
@@ -144,7 +144,7 @@ func (p *Core) waitOrphan(ctx context.Context) (osprocess.ExitStatus, error) {
 			return osprocess.ExitStatus{}, ctx.Err()
 		}
 		if _, err := osprocess.LookupID(p.id.PID); errors.Is(err, os.ErrProcessDone) || time.Now().After(deadline) {
-			if status, ok := p.id.ExitStatus(p.fd); ok {
+			if status, ok := p.id.ExitStatus(p.pidfd); ok {
 				return status, nil
 			}
 			return osprocess.ExitStatus{}, fmt.Errorf("process %d: %w", p.id.PID, errExitStatusUnknown)
@@ -152,10 +152,10 @@ func (p *Core) waitOrphan(ctx context.Context) (osprocess.ExitStatus, error) {
 	}
 }
 
-// waitOrphanExit blocks until the process has ended.
+// waitOrphanExit blocks until a process that is not a child of this process has ended.
 func (p *Core) waitOrphanExit(ctx context.Context) error {
-	if p.fd != nil {
-		return p.fd.Wait(ctx)
+	if p.pidfd != nil {
+		return p.pidfd.Wait(ctx)
 	}
 	for p.id.Alive() { // polling, on kernels without pidfds
 		select {

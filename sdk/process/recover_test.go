@@ -217,7 +217,7 @@ func TestRecoverOwnChild(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer second.fd.Close()
+	defer second.pidfd.Close()
 	createTriggerFile(t, s)
 	if got := waitExit(t, second); got != exitCodeSeven {
 		t.Errorf("exit result %+v, want %+v", got, exitCodeSeven)

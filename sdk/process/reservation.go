@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// memoryLow is the file of cgroup version 2 with the reserved memory of a cgroup.
+// memoryLow is the name of the file with the memory reservation of a cgroup v2.
 const memoryLow = "memory.low"
 
-// updateParentReservations reserves as much memory for each cgroup above the task as for the cgroups in
-// it: the kernel honours the reservation of a cgroup only within that of its parent.
+// updateParentReservations sets the memory reservation of each of the two cgroups above the task's cgroup to the sum of
+// the reservations of its children, because the kernel limits the reservation of a cgroup to that of its parent.
 func (g *cgroup) updateParentReservations() error {
 	slice := filepath.Dir(g.path)
 	for _, parent := range []string{slice, filepath.Dir(slice)} {
@@ -26,15 +26,15 @@ func (g *cgroup) updateParentReservations() error {
 	return nil
 }
 
-// sumReservations returns the reserved memory of the cgroups in a cgroup, in bytes.
+// sumReservations returns the sum of the memory reservations of the children of a cgroup, in bytes.
 func sumReservations(parent string) (sum int64, err error) {
 	children, err := os.ReadDir(parent)
 	if err != nil {
 		return 0, err
 	}
 	for _, child := range children {
-		// A child without the file has no memory controller, or was just removed. The value "max" is not
-		// that of a task of this package.
+		// Errors are ignored: a child without the file has no memory controller, or was just removed, and
+		// no task of this package has the value "max".
 		text, _ := os.ReadFile(filepath.Join(parent, child.Name(), memoryLow))
 		bytes, _ := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 		sum += bytes
@@ -42,7 +42,7 @@ func sumReservations(parent string) (sum int64, err error) {
 	return sum, nil
 }
 
-// releaseReservation takes the reservation of the cgroup from those above it.
+// releaseReservation sets the memory reservation of the cgroup to 0, and subtracts it from the cgroups above.
 func (g *cgroup) releaseReservation() error {
 	if reserved, ok := g.readNumber(memoryLow); !ok || reserved == 0 {
 		return nil

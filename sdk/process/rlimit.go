@@ -17,7 +17,7 @@ const RlimitInfinity = uint64(unix.RLIM_INFINITY)
 
 // Rlimit is a limit of setrlimit(2). The unit depends on the resource.
 type Rlimit struct {
-	Soft uint64 `codec:"soft"` // Soft is the limit that applies; the process can raise it to Hard
+	Soft uint64 `codec:"soft"` // limit that the kernel enforces; the process can raise it up to Hard
 	Hard uint64 `codec:"hard"`
 }
 
@@ -53,27 +53,27 @@ func checkRlimits(limits map[string]Rlimit) error {
 	return nil
 }
 
-// forkWithRlimits forks a child that has the limits before its program runs. If a limit
-// cannot be set, the child is killed; the caller reaps it. The goroutine must be locked to
-// its thread, because only the thread that forks can release the child.
+// forkWithRlimits calls fork, and sets the limits of the child before its program runs. If a limit
+// cannot be set, it kills the child, which the caller must reap. The goroutine must be locked to
+// its thread, because only the thread that has forked the child can trace it.
 func forkWithRlimits(sys *syscall.SysProcAttr, limits map[string]Rlimit, fork func() (pid int, err error)) error {
-	sys.Ptrace = true // the child stops when its program was loaded
+	sys.Ptrace = true // the child stops when the kernel has loaded its program
 	pid, err := fork()
 	if err != nil {
 		return err
 	}
-	if err := setRlimitsOfStopped(pid, limits); err != nil {
+	if err := setRlimitsOfTracedChild(pid, limits); err != nil {
 		unix.Kill(pid, unix.SIGKILL)
-		return fmt.Errorf("%v", err) // without the errno, by which the caller would try the fork again
+		return fmt.Errorf("%v", err) // %v hides the errno, for which the caller would try the fork again
 	}
 	return nil
 }
 
-// setRlimitsOfStopped sets the limits of a traced child, and lets it run. A child that is
-// killed in the meantime is no error.
-func setRlimitsOfStopped(pid int, limits map[string]Rlimit) error {
+// setRlimitsOfTracedChild waits until a traced child has loaded its program, sets its limits, and lets it
+// run. It returns nil for a child that is killed in the meantime.
+func setRlimitsOfTracedChild(pid int, limits map[string]Rlimit) error {
 	for {
-		// WNOWAIT leaves the exit status of a child that was killed to Wait.
+		// WNOWAIT does not reap a child that was killed: its parent's Wait needs the exit status.
 		_, status, err := osprocess.Waitid(unix.P_PID, pid, unix.WEXITED|unix.WSTOPPED|unix.WNOWAIT)
 		if err != nil {
 			return fmt.Errorf("wait for the start of process %d: %w", pid, err)

@@ -16,42 +16,42 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// markData is the data of the mark that a start leaves before it forks, for the next process of the driver: see
-// [Adopt]. The mark is on the task's cgroup or, without one, in a file. It is encoded as the state of a task, and
-// does not become shorter when the process is added.
-type markData struct {
+// startMarkData is the data of the mark that a start writes before it forks. If the driver exits during the start, the next
+// process of the driver finds the start's process by the mark: see [Adopt]. The mark is an attribute of the task's cgroup
+// or, if that fails, a file.
+type startMarkData struct {
 	StartID string `codec:"start_id"`
-	State   State  `codec:"process"` // its PID is 0 in a mark that is not Forked
+	State   State  `codec:"process"` // State.PID is 0 in a mark that is not Forked
 
-	// OldestStartTime is the start time of the oldest process that the start can have.
+	// OldestStartTime is the time of the mark, as a process start time: the process of the start is not older.
 	OldestStartTime uint64 `codec:"oldest_start_time"`
 
-	// Staged means that the process executes nothing before the mark is Forked.
+	// Staged means that a stage executes the program, and only after the mark is Forked.
 	Staged bool `codec:"staged"`
 }
 
-// marksStarts reports whether a start leaves a mark. Nomad sends no such request.
-func marksStarts(start *sdk.StartRequest) bool {
+// leavesMark reports whether a start leaves a mark: only under nomad-lite, because Nomad requests no Adopt.
+func leavesMark(start *sdk.StartRequest) bool {
 	return os.Getenv(keeper.EnvSocket) != "" && start.ID != "" && start.AllocDir != ""
 }
 
-// startMark is the mark of a start in progress. A nil pointer is a start that leaves none.
+// startMark is the mark of a start in progress; nil if the start leaves no mark.
 type startMark struct {
-	p    *Core
-	data markData
+	core *Core
+	data startMarkData
 }
 
-// markStart leaves the mark before the fork. Without the mark, the next process of the driver would start the
-// task a second time.
-func markStart(p *Core) (*startMark, error) {
-	if !marksStarts(p.startRequest) {
+// newStartMark writes the mark of a start before the fork. Without the mark, the next process of the driver would start
+// the task a second time.
+func newStartMark(p *Core) (*startMark, error) {
+	if !leavesMark(p.startRequest) {
 		return nil, nil
 	}
-	m := &startMark{p: p, data: markData{StartID: p.startRequest.ID, OldestStartTime: osprocess.StartTimeNow()}}
+	m := &startMark{core: p, data: startMarkData{StartID: p.startRequest.ID, OldestStartTime: osprocess.StartTimeNow()}}
 	return m, m.writeBeforeFork()
 }
 
-// setStaged adds to the mark that a stage waits until it is forked.
+// setStaged marks the start as Staged.
 func (m *startMark) setStaged() error {
 	m.data.Staged = true
 	return m.writeBeforeFork()
@@ -59,47 +59,47 @@ func (m *startMark) setStaged() error {
 
 func (m *startMark) writeBeforeFork() error {
 	if err := m.write(); err != nil {
-		return sdk.Recoverable(fmt.Errorf("mark the start of task %q: %w", m.p.startRequest.Name, err))
+		return sdk.Recoverable(fmt.Errorf("mark the start of task %q: %w", m.core.startRequest.Name, err))
 	}
 	return nil
 }
 
-// setForked adds the process to the mark. A stage executes the program only afterwards.
+// setForked marks the start as Forked, and adds the process to the mark. A stage executes the program only afterwards.
 func (m *startMark) setForked() error {
 	if m == nil {
 		return nil
 	}
 	if err := m.write(); err != nil {
-		return fmt.Errorf("mark the process %d: %w", m.p.id.PID, err)
+		return fmt.Errorf("mark the process %d: %w", m.core.id.PID, err)
 	}
 	return nil
 }
 
 func (m *startMark) write() error {
-	m.data.State = m.p.Snapshot()
+	m.data.State = m.core.Snapshot()
 	data, err := hclspec.MarshalState(m.data)
 	if err != nil {
 		return err
 	}
-	mark := osprocess.StartMark{Forked: m.p.id.PID != 0, Data: data}
-	if m.p.cgroup != nil && mark.WriteToCgroup(m.p.cgroup.path) == nil {
+	mark := osprocess.StartMark{Forked: m.core.id.PID != 0, Data: data}
+	if m.core.cgroup != nil && mark.WriteToCgroup(m.core.cgroup.path) == nil {
 		return nil
 	}
-	f, err := openMarkFile(m.p.startRequest, os.O_CREATE|os.O_WRONLY)
+	f, err := openMarkFile(m.core.startRequest, os.O_CREATE|os.O_WRONLY)
 	if err != nil {
 		return err
 	}
 	return errors.Join(mark.WriteToFile(f), f.Close())
 }
 
-// open returns the cgroup or the file that has the mark, for a stage; nil if the start leaves none.
-func (m *startMark) open() (*os.File, error) {
+// openForStage opens the cgroup or the file that has the mark, for Program.Mark. It returns nil if the start leaves no mark.
+func (m *startMark) openForStage() (*os.File, error) {
 	if m == nil {
 		return nil, nil
 	}
-	f, err := openMarkFile(m.p.startRequest, os.O_RDONLY)
-	if errors.Is(err, fs.ErrNotExist) && m.p.cgroup != nil {
-		f, err = os.Open(m.p.cgroup.path)
+	f, err := openMarkFile(m.core.startRequest, os.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) && m.core.cgroup != nil {
+		f, err = os.Open(m.core.cgroup.path)
 	}
 	if err != nil {
 		return nil, sdk.Recoverable(fmt.Errorf("open the mark of the start: %w", err))
@@ -107,10 +107,10 @@ func (m *startMark) open() (*os.File, error) {
 	return f, nil
 }
 
-// removeMark removes the mark of a start of which nothing is left. The host does not remove a cgroup that it has made, so the
-// mark would stay there. It is not removed if a later start has replaced it.
+// removeMark removes the mark of a start whose processes have all ended. The mark on a cgroup is removed with the cgroup, or
+// here if the host owns the cgroup. It is not removed there if p is not the owner of the task: a later start has replaced it.
 func removeMark(p *Core) error {
-	if !marksStarts(p.startRequest) {
+	if !leavesMark(p.startRequest) {
 		return nil
 	}
 	if p.cgroup != nil && p.cgroup.hostOwned && p.isTaskOwner() {
@@ -121,9 +121,9 @@ func removeMark(p *Core) error {
 	return removeMarkFile(p.startRequest)
 }
 
-// markFileName returns the path of the file relative to the directory of the task. The task cannot change the file,
-// unless it runs as the user of the agent.
-func markFileName(dir *os.Root, start *sdk.StartRequest) string {
+// markFilePath returns the path of the file with the mark of a start, relative to dir, the directory of the task. The task
+// cannot change the file, unless it runs as the user of the agent.
+func markFilePath(dir *os.Root, start *sdk.StartRequest) string {
 	name := "start-" + path.Base(start.ID)
 	if info, err := dir.Stat("private"); err == nil && info.IsDir() {
 		return "private/" + name
@@ -137,7 +137,7 @@ func openMarkFile(start *sdk.StartRequest, flags int) (*os.File, error) {
 		return nil, err
 	}
 	defer dir.Close()
-	return dir.OpenFile(markFileName(dir, start), flags, 0o600)
+	return dir.OpenFile(markFilePath(dir, start), flags, 0o600)
 }
 
 func removeMarkFile(start *sdk.StartRequest) error {
@@ -149,14 +149,14 @@ func removeMarkFile(start *sdk.StartRequest) error {
 		return err
 	}
 	defer dir.Close()
-	if err := dir.Remove(markFileName(dir, start)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := dir.Remove(markFilePath(dir, start)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
-// readMark returns the mark of a start, or nil if the start has left none.
-func readMark(start *sdk.StartRequest) (*markData, error) {
+// findMark returns the mark of a start, from a cgroup of the task or from the file, or nil if the start has left none.
+func findMark(start *sdk.StartRequest) (*startMarkData, error) {
 	paths := cgroupPaths(start.AllocID, start.Name)
 	if dir := (&Core{startRequest: start}).cpusetDir(); dir != "" {
 		paths = append(paths, dir)
@@ -164,8 +164,8 @@ func readMark(start *sdk.StartRequest) (*markData, error) {
 	for _, cgroup := range paths {
 		f, err := os.Open(cgroup)
 		if err == nil {
-			var mark *markData
-			if mark, err = readOpenMark(f, start.ID); mark != nil {
+			var mark *startMarkData
+			if mark, err = readMarkFrom(f, start.ID); mark != nil {
 				return mark, nil
 			}
 		}
@@ -175,8 +175,8 @@ func readMark(start *sdk.StartRequest) (*markData, error) {
 	}
 	f, err := openMarkFile(start, os.O_RDONLY)
 	if err == nil {
-		var mark *markData
-		if mark, err = readOpenMark(f, start.ID); mark != nil {
+		var mark *startMarkData
+		if mark, err = readMarkFrom(f, start.ID); mark != nil {
 			return mark, nil
 		}
 	}
@@ -191,12 +191,12 @@ const (
 	markReadDelay    = 200 * time.Millisecond
 )
 
-// readMarkWithRetry returns the mark of a start, or nil if the start has left none. The error is marked by
-// [sdk.Recoverable] if this process had no resources to read the mark, or if ctx is done. Any other error lasts:
-// there is a mark that cannot be read, so that the start counts as executed.
-func readMarkWithRetry(ctx context.Context, start *sdk.StartRequest) (*markData, error) {
+// findMarkWithRetry returns the mark of a start, or nil if the start has left none. The error is marked by
+// [sdk.Recoverable] if this process had no resources to read the mark, or if ctx is done. Any other error is permanent:
+// there is a mark that cannot be read, so the start counts as executed.
+func findMarkWithRetry(ctx context.Context, start *sdk.StartRequest) (*startMarkData, error) {
 	for attempt := 1; ; attempt++ {
-		mark, err := readMark(start)
+		mark, err := findMark(start)
 		switch {
 		case err == nil:
 			return mark, nil
@@ -213,14 +213,14 @@ func readMarkWithRetry(ctx context.Context, start *sdk.StartRequest) (*markData,
 	}
 }
 
-// readOpenMark closes the cgroup or the file. It returns nil for the mark of another start.
-func readOpenMark(f *os.File, startID string) (*markData, error) {
+// readMarkFrom reads the mark of a cgroup or a file, which it closes. It returns nil for the mark of another start.
+func readMarkFrom(f *os.File, startID string) (*startMarkData, error) {
 	defer f.Close()
 	mark, err := osprocess.ReadStartMark(f)
 	if err != nil {
 		return nil, err
 	}
-	data := &markData{}
+	data := &startMarkData{}
 	if err := hclspec.UnmarshalState(mark.Data, data); err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", f.Name(), osprocess.ErrStartMarkDamaged, err)
 	}
@@ -233,8 +233,8 @@ func readOpenMark(f *os.File, startID string) (*markData, error) {
 	return data, nil
 }
 
-// Adopt finds the process of a start during which the plugin process that was starting it died. It implements the
-// contract of [sdk.Adopter]: the process that [Start] has forked is found by the mark that Start leaves before the fork.
+// Adopt finds the process of a start during which the plugin process died. It implements the
+// contract of [sdk.Adopter]: the process that [Start] has forked is found by the mark that Start writes before the fork.
 func Adopt(ctx context.Context, start *sdk.StartRequest) (*Process, error) {
 	p, err := AdoptCore(ctx, start)
 	if err != nil {
@@ -243,9 +243,9 @@ func Adopt(ctx context.Context, start *sdk.StartRequest) (*Process, error) {
 	return NewProcess(p, nil), nil
 }
 
-// AdoptTask is [AdoptCore] for a driver whose tasks are made from the process and the request. If newTask returns an
-// error, the process stays as it is, and AdoptTask returns the error marked by [sdk.Recoverable]: the host calls
-// again, and neither loses a running task nor its exit status.
+// AdoptTask is [AdoptCore] for a driver that makes its task from the Core, by newTask. If newTask returns an error,
+// AdoptTask leaves the process unchanged, and returns the error marked by [sdk.Recoverable]: the host calls
+// again, and loses neither a running task nor its exit status.
 func AdoptTask[T any](ctx context.Context, start *sdk.StartRequest, newTask func(*Core) (T, error)) (T, error) {
 	var none T
 	p, err := AdoptCore(ctx, start)
@@ -254,25 +254,25 @@ func AdoptTask[T any](ctx context.Context, start *sdk.StartRequest, newTask func
 	}
 	task, err := newTask(p)
 	if err != nil {
-		release(p)
+		abandonAdoption(p)
 		return none, sdk.Recoverable(fmt.Errorf("adopt process %d of task %q, which this driver has started: %w", p.id.PID, start.Name, err))
 	}
 	return task, nil
 }
 
-// release gives up a process without a change to it, so that a later call can adopt it.
-func release(p *Core) {
+// abandonAdoption releases p without a change to its process, so that a later call can adopt the process.
+func abandonAdoption(p *Core) {
 	p.releaseMu.Lock()
 	defer p.releaseMu.Unlock()
 	p.pidReleased = true
-	if p.fd != nil {
-		p.fd.Close()
+	if p.pidfd != nil {
+		p.pidfd.Close()
 	}
 	p.releaseTaskOwnership(nil)
 }
 
-// NewProcess returns a Process for an adopted task. The launcher, which is nil if the task was started without a
-// Command.Launcher, starts the commands that run in the task later.
+// NewProcess returns a Process for an adopted task, whose Exec starts commands by the launcher. l is nil if the task was
+// started without a Command.Launcher.
 func NewProcess(p *Core, l Launcher) *Process {
 	p.launcher = l
 	return &Process{p}
@@ -280,7 +280,7 @@ func NewProcess(p *Core, l Launcher) *Process {
 
 // AdoptCore is [Adopt] for a task that runs no other commands.
 func AdoptCore(ctx context.Context, start *sdk.StartRequest) (*Core, error) {
-	mark, err := readMarkWithRetry(ctx, start)
+	mark, err := findMarkWithRetry(ctx, start)
 	if err != nil {
 		return nil, err
 	}
@@ -288,7 +288,8 @@ func AdoptCore(ctx context.Context, start *sdk.StartRequest) (*Core, error) {
 		return nil, sdk.ErrNotExecuted
 	}
 	if mark.State.PID == 0 && mark.Staged {
-		// A stage that still runs exits, because the pipe of its plugin process is closed.
+		// A stage that is still running exits by itself, because the pipe of its plugin process is closed, and executes
+		// nothing.
 		if _, err := osprocess.EndLeftovers(ctx, start.AllocID, start.Name); err != nil {
 			return nil, sdk.Recoverable(err)
 		}
@@ -318,7 +319,7 @@ func AdoptCore(ctx context.Context, start *sdk.StartRequest) (*Core, error) {
 // findForkedProcess returns the process of a start whose mark does not name it: the oldest session leader in the
 // task's cgroup or, without one, of the processes that have the task's names in their environment and are not older than
 // the mark. It returns the zero value if there is none.
-func findForkedProcess(start *sdk.StartRequest, mark *markData) (main osprocess.ID, err error) {
+func findForkedProcess(start *sdk.StartRequest, mark *startMarkData) (main osprocess.ID, err error) {
 	var candidates []int
 	if mark.State.Cgroup != "" {
 		candidates, err = osprocess.Cgroup(mark.State.Cgroup).PIDs()

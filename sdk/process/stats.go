@@ -19,31 +19,32 @@ const ticksPerSecond = 100
 // minSampleInterval is the shortest interval over which a rate is computed.
 const minSampleInterval = 50 * time.Millisecond
 
-// cpuSampler turns counters of CPU time into rates. Several streams of samples
-// may share it: a rate covers the time since the last sample of any stream.
+// cpuSampler computes CPU usage in percent from counters of CPU time. Several callers of Stats may share a
+// cpuSampler: a rate covers the time since the last sample of any caller.
 type cpuSampler struct {
-	mu        sync.Mutex
-	at        time.Time
-	lastTimes map[int]cpuTime // by pid; key 0 has the total of the task
-	lastRates map[int]driver.CPUUsage
+	mu             sync.Mutex
+	sampledAt      time.Time
+	lastTimesByPID map[int]cpuTime // by pid; key 0 has the total of the task
+	lastRatesByPID map[int]driver.CPUUsage
 }
 
+// cpuTime is the CPU time that a process, or a whole task, has used since its start.
 type cpuTime struct {
 	user, system time.Duration
 }
 
 var (
-	// The list omits "Total Ticks", which are computed from the percentage: Nomad's alloc status
-	// prints the title of a field that it does not know, but no value below it.
+	// The list omits "Total Ticks", which are set nevertheless: Nomad's `alloc status` prints the title of each field in the
+	// list, but no value for a field that it does not know.
 	measuredCPUFields    = []string{"System Mode", "User Mode", "Percent"}
 	measuredMemoryFields = []string{"RSS"}
 )
 
 // Stats samples the CPU time and memory of the process and its descendants. The
-// total is their sum; on cgroups v2 it is the kernel's count for the task, which
+// total is their sum; with cgroups v2 the total is the kernel's count for the cgroup, which
 // includes processes that have ended.
 func (p *Core) Stats(context.Context) (driver.TaskStats, error) {
-	pids := descendants(p.id.PID)
+	pids := withDescendants(p.id.PID)
 	if p.cgroup != nil {
 		var err error
 		if pids, err = p.cgroup.dir().PIDs(); err != nil {
@@ -85,8 +86,8 @@ func (p *Core) Stats(context.Context) (driver.TaskStats, error) {
 	return stats, nil
 }
 
-// addCgroupTotals reads the memory and CPU usage of the whole task from cgroup
-// v2. It writes them to memory, and to used under the key 0.
+// addCgroupTotals reads the memory and the CPU time of the whole task from its cgroup v2. It adds them to memory,
+// and sets the key 0 of used.
 func (g *cgroup) addCgroupTotals(memory *driver.MemoryUsage, used map[int]cpuTime) {
 	if usec := g.readCounter("cpu.stat", "usage_usec"); usec > 0 {
 		used[0] = cpuTime{
@@ -114,20 +115,19 @@ func (g *cgroup) addCgroupTotals(memory *driver.MemoryUsage, used map[int]cpuTim
 
 func ticksToDuration(n uint64) time.Duration { return time.Duration(n) * time.Second / ticksPerSecond }
 
-// computeRates returns the CPU usage since the previous sample, and 0 for the first
-// sample.
+// computeRates returns the CPU usage since the previous sample, by pid as in used. The first sample has the usage 0.
 func (m *cpuSampler) computeRates(now time.Time, used map[int]cpuTime) map[int]driver.CPUUsage {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	passed := now.Sub(m.at)
-	if m.lastTimes != nil && passed < minSampleInterval {
-		return m.lastRates
+	passed := now.Sub(m.sampledAt)
+	if m.lastTimesByPID != nil && passed < minSampleInterval {
+		return m.lastRatesByPID
 	}
 	rate := make(map[int]driver.CPUUsage, len(used))
 	for pid, t := range used {
 		u := driver.CPUUsage{Measured: measuredCPUFields}
 		// For a process that is new in this sample, all of its CPU time counts.
-		if before, ok := m.lastTimes[pid]; m.lastTimes != nil && (ok || pid != 0) {
+		if before, ok := m.lastTimesByPID[pid]; m.lastTimesByPID != nil && (ok || pid != 0) {
 			u.User = cpuPercent(t.user-before.user, passed)
 			u.System = cpuPercent(t.system-before.system, passed)
 			u.Percent = u.User + u.System
@@ -135,7 +135,7 @@ func (m *cpuSampler) computeRates(now time.Time, used map[int]cpuTime) map[int]d
 		}
 		rate[pid] = u
 	}
-	m.at, m.lastTimes, m.lastRates = now, used, rate
+	m.sampledAt, m.lastTimesByPID, m.lastRatesByPID = now, used, rate
 	return rate
 }
 
@@ -149,7 +149,7 @@ func cpuPercent(used, passed time.Duration) float64 {
 // speed of a core is unknown.
 func TotalTicks(percent float64) float64 { return percent / 100 * cpuFrequencyMHz() }
 
-// cpuFrequencyMHz returns the speed of a core.
+// cpuFrequencyMHz returns the maximum clock frequency of a core, or 0 if it is unknown.
 var cpuFrequencyMHz = sync.OnceValue(func() float64 {
 	if text, err := os.ReadFile("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"); err == nil {
 		if khz, err := strconv.ParseFloat(strings.TrimSpace(string(text)), 64); err == nil {

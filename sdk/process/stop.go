@@ -26,7 +26,7 @@ import (
 // ends first, StopWith returns its error, and does not kill the process.
 func (p *Core) StopWith(ctx context.Context, timeout time.Duration, request func(context.Context) error) error {
 	if timeout > 0 && p.id.Alive() {
-		if p.requestStop(ctx, timeout, request) {
+		if p.stopByRequest(ctx, timeout, request) {
 			return nil
 		}
 		if err := ctx.Err(); err != nil {
@@ -40,9 +40,9 @@ func (p *Core) StopWith(ctx context.Context, timeout time.Duration, request func
 	return err
 }
 
-// requestStop calls request, and returns when the process has exited or must be killed. It
-// reports whether the process has exited.
-func (p *Core) requestStop(ctx context.Context, timeout time.Duration, request func(context.Context) error) bool {
+// stopByRequest calls request, and returns true when the process has exited, or false when the process must be
+// killed or ctx has ended.
+func (p *Core) stopByRequest(ctx context.Context, timeout time.Duration, request func(context.Context) error) bool {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	waited := make(chan error, 1)
@@ -67,8 +67,8 @@ func (p *Core) requestStop(ctx context.Context, timeout time.Duration, request f
 	}
 }
 
-// callStopRequest converts a panic into an error: it would end the plugin, because request
-// runs in a goroutine of this package.
+// callStopRequest calls request and converts a panic into an error, because a panic in a goroutine of this package
+// would end the plugin.
 func callStopRequest(ctx context.Context, request func(context.Context) error) (err error) {
 	defer basewire.Recover(request, "StopWith", &err)
 	return request(ctx)

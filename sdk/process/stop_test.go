@@ -140,7 +140,7 @@ func TestWaitReturnsWhenItsContextEnds(t *testing.T) {
 	untilEnd, end := context.WithCancel(t.Context())
 	defer end()
 	go p.Wait(untilEnd)
-	waitUntil(t, "another caller waits", func() bool { return len(p.waiting) == 1 })
+	waitUntil(t, "another caller waits", func() bool { return len(p.waitSlot) == 1 })
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if _, err := p.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {

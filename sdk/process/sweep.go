@@ -6,7 +6,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
-// Sweep kills the running processes of a task that has no known Process: all
+// Sweep kills the running processes of a task for which the driver has no Process: all
 // processes in the cgroup that is named after the task, and all processes whose
 // environment names the allocation and the task. It implements the contract of
 // sdk.OrphanKiller.

@@ -11,8 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// toExitResult returns the exit status in the host's form: a signal also shows as
-// the exit code that a shell reports for it.
+// toExitResult returns the exit status as the host expects it: a process that was killed by a signal also has the
+// exit code that a shell reports, 128 plus the signal number.
 func toExitResult(status osprocess.ExitStatus, err error) driver.ExitResult {
 	if err != nil {
 		return driver.ExitResult{Err: err}
@@ -24,17 +24,17 @@ func toExitResult(status osprocess.ExitStatus, err error) driver.ExitResult {
 }
 
 func (p *Core) waitChild(ctx context.Context) (status osprocess.ExitStatus, err error) {
-	if p.fd == nil {
+	if p.pidfd == nil {
 		return p.waitChildBlocking(ctx)
 	}
-	status, err = p.fd.WaitChild(ctx)
+	status, err = p.pidfd.WaitChild(ctx)
 	if err != nil && ctx.Err() == nil {
 		err = fmt.Errorf("wait for process %d: %w", p.id.PID, err)
 	}
 	return status, err
 }
 
-// waitChildBlocking waits for a child on kernels without pidfds, with one thread
+// waitChildBlocking waits for a child on kernels without pidfds, with a blocked thread
 // per call.
 func (p *Core) waitChildBlocking(ctx context.Context) (osprocess.ExitStatus, error) {
 	type waitResult struct {

@@ -14,12 +14,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// Benchmark measures a driver, and for comparison the lower bounds of this
-// machine:
+// Benchmark measures a driver, and operations of this machine that no driver can
+// be faster than:
 //
-//	fork+exec  starting and waiting for /bin/true, the floor of drivers that run commands
+//	fork+exec  starting and waiting for /bin/true, a lower bound for drivers that run commands
 //	launch     from exec of the plugin to its first fingerprint
-//	unary      the round trip of a call that does nothing, the floor of StartTask
+//	unary      the round trip of a call that does nothing, a lower bound for StartTask
 //	StartTask  the round trip of StartTask, for a task that runs
 //	memory     what 100 running tasks add to the plugin, in KB of PSS per task
 func Benchmark(b *testing.B, p Plugin) {
@@ -68,13 +68,13 @@ func Benchmark(b *testing.B, p Plugin) {
 	b.Run("memory", func(b *testing.B) {
 		const taskCount = 100
 		for b.Loop() {
-			before := pss(b, h.ensureSharedProcess(b).pid)
+			before := pssKB(b, h.ensureSharedProcess(b).pid)
 			ctx, cancel := context.WithCancel(b.Context())
 			var tasks []*startedTask
 			for range taskCount {
 				config, s := h.newConfigWithoutOutput(b)
 				s.start(config)
-				// The benchmark waits for the task and samples statistics, as a host does.
+				// A host also waits for each task and samples its statistics.
 				go s.h.sharedProcess.driver.WaitTask(ctx, config.ID)
 				if c, err := s.h.sharedProcess.driver.TaskStats(ctx, config.ID, time.Second); err == nil {
 					go func() {
@@ -85,7 +85,7 @@ func Benchmark(b *testing.B, p Plugin) {
 				tasks = append(tasks, s)
 			}
 			time.Sleep(2 * time.Second) // time for some samples
-			after := pss(b, h.ensureSharedProcess(b).pid)
+			after := pssKB(b, h.ensureSharedProcess(b).pid)
 			b.ReportMetric(float64(after-before)/taskCount, "KB/task")
 			b.ReportMetric(float64(before), "KB/plugin")
 			cancel()
@@ -96,7 +96,7 @@ func Benchmark(b *testing.B, p Plugin) {
 	})
 }
 
-// newConfigWithoutOutput returns the config of a task that runs without output.
+// newConfigWithoutOutput is newConfig for the task Runs, with the null device as its outputs.
 func (h *testHost) newConfigWithoutOutput(t tb) (*driver.TaskConfig, *startedTask) {
 	t.Helper()
 	config, s := h.newConfig(t, h.plugin.Tasks.Runs)
@@ -104,8 +104,8 @@ func (h *testHost) newConfigWithoutOutput(t tb) (*driver.TaskConfig, *startedTas
 	return config, s
 }
 
-// pss returns the proportional set size of a process in KB.
-func pss(t tb, pid int) int {
+// pssKB returns the memory of a process in KB, as its proportional set size.
+func pssKB(t tb, pid int) int {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "smaps_rollup"))
 	if err != nil {

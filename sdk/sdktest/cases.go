@@ -14,20 +14,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// driverCases returns the suite for a driver, in the order of a driver's
-// lifecycle.
+// driverCases returns the test cases for a driver, in the order in which they run.
 func driverCases(p Plugin) []testCase {
 	shell := shellCases()
 	if p.Tasks.Shell == nil {
 		shell = []testCase{{
-			id: "command", severity: Must, name: "the commands of tasks run as the host says",
+			id: "command", severity: Must, expectation: "the commands of tasks run as the host says",
 			run: func(t tb, _ *testHost) {
 				t.Skipf("no command to run is known: set Tasks.Shell, or shell in plugin_test.hcl")
 			},
 		}}
 	}
 	all := append([]testCase{
-		{"launch.without-host", Should, "a start without a host prints what the program is on standard error, and fails", whyWithoutHost, linkLaunch, testStartWithoutHost},
+		{"launch.without-host", Should, "a start without a host prints what the program is on standard error, and fails", consequenceWithoutHost, linkLaunch, testStartWithoutHost},
 		{"launch.info", Must, "the handshake succeeds, and the plugin is a driver of a known protocol version", "A host cannot use a plugin whose handshake line or version it does not know.", linkLaunch, testPluginInfo(base.TypeDriver, driver.APIVersion)},
 		{"launch.two-processes", Must, "two processes of the plugin run at once", "Nomad starts a process for the name, another for the configuration, and another for the tasks.", linkLaunch, testTwoProcesses},
 		{"launch.exit", Should, "the process exits when the host shuts it down", "A host waits 2s for each plugin and then kills it, without the end of its work.", linkLaunch, testProcessExit},
@@ -116,7 +115,7 @@ const (
 	linkHookRules     = "docs/hooks.md#what-to-know"
 )
 
-const whyWithoutHost = "A user who starts the program gets no explanation, or a process that never exits."
+const consequenceWithoutHost = "A user who starts the program gets no explanation, or a process that never exits."
 
 func testStartWithoutHost(t tb, h *testHost) {
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
@@ -142,11 +141,11 @@ var versionPattern = regexp.MustCompile(`^v?\d+(\.\d+)*([-+].*)?$`)
 
 func testPluginInfo(kind base.Type, apiVersion string) func(tb, *testHost) {
 	return func(t tb, h *testHost) {
-		p, err := h.launch()
+		p, err := h.launchPlugin()
 		if err != nil {
 			t.Fatalf("%v", err)
 		}
-		defer p.stop()
+		defer p.shutDown()
 		info, err := p.base.PluginInfo(t.Context())
 		if err != nil {
 			t.Fatalf("PluginInfo: %v", err)
@@ -170,11 +169,11 @@ func testPluginInfo(kind base.Type, apiVersion string) func(tb, *testHost) {
 }
 
 func testConfigureTwice(t tb, h *testHost) {
-	p, err := h.launch()
+	p, err := h.launchPlugin()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	defer p.stop()
+	defer p.shutDown()
 	config, err := h.pluginConfig(t.Context(), p)
 	if err != nil {
 		t.Fatalf("%v", err)
@@ -230,36 +229,36 @@ func testFirstFingerprint(t tb, h *testHost) {
 // other cases, in a separate plugin process, because a client needs some time to
 // distinguish the end of a stream from the end of the process.
 type openStreams struct {
-	process  *pluginProcess
-	cancel   context.CancelFunc
-	openedAt time.Time // before the first was opened
-	allOpen  time.Time // after the last was opened; zero until then
+	process       *pluginProcess
+	cancel        context.CancelFunc
+	firstOpenedAt time.Time // before the first stream was opened
+	allOpenedAt   time.Time // after the last stream was opened; zero until then
 
-	mu                sync.Mutex
-	endedStreams      []string
-	fingerprintCounts []int // fingerprintCounts: number of fingerprints by stream
+	mu                        sync.Mutex
+	namesOfEndedStreams       []string
+	fingerprintCountsByStream []int
 }
 
-// streamTestDuration is how long the streams must stay open. It is longer than a client
-// needs to distinguish the end of a stream from the end of the process.
-var streamTestDuration = 3500 * time.Millisecond
+// minStreamOpenTime is how long the streams must stay open to pass. It is longer than a client
+// needs to distinguish the end of a stream from the end of the process. Tests change it.
+var minStreamOpenTime = 3500 * time.Millisecond
 
-// fingerprintTestDuration is how long fingerprints are counted at least.
-var fingerprintTestDuration = time.Second
+// minFingerprintCountTime is the minimum time for which fingerprints are counted.
+var minFingerprintCountTime = time.Second
 
-// startOpenStreams launches the process of h.openStreams. The case opens the streams with
-// the returned context, which ends with h.
+// startOpenStreams launches the plugin process whose streams must stay open, and sets h.openStreams. The caller
+// opens the streams with the returned context, which ends when h is closed.
 func startOpenStreams(t tb, h *testHost) (*openStreams, context.Context) {
 	t.Helper()
-	p, err := h.launch()
+	p, err := h.launchPlugin()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	s := &openStreams{process: p, openedAt: time.Now()}
+	s := &openStreams{process: p, firstOpenedAt: time.Now()}
 	h.openStreams = s
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
-	if err := h.configure(t.Context(), p); err != nil {
+	if err := h.configurePlugin(t.Context(), p); err != nil {
 		t.Fatalf("%v", err)
 	}
 	return s, ctx
@@ -268,8 +267,8 @@ func startOpenStreams(t tb, h *testHost) (*openStreams, context.Context) {
 func testOpenStreams(t tb, h *testHost) {
 	s, ctx := startOpenStreams(t, h)
 	p := s.process
-	s.fingerprintCounts = make([]int, 2)
-	for i := range s.fingerprintCounts { // twice: the host restarts while its old streams are open
+	s.fingerprintCountsByStream = make([]int, 2)
+	for i := range s.fingerprintCountsByStream { // two streams, as for a host that restarts while its old streams are open
 		fingerprints, err := p.driver.Fingerprint(ctx)
 		if err != nil {
 			t.Fatalf("Fingerprint: %v", err)
@@ -277,7 +276,7 @@ func testOpenStreams(t tb, h *testHost) {
 		go watchStream(s, ctx, "fingerprints", fingerprints, func(f driver.Fingerprint) bool {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.fingerprintCounts[i]++
+			s.fingerprintCountsByStream[i]++
 			return f.Err == nil
 		})
 		events, err := p.driver.TaskEvents(ctx)
@@ -286,11 +285,11 @@ func testOpenStreams(t tb, h *testHost) {
 		}
 		go watchStream(s, ctx, "task events", events, func(*driver.TaskEvent) bool { return true })
 	}
-	s.allOpen = time.Now()
+	s.allOpenedAt = time.Now()
 }
 
-// watchStream reads c until it is closed or good rejects a value. If ctx has not
-// ended by then, it adds the name what to s.endedStreams.
+// watchStream reads a stream until it is closed or good returns false for a value. If ctx has not
+// ended by then, it adds what, the name of the stream, to s.namesOfEndedStreams.
 func watchStream[V any](s *openStreams, ctx context.Context, what string, c <-chan V, good func(V) bool) {
 	for v := range c {
 		if !good(v) {
@@ -300,7 +299,7 @@ func watchStream[V any](s *openStreams, ctx context.Context, what string, c <-ch
 	if ctx.Err() == nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.endedStreams = append(s.endedStreams, what)
+		s.namesOfEndedStreams = append(s.namesOfEndedStreams, what)
 	}
 }
 
@@ -311,21 +310,22 @@ func testStreamsStayOpen(t tb, h *testHost) {
 	checkStreamsStayOpen(t, h.openStreams)
 }
 
-// checkStreamsStayOpen waits until all streams have been open for streamTestDuration.
+// checkStreamsStayOpen waits until all streams have been open for minStreamOpenTime, and fails the case for each stream
+// that has ended.
 func checkStreamsStayOpen(t tb, s *openStreams) {
 	t.Helper()
-	if err := wait.Sleep(t.Context(), time.Until(s.allOpen.Add(streamTestDuration))); err != nil {
+	if err := wait.Sleep(t.Context(), time.Until(s.allOpenedAt.Add(minStreamOpenTime))); err != nil {
 		t.Fatalf("%v", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.process.killed.Load() {
+	if s.process.isKilledBySuite.Load() {
 		t.Skipf("the streams ended when another case exceeded its timeout")
 	}
 	if s.process.client.Exited() {
 		t.Fatalf("%s", s.process.crashReport())
 	}
-	for _, what := range s.endedStreams {
+	for _, what := range s.namesOfEndedStreams {
 		t.Errorf("the plugin closed a stream of %s", what)
 	}
 }
@@ -370,13 +370,13 @@ func testConcurrentWaits(t tb, h *testHost) {
 		})
 	}
 	wg.Wait()
-	if exit := s.wait(); !exit.Successful() {
+	if exit := s.waitForExit(); !exit.Successful() {
 		t.Errorf("the exit result of a later WaitTask is %+v, want success", *exit)
 	}
 }
 
-// testCancelledStart cancels StartTask before or after the task has started. A plugin can complete the start after
-// that, so the id is free when a DestroyTask after the start has returned.
+// testCancelledStart cancels StartTask before or after the task has started. A plugin can complete the start
+// afterwards, so DestroyTask is repeated until StartTask accepts the id again.
 func testCancelledStart(t tb, h *testHost) {
 	for _, timeout := range []time.Duration{0, time.Millisecond, 20 * time.Millisecond, 300 * time.Millisecond} {
 		config, s := h.newConfigWithoutOutput(t)
@@ -409,7 +409,7 @@ var cancelledStartTimeout = 10 * time.Second
 
 func testCancelledWait(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Runs)
-	// The second call sees a task that ends because the first one was cancelled.
+	// If the cancelled first call ends the task, the second call returns its exit.
 	for _, timeout := range []time.Duration{50 * time.Millisecond, 500 * time.Millisecond} {
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		exit, err := s.driver().WaitTask(ctx, s.config.ID)
@@ -425,13 +425,13 @@ func testCancelledWait(t tb, h *testHost) {
 
 func testFailedTask(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Fails)
-	if exit := s.wait(); exit.Successful() {
+	if exit := s.waitForExit(); exit.Successful() {
 		t.Errorf("the exit result is %+v, want a failure", *exit)
 	}
 }
 
-// stopKillTimeout is the kill timeout in cases that do not examine how a task ends. A task that has just started can
-// ignore the signal: it has no handler yet. Such a case takes this long.
+// stopKillTimeout is the kill timeout in cases that do not examine how a task ends. It is short, because a task that has
+// just started has no signal handler and can ignore the signal, so that StopTask waits for the timeout.
 const stopKillTimeout = 200 * time.Millisecond
 
 func testStopTask(t tb, h *testHost) {
@@ -459,11 +459,11 @@ func testStopTask(t tb, h *testHost) {
 
 func testStopExitedTask(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Ends)
-	s.wait()
+	s.waitForExit()
 	if err := s.driver().StopTask(t.Context(), s.config.ID, time.Second, ""); err != nil {
 		t.Errorf("StopTask: %v", err)
 	}
-	if exit := s.wait(); !exit.Successful() {
+	if exit := s.waitForExit(); !exit.Successful() {
 		t.Errorf("after StopTask the exit result is %+v, want success as before", *exit)
 	}
 }
@@ -483,7 +483,7 @@ func testDestroyNeedsForce(t tb, h *testHost) {
 
 func testDestroyedTaskIsUnknown(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Ends)
-	s.wait()
+	s.waitForExit()
 	if err := s.driver().DestroyTask(t.Context(), s.config.ID, false); err != nil {
 		t.Errorf("DestroyTask of an exited task: %v", err)
 	}
@@ -526,7 +526,7 @@ func testInspectTask(t tb, h *testHost) {
 		body = h.plugin.Tasks.Ends
 	}
 	s := h.startTask(t, body)
-	exit := s.wait()
+	exit := s.waitForExit()
 	status, err := s.driver().InspectTask(t.Context(), s.config.ID)
 	if err != nil {
 		t.Fatalf("InspectTask: %v", err)
@@ -627,7 +627,7 @@ func testConcurrentTasks(t tb, h *testHost) {
 			if err := d.StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
 				t.Errorf("StopTask: %v", err)
 			}
-			cancelStats() // the task may have exited before TaskStats: stats.exited-task checks that such a stream ends
+			cancelStats() // TaskStats may follow the exit of the task; the case stats.exited-task checks that the stream then ends
 			taskCalls.Wait()
 			if err := d.DestroyTask(t.Context(), s.config.ID, true); err != nil {
 				t.Errorf("DestroyTask: %v", err)
@@ -639,7 +639,7 @@ func testConcurrentTasks(t tb, h *testHost) {
 
 func testRecoverKnownTask(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Runs)
-	if err := s.recover(); err != nil {
+	if err := s.callRecoverTask(); err != nil {
 		t.Errorf("RecoverTask: %v", err)
 	}
 	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
@@ -650,7 +650,7 @@ func testRecoverKnownTask(t tb, h *testHost) {
 func testRecoverAfterCrash(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Runs)
 	h.crashPlugin(t)
-	if err := s.recover(); err != nil {
+	if err := s.callRecoverTask(); err != nil {
 		t.Skipf("the driver cannot recover tasks, so that hosts start them again: %v", err)
 	}
 	status, err := s.driver().InspectTask(t.Context(), s.config.ID)
@@ -660,7 +660,7 @@ func testRecoverAfterCrash(t tb, h *testHost) {
 	if err := s.driver().StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
 		t.Errorf("StopTask of a recovered task: %v", err)
 	}
-	s.wait()
+	s.waitForExit()
 	s.destroy()
 }
 
@@ -675,7 +675,7 @@ func testRecoverAfterShutdown(t tb, h *testHost) {
 		t.Fatalf("after Shutdown the task is not running: %+v, %v", status, err)
 	}
 	h.stopSharedProcess()
-	if err := s.recover(); err != nil {
+	if err := s.callRecoverTask(); err != nil {
 		t.Skipf("the driver cannot recover tasks, so that hosts start them again: %v", err)
 	}
 	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
@@ -687,10 +687,10 @@ func testRecoverDestroyedTask(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Runs)
 	s.destroy()
 	h.crashPlugin(t)
-	if err := s.recover(); err != nil {
+	if err := s.callRecoverTask(); err != nil {
 		return
 	}
-	if exit := s.wait(); exit.Successful() {
+	if exit := s.waitForExit(); exit.Successful() {
 		t.Errorf("RecoverTask succeeded, and the exit result is %+v, want an error or a failure", *exit)
 	}
 }

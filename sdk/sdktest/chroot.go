@@ -11,18 +11,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// chrootFiles are the files of the machine that a task with isolation chroot sees.
-var chrootFiles = []string{"/bin", "/etc", "/lib", "/lib32", "/lib64", "/sbin", "/usr"}
+// chrootSources are the paths of the machine that a task with file system isolation "chroot" sees.
+var chrootSources = []string{"/bin", "/etc", "/lib", "/lib32", "/lib64", "/sbin", "/usr"}
 
-// buildChroot makes the root directory of a task as a host does for a driver with isolation chroot,
-// and sets the variables that have paths to the paths that the task sees. Files of the machine are
-// mounted read-only. Without root, the driver gets the mounts in the config of the task, and makes them.
+// buildChroot makes the root directory of a task as a host does for a driver with file system isolation "chroot":
+// it mounts chrootSources read-only, and sets environment variables such as NOMAD_TASK_DIR to the paths
+// that the task sees. If the suite does not run as root, it adds the mounts to the config of the task, so that the
+// driver makes them.
 func buildChroot(t tb, c *driver.TaskConfig) {
 	root := filepath.Join(c.AllocDir, c.Name)
 	if err := os.Chmod(root, 0o755); err != nil {
 		t.Fatalf("%v", err)
 	}
-	for _, source := range chrootFiles {
+	for _, source := range chrootSources {
 		info, err := os.Lstat(source)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
@@ -56,8 +57,8 @@ func copyLink(source, target string) error {
 	return os.Symlink(to, target)
 }
 
-// bindMount mounts a directory with attributes until the end of the case. The attributes are set before
-// the mount has a path, so that its removal cannot delete files of the machine.
+// bindMount mounts source at target until the end of the case. The attributes are set before the mount has a
+// path: a removal of the target must not delete the files of source.
 func bindMount(t tb, source, target string, attributes uint64) error {
 	if err := os.Mkdir(target, 0o755); err != nil {
 		return err

@@ -133,7 +133,7 @@ type defectiveDriver struct {
 	driver.Driver
 	base.Plugin
 	defect  string
-	cgroups cgroups // of the plugin
+	cgroups cgroupPathsByController // of the plugin
 
 	mu          sync.Mutex
 	lock        *os.File
@@ -428,7 +428,7 @@ func withMemory(config *driver.TaskConfig, change func(*driver.Resources)) *driv
 
 // moveToCgroups moves all processes of a task to cgroups. It searches until two searches find the same number of processes,
 // because a process has the variables of the task only after execve(2), and can start children before it is moved.
-func moveToCgroups(config *driver.TaskConfig, to cgroups) error {
+func moveToCgroups(config *driver.TaskConfig, to cgroupPathsByController) error {
 	for moved, deadline := 0, time.Now().Add(2*time.Second); time.Now().Before(deadline); {
 		found, err := proc.FindByTaskEnv(config.AllocID, config.Name)
 		if err != nil || moved > 0 && len(found) == moved {
@@ -445,7 +445,7 @@ func moveToCgroups(config *driver.TaskConfig, to cgroups) error {
 	return errors.New("the processes of the task cannot be moved to cgroups")
 }
 
-func moveProcess(pid int, to cgroups) error {
+func moveProcess(pid int, to cgroupPathsByController) error {
 	for controllers, path := range to {
 		mounts := []string{strings.TrimPrefix(controllers, "name=")}
 		if controllers == "" {

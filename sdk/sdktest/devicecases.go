@@ -18,10 +18,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 )
 
-// deviceCases returns the suite for a device plugin.
+// deviceCases returns the test cases for a device plugin, in the order in which they run.
 func deviceCases() []testCase {
 	return []testCase{
-		{"launch.without-host", Should, "a start without a host prints what the program is on standard error, and fails", whyWithoutHost, linkLaunch, testStartWithoutHost},
+		{"launch.without-host", Should, "a start without a host prints what the program is on standard error, and fails", consequenceWithoutHost, linkLaunch, testStartWithoutHost},
 		{"launch.info", Must, "the handshake succeeds, and the plugin is a device plugin of a known protocol version", "A host cannot use a plugin whose handshake line or version it does not know.", linkLaunch, testPluginInfo(base.TypeDevice, device.APIVersion)},
 		{"launch.two-processes", Must, "two processes of the plugin run at once", "Nomad starts a process for the name, another for the configuration, and another for the devices.", linkLaunch, testTwoProcesses},
 		{"launch.exit", Should, "the process exits when the host shuts it down", "A host waits 2s for each plugin and then kills it, without the end of its work.", linkLaunch, testProcessExit},
@@ -62,11 +62,11 @@ func testPluginSchema(t tb, h *testHost) {
 }
 
 func testMalformedPluginConfig(t tb, h *testHost) {
-	p, err := h.launch()
+	p, err := h.launchPlugin()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	defer p.stop()
+	defer p.shutDown()
 	schema, err := p.base.ConfigSchema(t.Context())
 	if err != nil {
 		t.Fatalf("ConfigSchema: %v", err)
@@ -87,7 +87,7 @@ func testMalformedPluginConfig(t tb, h *testHost) {
 	}
 }
 
-// openFingerprint opens a stream, and returns its first fingerprint.
+// openFingerprint opens a stream of fingerprints, and returns the first fingerprint and the stream.
 func openFingerprint(ctx context.Context, t tb, p *pluginProcess) (first device.Fingerprint, rest <-chan device.Fingerprint) {
 	t.Helper()
 	ch, err := p.device.Fingerprint(ctx)
@@ -101,12 +101,12 @@ func openFingerprint(ctx context.Context, t tb, p *pluginProcess) (first device.
 	return first, ch
 }
 
-// valueTimeout limits how long a stream can take to send its next value.
-var valueTimeout = waitTimeout
+// streamValueTimeout limits how long a stream can take to send its next value. Tests change it.
+var streamValueTimeout = waitTimeout
 
-// receiveValue returns the next value of a stream.
+// receiveValue returns the next value of a stream. It returns an error if the stream ends, or after streamValueTimeout.
 func receiveValue[V any](ch <-chan V) (v V, err error) {
-	timer := time.NewTimer(valueTimeout)
+	timer := time.NewTimer(streamValueTimeout)
 	defer timer.Stop()
 	select {
 	case v, ok := <-ch:
@@ -115,15 +115,16 @@ func receiveValue[V any](ch <-chan V) (v V, err error) {
 		}
 		return v, nil
 	case <-timer.C:
-		return v, fmt.Errorf("nothing arrived within %v", valueTimeout)
+		return v, fmt.Errorf("nothing arrived within %v", streamValueTimeout)
 	}
 }
 
-// devices returns the groups of the first fingerprint of a stream. If there is no valid
-// fingerprint, which is a failure of another case, it skips this case and all later ones.
-func (h *testHost) devices(t tb, p *pluginProcess) []device.Group {
+// fingerprintDevices opens a stream, and returns the device groups of its first fingerprint. If there is no valid
+// fingerprint, it skips this case and all later ones that call fingerprintDevices, because the cases fingerprint.*
+// report the failure.
+func (h *testHost) fingerprintDevices(t tb, p *pluginProcess) []device.Group {
 	t.Helper()
-	if h.noDevices == "" {
+	if h.skipDevicesReason == "" {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		ch, err := p.device.Fingerprint(ctx)
@@ -134,14 +135,14 @@ func (h *testHost) devices(t tb, p *pluginProcess) []device.Group {
 		if err = errors.Join(err, f.Err); err == nil {
 			return f.Groups
 		}
-		h.noDevices = fmt.Sprintf("no valid fingerprint: %v", err)
+		h.skipDevicesReason = fmt.Sprintf("no valid fingerprint: %v", err)
 	}
-	t.Skipf("%s", h.noDevices)
+	t.Skipf("%s", h.skipDevicesReason)
 	return nil
 }
 
-// deviceIDs returns the ids of the devices of all groups, in the form vendor/type/name/id.
-func deviceIDs(groups []device.Group) (ids []string) {
+// qualifiedDeviceIDs returns the ids of the devices of all groups in the form vendor/type/name/id, sorted.
+func qualifiedDeviceIDs(groups []device.Group) (ids []string) {
 	for _, g := range groups {
 		for _, d := range g.Devices {
 			ids = append(ids, g.ID.String()+"/"+d.ID)
@@ -151,11 +152,11 @@ func deviceIDs(groups []device.Group) (ids []string) {
 	return ids
 }
 
-// healthyDevices returns the ids of the healthy devices of the group that has most of them. It
-// skips the case if it has less than the minimum.
+// healthyDevices returns the ids of the healthy devices of the group that has the most healthy devices. It
+// skips the case if that group has fewer than the minimum.
 func healthyDevices(t tb, h *testHost, p *pluginProcess, minimum int) (best []string) {
 	t.Helper()
-	for _, g := range h.devices(t, p) {
+	for _, g := range h.fingerprintDevices(t, p) {
 		var ids []string
 		for _, d := range g.Devices {
 			if d.Healthy {
@@ -176,18 +177,18 @@ func testFirstDeviceFingerprint(t tb, h *testHost) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	p := h.ensureSharedProcess(t)
-	h.noDevices = "no fingerprint arrives, see fingerprint.first"
+	h.skipDevicesReason = "no fingerprint arrives, see fingerprint.first"
 	f, _ := openFingerprint(ctx, t, p)
-	h.noDevices = ""
+	h.skipDevicesReason = ""
 	if errors.Is(f.Err, device.ErrDisabled) {
-		h.noDevices = f.Err.Error() + ": set Plugin.Config, or config in plugin_test.hcl"
-		t.Skipf("%s", h.noDevices)
+		h.skipDevicesReason = f.Err.Error() + ": set Plugin.Config, or config in plugin_test.hcl"
+		t.Skipf("%s", h.skipDevicesReason)
 	}
 }
 
 func testDeviceGroups(t tb, h *testHost) {
-	if h.noDevices != "" {
-		t.Skipf("%s", h.noDevices)
+	if h.skipDevicesReason != "" {
+		t.Skipf("%s", h.skipDevicesReason)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -198,7 +199,7 @@ func testDeviceGroups(t tb, h *testHost) {
 
 func testUniqueDeviceIDs(t tb, h *testHost) {
 	groupOf := map[string]device.GroupID{}
-	for _, g := range h.devices(t, h.ensureSharedProcess(t)) {
+	for _, g := range h.fingerprintDevices(t, h.ensureSharedProcess(t)) {
 		for _, d := range g.Devices {
 			if other, ok := groupOf[d.ID]; ok {
 				t.Errorf("the groups %q and %q have a device with the id %q", other, g.ID, d.ID)
@@ -209,23 +210,23 @@ func testUniqueDeviceIDs(t tb, h *testHost) {
 }
 
 func testSecondFingerprintStream(t tb, h *testHost) {
-	want := deviceIDs(h.devices(t, h.ensureSharedProcess(t)))
+	want := qualifiedDeviceIDs(h.fingerprintDevices(t, h.ensureSharedProcess(t)))
 	streams, ctx := startOpenStreams(t, h)
 	for range 3 {
 		f, rest := openFingerprint(ctx, t, streams.process)
 		if f.Err != nil {
 			t.Errorf("the stream ended: %v", f.Err)
-		} else if got := deviceIDs(f.Groups); !slices.Equal(got, want) {
+		} else if got := qualifiedDeviceIDs(f.Groups); !slices.Equal(got, want) {
 			t.Errorf("a stream sends %q, an earlier one %q", got, want)
 		}
 		go watchStream(streams, ctx, "fingerprints", rest, func(f device.Fingerprint) bool { return f.Err == nil })
 	}
-	streams.allOpen = time.Now()
+	streams.allOpenedAt = time.Now()
 }
 
 func testCancelledFingerprints(t tb, h *testHost) {
-	if h.noDevices != "" {
-		t.Skipf("%s", h.noDevices)
+	if h.skipDevicesReason != "" {
+		t.Skipf("%s", h.skipDevicesReason)
 	}
 	p := h.ensureSharedProcess(t)
 	for range 10 {
@@ -246,26 +247,26 @@ func testFingerprintsStayOpen(t tb, h *testHost) {
 }
 
 func testDevicesOfTwoProcesses(t tb, h *testHost) {
-	first, second := h.devices(t, h.launchConfigured(t)), h.devices(t, h.launchConfigured(t))
-	if a, b := deviceIDs(first), deviceIDs(second); !slices.Equal(a, b) {
+	first, second := h.fingerprintDevices(t, h.launchConfigured(t)), h.fingerprintDevices(t, h.launchConfigured(t))
+	if a, b := qualifiedDeviceIDs(first), qualifiedDeviceIDs(second); !slices.Equal(a, b) {
 		t.Errorf("one process offers %q, another %q", a, b)
 	}
 }
 
-// startReserving launches a process of the case's own, so that the reservations of other cases do
-// not affect this one, and returns at least the minimum of healthy devices. It skips the case if
-// Reserve of one device has failed before.
-func (h *testHost) startReserving(t tb, minimum int) (*pluginProcess, []string) {
+// launchForReserve launches a plugin process for this case only, so that the reservations of other cases do
+// not affect it, and returns the ids of at least the minimum of healthy devices of one group. It skips the case if
+// the case reserve.one has failed.
+func (h *testHost) launchForReserve(t tb, minimum int) (*pluginProcess, []string) {
 	t.Helper()
-	if h.cannotReserve {
+	if h.hasReserveFailed {
 		t.Skipf("Reserve fails, see reserve.one")
 	}
 	p := h.launchConfigured(t)
 	return p, healthyDevices(t, h, p, minimum)
 }
 
-// reserve returns the reservation of the devices.
-func reserve(t tb, p *pluginProcess, ids []string) *device.Reservation {
+// mustReserve calls Reserve, and fails the case if that returns an error.
+func mustReserve(t tb, p *pluginProcess, ids []string) *device.Reservation {
 	t.Helper()
 	r, err := p.device.Reserve(t.Context(), ids)
 	if err != nil {
@@ -275,29 +276,29 @@ func reserve(t tb, p *pluginProcess, ids []string) *device.Reservation {
 }
 
 func testReserveOne(t tb, h *testHost) {
-	p, ids := h.startReserving(t, 1)
-	h.cannotReserve = true
-	r := reserve(t, p, ids[:1])
-	h.cannotReserve = false
+	p, ids := h.launchForReserve(t, 1)
+	h.hasReserveFailed = true
+	r := mustReserve(t, p, ids[:1])
+	h.hasReserveFailed = false
 	if len(r.Env) == 0 && len(r.Mounts) == 0 && len(r.Devices) == 0 {
 		t.Errorf("the reservation is empty: the task cannot find its device")
 	}
 }
 
 func testReserveSeveral(t tb, h *testHost) {
-	p, ids := h.startReserving(t, 2)
-	reserve(t, p, ids)
+	p, ids := h.launchForReserve(t, 2)
+	mustReserve(t, p, ids)
 }
 
 func testReserveTwice(t tb, h *testHost) {
-	p, ids := h.startReserving(t, 1)
-	first := reserve(t, p, ids[:1])
-	if second := reserve(t, p, ids[:1]); !reflect.DeepEqual(first, second) {
+	p, ids := h.launchForReserve(t, 1)
+	first := mustReserve(t, p, ids[:1])
+	if second := mustReserve(t, p, ids[:1]); !reflect.DeepEqual(first, second) {
 		t.Errorf("the first Reserve returned %+v, the second %+v", describeReservation(first), describeReservation(second))
 	}
 }
 
-// describeReservation replaces the values of variables, which may be secrets.
+// describeReservation returns a copy for messages, without the values of variables, which may be secrets.
 func describeReservation(r *device.Reservation) device.Reservation {
 	described := *r
 	described.Env = maps.Clone(r.Env)
@@ -318,8 +319,8 @@ func testReserveUnknown(t tb, h *testHost) {
 }
 
 func testReservedPaths(t tb, h *testHost) {
-	p, ids := h.startReserving(t, 1)
-	r := reserve(t, p, ids[:1])
+	p, ids := h.launchForReserve(t, 1)
+	r := mustReserve(t, p, ids[:1])
 	for _, m := range r.Mounts {
 		if _, err := os.Lstat(m.HostPath); err != nil {
 			t.Errorf("a mount: %v", err)
@@ -333,7 +334,7 @@ func testReservedPaths(t tb, h *testHost) {
 }
 
 func testConcurrentReserves(t tb, h *testHost) {
-	p, ids := h.startReserving(t, 2)
+	p, ids := h.launchForReserve(t, 2)
 	errs := make([]error, len(ids))
 	var wg sync.WaitGroup
 	for i, id := range ids {
@@ -345,14 +346,15 @@ func testConcurrentReserves(t tb, h *testHost) {
 	}
 }
 
-// openStats opens a stream of statistics. It skips the case if the plugin has none.
+// openStats opens a stream of statistics, and returns the first statistics and the stream. It skips the case if the
+// plugin has no statistics.
 func openStats(ctx context.Context, t tb, p *pluginProcess, interval time.Duration) (first device.Stats, rest <-chan device.Stats) {
 	t.Helper()
 	ch, err := p.device.Stats(ctx, interval)
 	if err != nil {
 		t.Fatalf("Stats: %v", err)
 	}
-	timer := time.NewTimer(valueTimeout)
+	timer := time.NewTimer(streamValueTimeout)
 	defer timer.Stop()
 	select {
 	case s, ok := <-ch:
@@ -364,13 +366,13 @@ func openStats(ctx context.Context, t tb, p *pluginProcess, interval time.Durati
 		}
 		return s, ch
 	case <-timer.C:
-		t.Fatalf("no statistics within %v", valueTimeout)
+		t.Fatalf("no statistics within %v", streamValueTimeout)
 	}
 	return device.Stats{}, nil
 }
 
-// checkStatsInterval requests statistics with an interval, and fails if they arrive twice as often
-// as wanted. It does not fail if they are late: the machine can be busy.
+// checkStatsInterval requests statistics with an interval, and fails the case if they arrive at twice the wanted
+// rate or more often. It does not fail if they are late, because the machine can be busy.
 func checkStatsInterval(t tb, h *testHost, interval, want time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -396,8 +398,8 @@ func testStatsZeroInterval(t tb, h *testHost) {
 	checkStatsInterval(t, h, 0, device.DefaultStatsInterval)
 }
 
-// statsOnce returns the first statistics of a stream, which it cancels.
-func statsOnce(t tb, p *pluginProcess) device.Stats {
+// firstStats opens a stream of statistics, returns the first statistics, and cancels the stream.
+func firstStats(t tb, p *pluginProcess) device.Stats {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -406,7 +408,7 @@ func statsOnce(t tb, p *pluginProcess) device.Stats {
 }
 
 func testStatsTimestamps(t tb, h *testHost) {
-	for _, g := range statsOnce(t, h.ensureSharedProcess(t)).Groups {
+	for _, g := range firstStats(t, h.ensureSharedProcess(t)).Groups {
 		for _, id := range g.Undated {
 			t.Errorf("the statistics of device %q of group %q have no timestamp", id, g.ID)
 		}
@@ -420,8 +422,8 @@ func testStatsTimestamps(t tb, h *testHost) {
 
 func testStatsOfKnownDevices(t tb, h *testHost) {
 	p := h.ensureSharedProcess(t)
-	known := deviceIDs(h.devices(t, p))
-	for _, g := range statsOnce(t, p).Groups {
+	known := qualifiedDeviceIDs(h.fingerprintDevices(t, p))
+	for _, g := range firstStats(t, p).Groups {
 		for id := range g.Instances {
 			if !slices.Contains(known, g.ID.String()+"/"+id) {
 				t.Errorf("there are statistics of device %q of group %q, which is not in the fingerprint", id, g.ID)
@@ -430,9 +432,9 @@ func testStatsOfKnownDevices(t tb, h *testHost) {
 	}
 }
 
-// useDevicesOnce makes the calls of a host for one task. It ignores errors of Reserve, which other
-// cases check.
-func useDevicesOnce(t tb, h *testHost) {
+// callReserveAndStats calls Reserve and Stats, as a host does for one task. It ignores errors of Reserve, which
+// other cases check.
+func callReserveAndStats(t tb, h *testHost) {
 	t.Helper()
 	p := h.ensureSharedProcess(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -446,20 +448,20 @@ func useDevicesOnce(t tb, h *testHost) {
 }
 
 func testDeviceDescriptorLeaks(t tb, h *testHost) {
-	checkLeaks(t, "descriptors", func() (int, error) { return h.countDescriptors(t) }, func() { useDevicesOnce(t, h) })
+	checkLeaks(t, "descriptors", func() (int, error) { return h.countDescriptors(t) }, func() { callReserveAndStats(t, h) })
 }
 
 func testDeviceProcessLeaks(t tb, h *testHost) {
-	checkLeaks(t, "child processes", func() (int, error) { return h.countChildren(t) }, func() { useDevicesOnce(t, h) })
+	checkLeaks(t, "child processes", func() (int, error) { return h.countChildren(t) }, func() { callReserveAndStats(t, h) })
 }
 
 func testReserveAfterCrash(t tb, h *testHost) {
-	p, ids := h.startReserving(t, 1)
-	reserve(t, p, ids[:1])
+	p, ids := h.launchForReserve(t, 1)
+	mustReserve(t, p, ids[:1])
 	if err := unix.Kill(p.pid, unix.SIGKILL); err != nil {
 		t.Fatalf("kill the plugin: %v", err)
 	}
 	waitUntil(t, "the host detects the exit of the plugin", p.client.Exited)
-	p, ids = h.startReserving(t, 1)
-	reserve(t, p, ids[:1])
+	p, ids = h.launchForReserve(t, 1)
+	mustReserve(t, p, ids[:1])
 }

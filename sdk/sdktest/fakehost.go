@@ -15,12 +15,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook/hookwire"
 )
 
-// fakeHost is the hook host of the suite. Its tasks are running, and calls for
-// them succeed. It has no task output, no variables and no services.
+// fakeHost implements hook.Host, the host that hooks call, for the suite. All of its tasks are running, and calls for
+// them succeed. It has no variables and no services.
 type fakeHost struct {
-	mu            sync.Mutex
-	activeTokens  map[string]bool // by capability token; false after its allocation has ended
-	unknownTokens map[string]int  // number of calls by capability tokens that were never issued
+	mu                  sync.Mutex
+	isTokenActive       map[string]bool // by capability token; false after the token has expired
+	callsByUnknownToken map[string]int  // number of calls by capability token, for tokens that addToken was not called for
 }
 
 var _ hook.Host = (*fakeHost)(nil)
@@ -28,19 +28,19 @@ var _ hook.Host = (*fakeHost)(nil)
 func (b *fakeHost) addToken(capability string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.activeTokens == nil {
-		b.activeTokens = map[string]bool{}
+	if b.isTokenActive == nil {
+		b.isTokenActive = map[string]bool{}
 	}
-	b.activeTokens[capability] = true
+	b.isTokenActive[capability] = true
 }
 
 func (b *fakeHost) expireToken(capability string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.activeTokens[capability] = false
+	b.isTokenActive[capability] = false
 }
 
-// serveOnSocket serves on a new socket.
+// serveOnSocket serves the host on a new unix socket in dir. stop blocks until the server has stopped.
 func (b *fakeHost) serveOnSocket(dir string) (socket string, stop func(), err error) {
 	socket = filepath.Join(dir, newID()[:8]+".sock")
 	listener, err := net.Listen("unix", socket)
@@ -62,12 +62,12 @@ func (b *fakeHost) serveOnSocket(dir string) (socket string, stop func(), err er
 func (b *fakeHost) checkScope(s hook.Scope) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	good, known := b.activeTokens[s.Token]
+	good, known := b.isTokenActive[s.Token]
 	if !known {
-		if b.unknownTokens == nil {
-			b.unknownTokens = map[string]int{}
+		if b.callsByUnknownToken == nil {
+			b.callsByUnknownToken = map[string]int{}
 		}
-		b.unknownTokens[s.Token]++
+		b.callsByUnknownToken[s.Token]++
 	}
 	switch {
 	case !good:
@@ -150,9 +150,9 @@ func (b *fakeHost) SetHealth(_ context.Context, s hook.Scope, _ bool, _ string) 
 // fakeHostDataIndex is the constant index in the responses of fakeHost.
 const fakeHostDataIndex = 1
 
-// awaitChange blocks until ctx ends if after is not less than the index,
-// because the data of fakeHost never change.
-func (b *fakeHost) awaitChange(ctx context.Context, s hook.Scope, after uint64) error {
+// blockUntilChange blocks until the data has a higher index than after, as a blocking query does. The data of
+// fakeHost never changes, so that a call with the current index blocks until ctx ends.
+func (b *fakeHost) blockUntilChange(ctx context.Context, s hook.Scope, after uint64) error {
 	if err := b.checkScope(s); err != nil {
 		return err
 	}
@@ -163,13 +163,13 @@ func (b *fakeHost) awaitChange(ctx context.Context, s hook.Scope, after uint64) 
 }
 
 func (b *fakeHost) Variable(ctx context.Context, s hook.Scope, _ string, after uint64) (map[string]string, uint64, error) {
-	return nil, fakeHostDataIndex, b.awaitChange(ctx, s, after)
+	return nil, fakeHostDataIndex, b.blockUntilChange(ctx, s, after)
 }
 
 func (b *fakeHost) Variables(ctx context.Context, s hook.Scope, _ string, after uint64) ([]string, uint64, error) {
-	return nil, fakeHostDataIndex, b.awaitChange(ctx, s, after)
+	return nil, fakeHostDataIndex, b.blockUntilChange(ctx, s, after)
 }
 
 func (b *fakeHost) Services(ctx context.Context, s hook.Scope, _ string, after uint64) ([]hook.Service, uint64, error) {
-	return nil, fakeHostDataIndex, b.awaitChange(ctx, s, after)
+	return nil, fakeHostDataIndex, b.blockUntilChange(ctx, s, after)
 }

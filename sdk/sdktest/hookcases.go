@@ -13,10 +13,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// hookCases returns the suite for a hook.
+// hookCases returns the test cases for a hook, in the order in which they run.
 func hookCases() []testCase {
 	return []testCase{
-		{"launch.without-host", Should, "a start without a host prints what the program is on standard error, and fails", whyWithoutHost, linkLaunch, testStartWithoutHost},
+		{"launch.without-host", Should, "a start without a host prints what the program is on standard error, and fails", consequenceWithoutHost, linkLaunch, testStartWithoutHost},
 		{"launch.info", Must, "the handshake succeeds, and the plugin is a hook of a known protocol version", "A host cannot use a plugin whose handshake line or version it does not know.", linkLaunch, testPluginInfo(base.TypeHook, hook.APIVersion)},
 		{"launch.two-processes", Must, "two processes of the plugin run at once", "A host checks a new version of the plugin beside the running one.", linkLaunch, testTwoProcesses},
 		{"launch.exit", Should, "the process exits when the host shuts it down", "A host waits 2s for each plugin and then kills it, without the end of its work.", linkLaunch, testProcessExit},
@@ -75,7 +75,7 @@ func testMalformedAttachment(t tb, h *testHost) {
 	l := h.startScenario(t)
 	l.meta.Attachment = []byte(`{"name":`)
 	for _, m := range lifecyclePoints {
-		if _, ok := l.d.Subscription(m); !ok {
+		if _, ok := l.description.Subscription(m); !ok {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
@@ -95,8 +95,8 @@ func testEachHookPoint(t tb, h *testHost) {
 	}
 }
 
-// testEachHookPointTwice calls the hook twice for each hook point, as a host does
-// that crashed before it recorded the first call.
+// testEachHookPointTwice calls the hook twice for each hook point: a host repeats a call if it
+// crashed before it recorded the result.
 func testEachHookPointTwice(t tb, h *testHost) {
 	l := h.startScenario(t)
 	for _, m := range lifecyclePoints {
@@ -114,16 +114,16 @@ func testRepeatedPoststart(t tb, h *testHost) {
 	for _, m := range []hook.Point{hook.Prerun, hook.Prestart, hook.Poststart} {
 		l.callHookPoint(t, m)
 	}
-	l.repeatPoststart = true
-	l.callHookPoint(t, hook.Poststart) // by another agent
-	if _, ok := l.d.Subscription(hook.Poststart); ok {
+	l.isPoststartRepeated = true
+	l.callHookPoint(t, hook.Poststart) // as by an agent that has restarted
+	if _, ok := l.description.Subscription(hook.Poststart); ok {
 		h.ensureSharedProcess(t)
 		h.crashPlugin(t)
 	}
 	for range 2 {
 		l.callHookPoint(t, hook.Poststart)
 	}
-	l.repeatPoststart = false
+	l.isPoststartRepeated = false
 	for _, m := range []hook.Point{hook.PreKill, hook.PreKilling, hook.Exited, hook.Stop, hook.Postrun, hook.Destroy} {
 		l.callHookPoint(t, m)
 	}
@@ -136,14 +136,14 @@ func testCleanupOfUnknownTask(t tb, h *testHost) {
 	}
 }
 
-// shortCallTimeouts are so short that some calls are cancelled before they reach
-// the plugin. The last is long enough for a call to reach it on a busy machine.
+// shortCallTimeouts are timeouts after which calls of a hook are cancelled: the first before a call reaches the
+// plugin, the last when a call has reached it, even on a busy machine.
 var shortCallTimeouts = []time.Duration{200 * time.Microsecond, 2 * time.Millisecond, 20 * time.Millisecond}
 
 func testCancelledCalls(t tb, h *testHost) {
 	l := h.startScenario(t)
 	for _, m := range lifecyclePoints {
-		if _, ok := l.d.Subscription(m); !ok {
+		if _, ok := l.description.Subscription(m); !ok {
 			continue
 		}
 		exits := l.exitCount
@@ -160,7 +160,7 @@ func testCancelledCalls(t tb, h *testHost) {
 func testCrashBeforeEachHookPoint(t tb, h *testHost) {
 	l := h.startScenario(t)
 	for _, m := range lifecyclePoints {
-		if _, ok := l.d.Subscription(m); !ok {
+		if _, ok := l.description.Subscription(m); !ok {
 			continue
 		}
 		h.ensureSharedProcess(t)
@@ -178,7 +178,7 @@ func testHostRestart(t tb, h *testHost) {
 	if err := h.configureHook(t.Context(), h.ensureSharedProcess(t)); err != nil {
 		t.Fatalf("Configure by another agent: %v", err)
 	}
-	l.taskRestored, l.repeatPoststart = true, true
+	l.isTaskRestored, l.isPoststartRepeated = true, true
 	for _, m := range []hook.Point{hook.Prestart, hook.Poststart, hook.PreKilling, hook.Exited, hook.Stop, hook.Postrun, hook.Destroy} {
 		l.callHookPoint(t, m)
 	}
@@ -192,7 +192,7 @@ func testConcurrentAllocs(t tb, h *testHost) {
 	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
-	var distinctErrors []string // distinct errors; most scenarios fail for the same reason
+	var distinctErrors []string // without duplicates, because most scenarios fail for the same reason
 	for _, l := range scenarios {
 		// Each scenario runs as a case of its own, because Fatalf ends the goroutine
 		// that calls it.
@@ -223,14 +223,14 @@ func testHostDeniesCalls(t tb, h *testHost) {
 	l := h.startScenario(t)
 	h.hookHost.expireToken(l.meta.Token)
 	for _, m := range lifecyclePoints {
-		part, ok := l.d.Subscription(m)
+		part, ok := l.description.Subscription(m)
 		if !ok {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), min(hookTimeout(part), waitTimeout))
-		err := l.callHookPointWithoutDeadline(ctx, t, m) // the hook may return an error, but must not block
+		ctx, cancel := context.WithTimeout(t.Context(), min(hookCallTimeout(part), waitTimeout))
+		err := l.callHookPointWithoutDeadline(ctx, t, m) // an error of the hook is accepted, but the call must not block
 		if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%v: no answer within %v", m, min(hookTimeout(part), waitTimeout))
+			t.Errorf("%v: no answer within %v", m, min(hookCallTimeout(part), waitTimeout))
 		}
 		cancel()
 	}
@@ -242,7 +242,7 @@ func testHostDeniesCalls(t tb, h *testHost) {
 func testCapabilityTokens(t tb, h *testHost) {
 	h.hookHost.mu.Lock()
 	defer h.hookHost.mu.Unlock()
-	for capability, count := range h.hookHost.unknownTokens {
+	for capability, count := range h.hookHost.callsByUnknownToken {
 		t.Errorf("%d calls had the token %q, which no request had", count, capability)
 	}
 }

@@ -37,31 +37,31 @@ import (
 )
 
 // waitTimeout limits how long the suite waits for an event that normally occurs
-// at once.
+// at once. Tests change it.
 var waitTimeout = 20 * time.Second
 
-// testHost acts as an agent for the plugin. Cases run sequentially and share its
-// plugin process, which is started on demand.
+// testHost acts as an agent for the tested plugin. Cases run sequentially and share
+// sharedProcess, which is started on demand.
 type testHost struct {
 	plugin        Plugin
-	dir           string     // directory for plugin sockets, which remain when a plugin is killed
+	socketDir     string     // directory for the sockets of plugins, which a killed plugin does not remove; "" until it is made
 	startMu       sync.Mutex // serializes starts of the shared process
 	sharedProcess *pluginProcess
-	openStreams   *openStreams // nil until a case opens them
+	openStreams   *openStreams // nil until a case opens the streams
 
-	processEnvEntry string // environment entry that only the plugin processes of this host have
+	processEnvEntry string // KEY=VALUE in the environment of all plugin processes of this host, and of no other process
 
-	mu          sync.Mutex
-	processes   []*pluginProcess // processes that this case started, or that are still running
-	allocIDs    []string         // ids of the tasks' allocations in this case
-	allAllocIDs map[string]bool  // ids of the tasks' allocations in all cases
-	caseAborted bool             // the case was aborted, and its processes were killed
-	suiteKilled bool             // no further process may be started, because the suite was killed
+	mu              sync.Mutex
+	processes       []*pluginProcess // plugin processes that this case started, or that are still running
+	allocIDsOfCase  []string         // ids of the allocations of tasks that this case has made
+	allocIDsOfSuite map[string]bool  // ids of the allocations of tasks that any case has made
+	caseAborted     bool             // the case was aborted, and its processes were killed
+	suiteKilled     bool             // no further process may be started, because the suite was killed
 
 	cgroups taskCgroups
 
-	noDevices     string // reason why the cases for devices are skipped; "" if they are not
-	cannotReserve bool   // Reserve of one device has failed
+	skipDevicesReason string // reason why the cases that need devices are skipped; "" if they are not skipped
+	hasReserveFailed  bool   // Reserve of one device has failed, so that all cases for Reserve are skipped
 
 	hookHost       fakeHost // host service for hooks
 	hookHostSocket string   // socket of hookHost; "" if it does not listen
@@ -70,15 +70,14 @@ type testHost struct {
 
 func newHost(p Plugin) *testHost {
 	p.Tasks.addShellTasks()
-	return &testHost{plugin: p, cgroups: openTaskCgroups(), allAllocIDs: map[string]bool{}, processEnvEntry: envProcessMarker + "=" + newID()}
+	return &testHost{plugin: p, cgroups: openTaskCgroups(), allocIDsOfSuite: map[string]bool{}, processEnvEntry: envProcessMarker + "=" + newID()}
 }
 
-// envProcessMarker is the environment variable by which the processes of one host are
-// found.
+// envProcessMarker is the environment variable by which a testHost finds its plugin processes.
 const envProcessMarker = "NOMAD_LITE_SDKTEST"
 
-// addShellTasks sets the tasks that are nil to shell scripts, if t.Shell is
-// set.
+// addShellTasks sets Runs, Ends and Fails, if they are nil, to tasks that run shell scripts, if t.Shell
+// is set.
 func (t *Tasks) addShellTasks() {
 	if t.Shell == nil {
 		return
@@ -94,11 +93,11 @@ func (t *Tasks) addShellTasks() {
 	}
 }
 
-// detectPluginType determines the type of a plugin and, without configured tasks, whether a
-// driver runs commands. It ignores errors of the driver's calls, because a case of the suite
+// detectPluginType determines the type of the plugin. For a driver without configured tasks it also calls
+// detectShellTasks. It ignores errors of the driver's calls, because a case of the suite
 // reports them.
 func (h *testHost) detectPluginType(ctx context.Context) (kind base.Type, err error) {
-	p, err := h.launch()
+	p, err := h.launchPlugin()
 	if err != nil {
 		return base.TypeUnknown, err
 	}
@@ -135,18 +134,18 @@ func (h *testHost) close() {
 	h.stopSharedProcess()
 	if h.openStreams != nil {
 		h.openStreams.cancel()
-		h.openStreams.process.stop()
+		h.openStreams.process.shutDown()
 	}
 	h.closeHookHost()
-	if h.dir != "" {
-		os.RemoveAll(h.dir)
+	if h.socketDir != "" {
+		os.RemoveAll(h.socketDir)
 	}
 }
 
 // stopSharedProcess shuts down the shared plugin process.
 func (h *testHost) stopSharedProcess() {
 	if h.sharedProcess != nil {
-		h.sharedProcess.stop()
+		h.sharedProcess.shutDown()
 		h.sharedProcess = nil
 	}
 }
@@ -154,7 +153,7 @@ func (h *testHost) stopSharedProcess() {
 // pluginProcess is one plugin process.
 type pluginProcess struct {
 	base   base.Plugin
-	driver driver.Driver // driver is usable for a driver, hook for a hook, device for a device plugin
+	driver driver.Driver // usable only for a driver, as hook is only for a hook, and device only for a device plugin
 	hook   *hookwire.Client
 	device device.Plugin
 	pid    int
@@ -162,26 +161,26 @@ type pluginProcess struct {
 	client *plugin.Client
 	stderr *lockedBuffer
 
-	killed       atomic.Bool // the suite has killed the process because it aborted a case
-	stderrOffset int         // bytes of stderr that were searched for panics
+	isKilledBySuite    atomic.Bool // the suite has killed the process, because it aborted a case
+	stderrBytesChecked int         // number of bytes of stderr that were searched for panics
 }
 
-// launch starts a plugin process as Nomad does, without configuring it.
-func (h *testHost) launch() (*pluginProcess, error) {
-	if h.isKilled() {
+// launchPlugin starts a plugin process as Nomad does, and does not configure it.
+func (h *testHost) launchPlugin() (*pluginProcess, error) {
+	if h.isSuiteKilled() {
 		return nil, errSuiteKilled
 	}
 	path, err := filepath.Abs(h.plugin.Path)
 	if err != nil {
 		return nil, err
 	}
-	if h.dir == "" {
-		if h.dir, err = os.MkdirTemp("", "sdktest"); err != nil {
+	if h.socketDir == "" {
+		if h.socketDir, err = os.MkdirTemp("", "sdktest"); err != nil {
 			return nil, err
 		}
 	}
 	cmd := exec.Command(path, h.plugin.Args...)
-	cmd.Env = append(append(append(os.Environ(), "TMPDIR="+h.dir), h.plugin.Env...), h.processEnvEntry)
+	cmd.Env = append(append(append(os.Environ(), "TMPDIR="+h.socketDir), h.plugin.Env...), h.processEnvEntry)
 	stderr := &lockedBuffer{}
 	client := plugin.NewClient(&plugin.ClientConfig{
 		HandshakeConfig: basewire.Handshake,
@@ -233,8 +232,8 @@ func (h *testHost) launch() (*pluginProcess, error) {
 	return p, nil
 }
 
-// handshakeError returns the error of a plugin that could not be started. It replaces the
-// long error of go-plugin about an invalid handshake line.
+// handshakeError returns err, the error of go-plugin for a plugin that could not be started. It replaces the
+// long error about an invalid handshake line by a short one.
 func handshakeError(err error) error {
 	text, strange := strings.CutPrefix(err.Error(), "Unrecognized remote plugin message: ")
 	line, _, _ := strings.Cut(text, "\n")
@@ -247,8 +246,9 @@ func handshakeError(err error) error {
 	return fmt.Errorf("the plugin wrote %q to standard output, which is for the handshake line only; log to standard error", line)
 }
 
-// configure makes the calls that a host makes before it uses a plugin.
-func (h *testHost) configure(ctx context.Context, p *pluginProcess) error {
+// configurePlugin makes the calls that a host makes before it uses a plugin: SetConfig, and Configure of a hook or
+// Init of a driver.
+func (h *testHost) configurePlugin(ctx context.Context, p *pluginProcess) error {
 	config, err := h.pluginConfig(ctx, p)
 	if err != nil {
 		return err
@@ -272,14 +272,14 @@ func (h *testHost) configure(ctx context.Context, p *pluginProcess) error {
 	return nil
 }
 
-// hostConfig returns the part of the configuration that describes the host.
+// hostConfig returns the part of a driver's configuration that describes the host.
 func hostConfig() *base.DriverConfig {
 	return &base.DriverConfig{ClientMinPort: 14000, ClientMaxPort: 14512, Topology: &base.Topology{
 		NodeIDs: []uint32{0}, Distances: [][]uint32{{10}}, Cores: []base.Core{{GuessSpeed: 1000}},
 	}}
 }
 
-// pluginType returns base.TypeUnknown for a plugin that does not describe itself.
+// pluginType returns the type of a plugin, or base.TypeUnknown if PluginInfo fails.
 func pluginType(ctx context.Context, p *pluginProcess) base.Type {
 	info, err := p.base.PluginInfo(ctx)
 	if err != nil {
@@ -288,10 +288,10 @@ func pluginType(ctx context.Context, p *pluginProcess) base.Type {
 	return info.Type
 }
 
-// configureHook sends the address of the host service to a hook.
+// configureHook sends the socket of the host service to a hook. It starts the host service if that is not running.
 func (h *testHost) configureHook(ctx context.Context, p *pluginProcess) (err error) {
 	if h.hookHostSocket == "" {
-		if h.hookHostSocket, h.stopHookHost, err = h.hookHost.serveOnSocket(h.dir); err != nil {
+		if h.hookHostSocket, h.stopHookHost, err = h.hookHost.serveOnSocket(h.socketDir); err != nil {
 			return err
 		}
 	}
@@ -301,8 +301,7 @@ func (h *testHost) configureHook(ctx context.Context, p *pluginProcess) (err err
 	})
 }
 
-// closeHookHost stops the host service of hooks; the next one has another
-// socket.
+// closeHookHost stops the host service for hooks. After the next start it has another socket.
 func (h *testHost) closeHookHost() {
 	if h.hookHostSocket != "" {
 		h.stopHookHost()
@@ -343,7 +342,7 @@ func encodeConfig(schema *hclspec.Spec, config map[string]any) ([]byte, error) {
 	return block.Marshal(value)
 }
 
-// ensureSharedProcess returns the plugin process that cases share.
+// ensureSharedProcess returns the plugin process that cases share. It launches and configures one if none is running.
 func (h *testHost) ensureSharedProcess(t tb) *pluginProcess {
 	t.Helper()
 	h.startMu.Lock()
@@ -354,17 +353,17 @@ func (h *testHost) ensureSharedProcess(t tb) *pluginProcess {
 		}
 		died := h.sharedProcess
 		h.stopSharedProcess()
-		if !died.killed.Load() {
+		if !died.isKilledBySuite.Load() {
 			t.Errorf("%s", died.crashReport())
 		}
 	}
-	p, err := h.launch()
+	p, err := h.launchPlugin()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	if err := h.configure(ctx, p); err != nil {
+	if err := h.configurePlugin(ctx, p); err != nil {
 		if errors.Is(err, base.ErrPluginDown) {
 			err = fmt.Errorf("%w: %s", err, p.crashReport())
 		}
@@ -375,8 +374,7 @@ func (h *testHost) ensureSharedProcess(t tb) *pluginProcess {
 	return p
 }
 
-// crashPlugin kills the shared plugin process and waits until the client has detected
-// that.
+// crashPlugin kills the shared plugin process with SIGKILL, and waits until its client has detected the exit.
 func (h *testHost) crashPlugin(t tb) {
 	t.Helper()
 	p := h.sharedProcess
@@ -388,7 +386,7 @@ func (h *testHost) crashPlugin(t tb) {
 	p.client.Kill()
 }
 
-// crashReport describes an unexpected end of the plugin process.
+// crashReport describes an unexpected exit of the plugin process, for messages.
 func (p *pluginProcess) crashReport() string {
 	died := "the plugin exited by itself"
 	// The client may see the end of the connection before the exit of the process.
@@ -408,7 +406,7 @@ func (p *pluginProcess) crashReport() string {
 // stderrTail returns the start of the panic message if the process panicked, else
 // the end of its standard error.
 func (p *pluginProcess) stderrTail() string {
-	const maxLines = 40 // lines
+	const maxLines = 40
 	text := strings.TrimSpace(p.stderr.String())
 	if i := findPanicIndex(text); i >= 0 {
 		lines := strings.Split(text[i:], "\n")
@@ -420,19 +418,20 @@ func (p *pluginProcess) stderrTail() string {
 
 // startedTask is one start of a task.
 type startedTask struct {
-	t             tb
-	h             *testHost
-	config        *driver.TaskConfig
-	handle        *driver.Handle
-	stdout        *lockedBuffer
-	stderr        *lockedBuffer
-	outputWriters []*os.File     // FIFOs of both outputs
-	outputReaders sync.WaitGroup // readers of both outputs
+	t                    tb
+	h                    *testHost
+	config               *driver.TaskConfig
+	handle               *driver.Handle
+	stdout               *lockedBuffer
+	stderr               *lockedBuffer
+	outputFIFOWriters    []*os.File     // writing ends of the FIFOs of stdout and stderr
+	outputReadGoroutines sync.WaitGroup // goroutines that copy the FIFOs to stdout and stderr
 
 	destroyed bool
 }
 
-// newConfig makes the files and the config that a host makes before a start.
+// newConfig makes the directories, the FIFOs and the config of a task, as a host does before StartTask. body is the
+// config block of the task.
 func (h *testHost) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *startedTask) {
 	t.Helper()
 	if body == nil {
@@ -449,8 +448,8 @@ func (h *testHost) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *st
 	}
 	allocID := newID()
 	h.mu.Lock()
-	h.allocIDs = append(h.allocIDs, allocID)
-	h.allAllocIDs[allocID] = true
+	h.allocIDsOfCase = append(h.allocIDsOfCase, allocID)
+	h.allocIDsOfSuite[allocID] = true
 	h.mu.Unlock()
 	dir := filepath.Join(t.TempDir(), allocID)
 	const taskName = "task"
@@ -484,14 +483,14 @@ func (h *testHost) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *st
 		StderrPath: filepath.Join(dir, "alloc/logs/.task.stderr.fifo"),
 		Resources: &driver.Resources{
 			CPUShares: 100,
-			MemoryMB:  128, // the least that a virtual machine of the driver qemu can have
+			MemoryMB:  128, // the minimum memory of a virtual machine of the driver qemu
 			Linux:     driver.LinuxResources{CPUShares: 100, MemoryLimitBytes: 128 << 20},
 		},
 	}
 	if h.capabilities(t).FSIsolation == driver.FSIsolationChroot {
 		buildChroot(t, config)
 	}
-	h.cgroups.make(t, config)
+	h.cgroups.makeForTask(t, config)
 	s := &startedTask{t: t, h: h, config: config, stdout: &lockedBuffer{}, stderr: &lockedBuffer{}}
 	t.Cleanup(s.closeOutput)
 	for path, to := range map[string]*lockedBuffer{config.StdoutPath: s.stdout, config.StderrPath: s.stderr} {
@@ -503,8 +502,8 @@ func (h *testHost) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *st
 	return config, s
 }
 
-// readFIFO copies a FIFO until the suite and all processes have closed it. The suite has it open for writing until closeOutput,
-// so that, as with a host, the FIFO has a reader when another plugin process recovers the task.
+// readFIFO starts a goroutine that copies a FIFO until all writers have closed it. The suite also has the FIFO open for
+// writing, until closeOutput, so that the FIFO still has a reader when another plugin process recovers the task.
 func (s *startedTask) readFIFO(path string, to io.Writer) {
 	s.t.Helper()
 	reader, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
@@ -516,21 +515,22 @@ func (s *startedTask) readFIFO(path string, to io.Writer) {
 		reader.Close()
 		s.t.Fatalf("%v", err)
 	}
-	s.outputWriters = append(s.outputWriters, writer)
-	s.outputReaders.Go(func() {
+	s.outputFIFOWriters = append(s.outputFIFOWriters, writer)
+	s.outputReadGoroutines.Go(func() {
 		defer reader.Close()
 		io.Copy(to, reader)
 	})
 }
 
-// closeOutput ends the output, except for other processes that have its FIFOs open. It can be called twice.
+// closeOutput closes the FIFOs of the outputs for writing. The output ends when no other process has them open. It can be
+// called twice.
 func (s *startedTask) closeOutput() {
-	for _, w := range s.outputWriters {
+	for _, w := range s.outputFIFOWriters {
 		w.Close()
 	}
 }
 
-// startTask starts a task, and removes it at the end of the case.
+// startTask starts a task with the given config block, and destroys the task at the end of the case.
 func (h *testHost) startTask(t tb, body map[string]any) *startedTask {
 	t.Helper()
 	config, s := h.newConfig(t, body)
@@ -548,11 +548,11 @@ func (s *startedTask) start(config *driver.TaskConfig) {
 	s.handle = handle
 }
 
-// cleanUp destroys a task that the case has not destroyed, also after a restart
-// of the plugin, and kills the processes that a faulty driver has left running.
+// cleanUp destroys a task that the case has not destroyed, if necessary after a recovery by the current
+// plugin process, and kills the processes that a faulty driver has left running.
 func (s *startedTask) cleanUp() {
 	defer killProcessesByEnv("NOMAD_ALLOC_ID=" + s.config.AllocID)
-	if s.handle == nil || s.destroyed || s.h.isAborted() {
+	if s.handle == nil || s.destroyed || s.h.isCaseAborted() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
@@ -560,7 +560,7 @@ func (s *startedTask) cleanUp() {
 	d := s.h.ensureSharedProcess(&contextTB{s.t, ctx}).driver
 	err := d.DestroyTask(ctx, s.config.ID, true)
 	if errors.Is(err, driver.ErrTaskNotFound) && d.RecoverTask(ctx, s.handle) == nil {
-		err = d.DestroyTask(ctx, s.config.ID, true) // recovered: an earlier plugin process has started the task
+		err = d.DestroyTask(ctx, s.config.ID, true) // RecoverTask is needed for a task that an earlier plugin process has started
 	}
 	if err != nil && !errors.Is(err, driver.ErrTaskNotFound) {
 		s.t.Errorf("DestroyTask at the end of the case: %v", err)
@@ -590,7 +590,7 @@ func killProcessesByEnv(entry string) {
 	}
 }
 
-// contextTB is a tb with its own context, for cleanups: they run after the context of
+// contextTB is a tb with another context, for example for cleanups, which run after the context of
 // the case has ended.
 type contextTB struct {
 	tb
@@ -599,11 +599,11 @@ type contextTB struct {
 
 func (l *contextTB) Context() context.Context { return l.ctx }
 
-// isKnownAlloc reports whether the suite has made the allocation.
+// isKnownAlloc reports whether a case of the suite has made the allocation.
 func (h *testHost) isKnownAlloc(id string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.allAllocIDs[id]
+	return h.allocIDsOfSuite[id]
 }
 
 func (s *startedTask) driver() driver.Driver {
@@ -611,8 +611,8 @@ func (s *startedTask) driver() driver.Driver {
 	return s.h.ensureSharedProcess(s.t).driver
 }
 
-// wait waits for the task and returns its exit result.
-func (s *startedTask) wait() *driver.ExitResult {
+// waitForExit waits for the task and returns its exit result.
+func (s *startedTask) waitForExit() *driver.ExitResult {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), waitTimeout)
 	defer cancel()
@@ -650,9 +650,9 @@ func (s *startedTask) waitForLine(prefix string) string {
 	return restOfLine
 }
 
-// recover calls RecoverTask of the current plugin process, as a restarted host
-// does.
-func (s *startedTask) recover() error {
+// callRecoverTask calls RecoverTask of the current plugin process with the stored handle, as a
+// restarted host does: without the config block, which a host does not store.
+func (s *startedTask) callRecoverTask() error {
 	handle := *s.handle
 	config := *handle.Config
 	config.DriverConfig = nil
@@ -660,7 +660,7 @@ func (s *startedTask) recover() error {
 	return s.driver().RecoverTask(s.t.Context(), &handle)
 }
 
-// waitUntil waits until ok returns true.
+// waitUntil waits until ok returns true, and fails the case after waitTimeout. what describes the awaited state.
 func waitUntil(t tb, what string, ok func() bool) {
 	t.Helper()
 	waitUntilWithin(t, waitTimeout, what, ok)
@@ -677,8 +677,8 @@ func waitUntilWithin(t tb, limit time.Duration, what string, ok func() bool) {
 	}
 }
 
-// processAlive reports whether a process is running.
-func processAlive(pid int) bool {
+// isProcessAlive reports whether a process is running, which a zombie is not.
+func isProcessAlive(pid int) bool {
 	stat, err := proc.ReadStat(pid)
 	return err == nil && !stat.Ended()
 }
@@ -691,21 +691,22 @@ func newID() string {
 	return text[:8] + "-" + text[8:12] + "-" + text[12:16] + "-" + text[16:20] + "-" + text[20:]
 }
 
+// lockedBuffer is a bytes.Buffer for concurrent use.
 type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
+	mu  sync.Mutex
+	buf bytes.Buffer
 }
 
 func (l *lockedBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.b.Write(p)
+	return l.buf.Write(p)
 }
 
 func (l *lockedBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.b.String()
+	return l.buf.String()
 }
 
 // runWithoutHost runs the plugin without a host, as a user in a shell would.

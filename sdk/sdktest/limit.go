@@ -20,7 +20,7 @@ import (
 // defaultCaseTimeout is several times the duration of the longest case.
 const defaultCaseTimeout = 2 * time.Minute
 
-// callReturnGracePeriod is the time between the timeout of a case and the kill of
+// callReturnGracePeriod is the time between the timeout of a case, which cancels its calls, and the kill of
 // its plugin. Calls that return in this time report errors, which show the call
 // that hung. Tests change it.
 var callReturnGracePeriod = time.Second
@@ -31,14 +31,12 @@ func (h *testHost) caseTimeout() time.Duration {
 	return cmp.Or(h.plugin.CaseTimeout, defaultCaseTimeout)
 }
 
-// timeoutError returns the cancellation cause for a case that exceeds its
-// timeout.
+// timeoutError returns the cause with which the context of a case is cancelled at the timeout.
 func (h *testHost) timeoutError() error {
 	return fmt.Errorf("the case did not end within %v, and its plugin was killed", h.caseTimeout())
 }
 
-// newCaseContext returns a context that ends at the timeout of a case, counted
-// from this call.
+// newCaseContext returns a context for a case that starts now. It ends at the timeout of the case.
 func (h *testHost) newCaseContext(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeoutCause(parent, h.caseTimeout(), h.timeoutError())
 	return contextWithoutDeadline{ctx}, cancel
@@ -105,14 +103,14 @@ func (h *testHost) runSubtest(t *testing.T, c testCase) {
 	c.withPanicReports().run(reporter, h)
 }
 
-// quirkTB logs the findings of a case whose findings are no failures.
+// quirkTB logs the errors of a case of severity Quirk, whose errors are no failures.
 type quirkTB struct{ tb }
 
 func (q *quirkTB) Errorf(format string, args ...any) { q.Logf("quirk: "+format, args...) }
 func (q *quirkTB) Fatalf(format string, args ...any) { q.Skipf("quirk: "+format, args...) }
 
-// withPanicReports returns the case with a call of reportPanics at its end, before its cleanups, which need a
-// running plugin, and one after them, because they may crash the plugin.
+// withPanicReports returns the case with two calls of reportPanics: one before the cleanups of the case, which need a
+// running plugin, and one after them, because the cleanups may crash the plugin.
 func (c testCase) withPanicReports() testCase {
 	run := c.run
 	c.run = func(t tb, h *testHost) {
@@ -123,29 +121,29 @@ func (c testCase) withPanicReports() testCase {
 	return c
 }
 
-// resetCaseState resets the state of the previous case.
+// resetCaseState resets the fields of h that belong to one case.
 func (h *testHost) resetCaseState() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.allocIDs, h.caseAborted = nil, false
+	h.allocIDsOfCase, h.caseAborted = nil, false
 	h.processes = slices.DeleteFunc(h.processes, func(p *pluginProcess) bool { return p.client.Exited() })
 }
 
-func (h *testHost) isKilled() bool {
+func (h *testHost) isSuiteKilled() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.suiteKilled
 }
 
-// isAborted reports whether the processes of the case were killed.
-func (h *testHost) isAborted() bool {
+// isCaseAborted reports whether the processes of the case were killed.
+func (h *testHost) isCaseAborted() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.caseAborted
 }
 
-// kill kills all processes, and prevents the start of further ones.
-func (h *testHost) kill() {
+// killSuite kills the plugin processes and the tasks of the case, and makes further launches fail.
+func (h *testHost) killSuite() {
 	h.mu.Lock()
 	h.suiteKilled = true
 	h.mu.Unlock()
@@ -156,10 +154,10 @@ func (h *testHost) kill() {
 func (h *testHost) abortCase() {
 	h.mu.Lock()
 	h.caseAborted = true
-	launched, allocs := slices.Clone(h.processes), slices.Clone(h.allocIDs)
+	launched, allocs := slices.Clone(h.processes), slices.Clone(h.allocIDsOfCase)
 	h.mu.Unlock()
 	for _, p := range launched {
-		p.killed.Store(true)
+		p.isKilledBySuite.Store(true)
 	}
 	killProcessesByEnv(h.processEnvEntry)
 	for _, id := range allocs {
@@ -167,44 +165,43 @@ func (h *testHost) abortCase() {
 	}
 }
 
-// shutdownTimeout is the time in which a process must respond when it is shut down.
+// shutdownTimeout is the time after which a plugin process that is shut down and has not exited is killed.
 const shutdownTimeout = 5 * time.Second
 
-// stop shuts the process down, and kills it after some seconds. Kill of go-plugin alone waits without limit for
+// shutDown shuts the process down, and kills it after shutdownTimeout. go-plugin's Kill alone would wait without limit for
 // the response of a process that hangs.
-func (p *pluginProcess) stop() {
-	timer := time.AfterFunc(shutdownTimeout, p.signalKill)
+func (p *pluginProcess) shutDown() {
+	timer := time.AfterFunc(shutdownTimeout, p.sendSIGKILL)
 	defer timer.Stop()
 	p.client.Kill()
 }
 
-// kill kills the process with SIGKILL, because Kill of go-plugin would first
-// wait for a response.
+// kill kills the process with SIGKILL at once, while go-plugin's Kill would first
+// wait for a response of the process.
 func (p *pluginProcess) kill() {
-	p.signalKill()
+	p.sendSIGKILL()
 	p.client.Kill()
 }
 
-func (p *pluginProcess) signalKill() {
+func (p *pluginProcess) sendSIGKILL() {
 	if !p.client.Exited() {
 		_ = unix.Kill(p.pid, unix.SIGKILL) // fails if the process has ended
 	}
 }
 
-// reportPanics fails the case for each panic during the case: panics that
-// crashed a plugin process, and panics in handlers from which the SDK
-// recovered.
+// reportPanics fails the case for each panic that crashed a plugin process, and for each
+// panic of a plugin's method that the SDK has logged and converted into an error.
 func (h *testHost) reportPanics(t tb) {
 	t.Helper()
-	if h.isKilled() {
+	if h.isSuiteKilled() {
 		return
 	}
 	h.startMu.Lock()
-	if p := h.sharedProcess; p != nil && !p.killed.Load() && p.isDown() {
+	if p := h.sharedProcess; p != nil && !p.isKilledBySuite.Load() && p.isDown() {
 		h.sharedProcess = nil
 		t.Errorf("%s", p.crashReport())
 		p.kill()
-		p.stderrOffset = len(p.stderr.String())
+		p.stderrBytesChecked = len(p.stderr.String())
 	}
 	h.startMu.Unlock()
 	h.mu.Lock()
@@ -212,8 +209,8 @@ func (h *testHost) reportPanics(t tb) {
 	h.mu.Unlock()
 	for _, p := range launched {
 		text := p.stderr.String()
-		text, p.stderrOffset = text[min(p.stderrOffset, len(text)):], len(text)
-		if findPanicIndex(text) >= 0 && !p.killed.Load() {
+		text, p.stderrBytesChecked = text[min(p.stderrBytesChecked, len(text)):], len(text)
+		if findPanicIndex(text) >= 0 && !p.isKilledBySuite.Load() {
 			t.Errorf("%s", p.crashReport())
 		}
 		for line := range strings.Lines(text) {
@@ -230,7 +227,7 @@ func (h *testHost) reportPanics(t tb) {
 	}
 }
 
-// isDown reports whether the process has ended or is ending.
+// isDown reports whether the process has exited, or its connection has closed.
 func (p *pluginProcess) isDown() bool {
 	if p.client.Exited() {
 		return true
@@ -241,8 +238,7 @@ func (p *pluginProcess) isDown() bool {
 	return errors.Is(err, base.ErrPluginDown)
 }
 
-// findPanicIndex returns the position of a panic in the standard error of a Go program,
-// or -1.
+// findPanicIndex returns the index of the first panic message or fatal error of the Go runtime in text, or -1.
 func findPanicIndex(text string) int {
 	at := -1
 	for _, start := range []string{"panic: ", "fatal error: "} {

@@ -43,7 +43,7 @@ func TestCaseThatIgnoresItsContextIsLeaked(t *testing.T) {
 		t.Error("it has ended")
 	}
 	var out strings.Builder
-	r.result().Write(&out)
+	r.toResult().Write(&out)
 	if want := "the case did not end within 50ms, and its plugin was killed"; !strings.HasPrefix(out.String(), "FAIL  waits  (") || !strings.Contains(out.String(), want) {
 		t.Errorf("%s, want %s", out.String(), want)
 	}
@@ -66,7 +66,7 @@ func TestStopKillsProcessThatHangs(t *testing.T) {
 	}
 	h := newHost(faultyDriverPlugin(""))
 	defer h.close()
-	p, err := h.launch()
+	p, err := h.launchPlugin()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestStopKillsProcessThatHangs(t *testing.T) {
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
-		p.stop()
+		p.shutDown()
 	}()
 	select {
 	case <-stopped:

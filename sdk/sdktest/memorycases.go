@@ -16,8 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// The memory of the tasks of these cases, in MB. No driver has them as fixed limits, and a virtual machine of the driver qemu has
-// at least 128 MB.
+// The memory of the tasks of these cases, in MB. The numbers are unusual, so that a driver with a fixed limit fails, and at
+// least 128 MB, which a virtual machine of the driver qemu needs.
 const (
 	smallMemoryMB = 131
 	largeMemoryMB = 193
@@ -34,45 +34,45 @@ func testTaskCgroup(t tb, h *testHost) {
 func testMemoryLimit(t tb, h *testHost) {
 	small := h.startWithMemory(t, smallMemoryMB, 0)
 	small.skipUnlessOwnCgroup(t)
-	if small.limit < smallMemoryMB<<20 {
-		t.Errorf("%s of %s is %s, want at least %d bytes: %s", small.limitFile, small.task, formatMemory(small.limit), smallMemoryMB<<20, small.dir)
+	if small.limitBytes < smallMemoryMB<<20 {
+		t.Errorf("%s of %s is %s, want at least %d bytes: %s", small.limitFile, small.description, formatMemory(small.limitBytes), smallMemoryMB<<20, small.cgroupDir)
 	}
 	large := h.startWithMemory(t, largeMemoryMB, 0)
-	large.wantLimit(t, largeMemoryMB, small.overhead())
+	large.checkLimit(t, largeMemoryMB, small.limitOverhead())
 }
 
 func testMaximumMemoryLimit(t tb, h *testHost) {
 	small := h.startWithMemory(t, smallMemoryMB, 0)
 	small.skipUnlessOwnCgroup(t)
-	h.startWithMemory(t, smallMemoryMB, largeMemoryMB).wantLimit(t, largeMemoryMB, small.overhead())
+	h.startWithMemory(t, smallMemoryMB, largeMemoryMB).checkLimit(t, largeMemoryMB, small.limitOverhead())
 }
 
 func testMemoryReservation(t tb, h *testHost) {
 	m := h.startWithMemory(t, smallMemoryMB, largeMemoryMB)
 	m.skipUnlessOwnCgroup(t)
-	if m.reservation != smallMemoryMB<<20 {
-		t.Errorf("%s of %s is %s, want %d bytes: %s", m.reservationFile, m.task, formatMemory(m.reservation), smallMemoryMB<<20, m.dir)
+	if m.reservationBytes != smallMemoryMB<<20 {
+		t.Errorf("%s of %s is %s, want %d bytes: %s", m.reservationFile, m.description, formatMemory(m.reservationBytes), smallMemoryMB<<20, m.cgroupDir)
 	}
 }
 
-// taskMemory has the limits of the kernel for the memory of a task, in bytes. 0 means that nothing is set.
+// taskMemory has the memory limit and the memory reservation of a task, as the kernel has them. 0 means that none is set.
 type taskMemory struct {
-	task         string // resources of the task, for messages
-	sentMB       int64  // memory of the task
+	description  string // names the task by its memory resources, for messages
+	requestedMB  int64  // memory in the resources of the task
 	hasOwnCgroup bool   // the task is not in the cgroups of the plugin
 
-	dir                        string // cgroup that has the limit, or of the task if there is no limit
-	limitFile, reservationFile string
-	limit, reservation         int64
+	cgroupDir                    string // directory of the cgroup that has the limit, or of the task's cgroup if there is no limit
+	limitFile, reservationFile   string
+	limitBytes, reservationBytes int64
 }
 
-// startWithMemory starts a task, and reads from the kernel the limits of its processes. It skips the case
-// if there are none to be read.
+// startWithMemory starts a task with the given memory and memory_max, and reads the limits of its processes from the
+// kernel. It skips the case if they cannot be read.
 func (h *testHost) startWithMemory(t tb, memoryMB, maxMB int64) (m taskMemory) {
 	t.Helper()
 	config, s := h.newConfig(t, h.plugin.Tasks.Runs)
-	if h.cgroups.noLimits != "" {
-		t.Skipf("the limits of a task cannot be read: %s", h.cgroups.noLimits)
+	if h.cgroups.skipLimitsReason != "" {
+		t.Skipf("the limits of a task cannot be read: %s", h.cgroups.skipLimitsReason)
 	}
 	config.Resources.MemoryMB, config.Resources.MemoryMaxMB = memoryMB, maxMB
 	config.Resources.Linux.MemoryLimitBytes = max(memoryMB, maxMB) << 20
@@ -87,17 +87,17 @@ func (h *testHost) startWithMemory(t tb, memoryMB, maxMB int64) (m taskMemory) {
 	}
 	first := 0
 	for _, pid := range h.cgroups.findTaskProcesses(t, config) {
-		read := taskMemory{task: task, sentMB: memoryMB}
+		read := taskMemory{description: task, requestedMB: memoryMB}
 		err := read.readLimits(pid, plugin)
-		if !processAlive(pid) {
+		if !isProcessAlive(pid) {
 			continue // a task may run commands that exit at once
 		}
 		if err != nil {
 			t.Skipf("the limits of a task cannot be read: %v", err)
 		}
-		if first != 0 && (read.limit != m.limit || read.reservation != m.reservation || read.hasOwnCgroup != m.hasOwnCgroup) {
+		if first != 0 && (read.limitBytes != m.limitBytes || read.reservationBytes != m.reservationBytes || read.hasOwnCgroup != m.hasOwnCgroup) {
 			t.Errorf("process %d and process %d of %s have different limits: %s in %s, %s in %s",
-				first, pid, task, formatMemory(m.limit), m.dir, formatMemory(read.limit), read.dir)
+				first, pid, task, formatMemory(m.limitBytes), m.cgroupDir, formatMemory(read.limitBytes), read.cgroupDir)
 		}
 		first, m = pid, read
 	}
@@ -107,22 +107,23 @@ func (h *testHost) startWithMemory(t tb, memoryMB, maxMB int64) (m taskMemory) {
 	return m
 }
 
-// taskCgroups makes the cgroups of tasks.
+// taskCgroups makes the cgroups of tasks, as a host does.
 type taskCgroups struct {
-	hierarchy *cgroup.Hierarchy
-	noLimits  string // reason why the cases for limits are skipped; "" if they are not
+	hierarchy        *cgroup.Hierarchy
+	skipLimitsReason string // reason why the cases for limits are skipped; "" if they are not skipped
 }
 
 func openTaskCgroups() taskCgroups {
 	hierarchy := cgroup.Open(nil)
-	return taskCgroups{hierarchy: hierarchy, noLimits: hierarchy.UnavailableReason()}
+	return taskCgroups{hierarchy: hierarchy, skipLimitsReason: hierarchy.UnavailableReason()}
 }
 
-// make makes the cgroups of a task until the end of the case. If it cannot make them, the task has none.
-func (c *taskCgroups) make(t tb, config *driver.TaskConfig) {
+// makeForTask makes the cgroups of a task, and removes them at the end of the case. If they cannot be made, the task runs
+// without them.
+func (c *taskCgroups) makeForTask(t tb, config *driver.TaskConfig) {
 	group, err := c.hierarchy.Make(config.AllocID, config.Name, 0)
 	if err != nil {
-		c.noLimits = err.Error()
+		c.skipLimitsReason = err.Error()
 	}
 	config.Resources.Linux.CpusetCgroup = group.Path
 	t.Cleanup(func() {
@@ -132,11 +133,11 @@ func (c *taskCgroups) make(t tb, config *driver.TaskConfig) {
 	})
 }
 
-// findTaskProcesses returns the processes of a task that runs. It skips this case and the others for limits if
-// there are none: the task is no process, or has another environment, or runs on another machine.
+// findTaskProcesses returns the pids of a running task. If it finds none, it skips this case and all others for
+// limits: the task is not a process, or has another environment, or runs on another machine.
 func (c *taskCgroups) findTaskProcesses(t tb, config *driver.TaskConfig) (pids []int) {
 	t.Helper()
-	const startTimeout = 2 * time.Second // from the return of StartTask to the environment of the task
+	const startTimeout = 2 * time.Second // for a task to get its environment after StartTask has returned
 	for deadline := time.Now().Add(startTimeout); ; time.Sleep(10 * time.Millisecond) {
 		found, err := proc.FindByTaskEnv(config.AllocID, config.Name)
 		if err != nil {
@@ -149,21 +150,22 @@ func (c *taskCgroups) findTaskProcesses(t tb, config *driver.TaskConfig) (pids [
 			return pids
 		}
 		if time.Now().After(deadline) {
-			c.noLimits = "no process of this machine has the NOMAD_ALLOC_ID of the task"
-			t.Skipf("the limits of a task cannot be read: %s", c.noLimits)
+			c.skipLimitsReason = "no process of this machine has the NOMAD_ALLOC_ID of the task"
+			t.Skipf("the limits of a task cannot be read: %s", c.skipLimitsReason)
 		}
 	}
 }
 
-// cgroups are the paths of the cgroups of a process, by controllers: "memory", "cpu,cpuacct", or "" for version 2.
-type cgroups map[string]string
+// cgroupPathsByController has the paths of the cgroups of a process. The keys are controllers, such as "memory" or
+// "cpu,cpuacct", or "" for cgroup version 2.
+type cgroupPathsByController map[string]string
 
-func readCgroups(pid int) (cgroups, error) {
+func readCgroups(pid int) (cgroupPathsByController, error) {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cgroup"))
 	if err != nil {
 		return nil, err
 	}
-	paths := cgroups{}
+	paths := cgroupPathsByController{}
 	for line := range strings.Lines(string(text)) {
 		_, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
 		controllers, path, _ := strings.Cut(rest, ":")
@@ -172,9 +174,10 @@ func readCgroups(pid int) (cgroups, error) {
 	return paths, nil
 }
 
-// readLimits reads the limits of a process of the task. A limit of a cgroup above that of the process counts, too,
-// because a container can have cgroups of its own. The cgroups that contain the plugin have limits of other origin.
-func (m *taskMemory) readLimits(pid int, plugin cgroups) error {
+// readLimits reads the limits of a process of the task. It also reads the cgroups above that of the process,
+// because a container can have cgroups of its own, but not those that contain the plugin, whose limits are not
+// those of the task.
+func (m *taskMemory) readLimits(pid int, plugin cgroupPathsByController) error {
 	of, err := readCgroups(pid)
 	if err != nil {
 		return err
@@ -189,7 +192,7 @@ func (m *taskMemory) readLimits(pid int, plugin cgroups) error {
 	if _, err := os.Stat(filepath.Join(mount, of[key])); err != nil {
 		return err
 	}
-	m.dir = filepath.Join(mount, of[key])
+	m.cgroupDir = filepath.Join(mount, of[key])
 	for path := of[key]; !strings.HasPrefix(plugin[key]+"/", strings.TrimSuffix(path, "/")+"/"); path = filepath.Dir(path) {
 		dir := filepath.Join(mount, path)
 		limit, err := readMemoryFile(dir, m.limitFile)
@@ -201,7 +204,7 @@ func (m *taskMemory) readLimits(pid int, plugin cgroups) error {
 			return err
 		}
 		if path == of[key] || limit > 0 {
-			m.dir, m.limit, m.reservation = dir, limit, reservation
+			m.cgroupDir, m.limitBytes, m.reservationBytes = dir, limit, reservation
 		}
 		if limit > 0 {
 			break
@@ -210,8 +213,8 @@ func (m *taskMemory) readLimits(pid int, plugin cgroups) error {
 	return nil
 }
 
-// readMemoryFile returns 0 if the file does not exist, because the controller is not enabled in the cgroup, and
-// if it has the highest number, which means that nothing is set.
+// readMemoryFile returns the number of bytes in a memory limit file. It returns 0 for no limit, and if the file does not
+// exist, because the controller is not enabled in the cgroup.
 func readMemoryFile(dir, name string) (int64, error) {
 	text, err := os.ReadFile(filepath.Join(dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -225,15 +228,15 @@ func readMemoryFile(dir, name string) (int64, error) {
 		return 0, nil
 	}
 	bytes, err := strconv.ParseInt(value, 10, 64)
-	const v1None = 1 << 62 // version 1 has no word for "no limit": its file has the highest number, rounded down to a page
+	const v1None = 1 << 62 // cgroup v1 writes no limit as the highest number, rounded down to a page
 	if bytes >= v1None {
 		bytes = 0
 	}
 	return bytes, err
 }
 
-// overhead returns by how much the limit exceeds the memory of the task.
-func (m taskMemory) overhead() int64 { return max(0, m.limit-m.sentMB<<20) }
+// limitOverhead returns by how many bytes the limit exceeds the memory in the task's resources.
+func (m taskMemory) limitOverhead() int64 { return max(0, m.limitBytes-m.requestedMB<<20) }
 
 func (m taskMemory) skipUnlessOwnCgroup(t tb) {
 	t.Helper()
@@ -242,17 +245,17 @@ func (m taskMemory) skipUnlessOwnCgroup(t tb) {
 	}
 }
 
-func (m taskMemory) wantLimit(t tb, memoryMB, overhead int64) {
+func (m taskMemory) checkLimit(t tb, memoryMB, overhead int64) {
 	t.Helper()
 	want := memoryMB<<20 + overhead
-	if m.limit == want {
+	if m.limitBytes == want {
 		return
 	}
 	text := fmt.Sprintf("%d bytes", want)
 	if overhead > 0 {
 		text += fmt.Sprintf(", with the %d bytes by which the limit of a task with memory %d MB exceeds its memory", overhead, smallMemoryMB)
 	}
-	t.Errorf("%s of %s is %s, want %s: %s", m.limitFile, m.task, formatMemory(m.limit), text, m.dir)
+	t.Errorf("%s of %s is %s, want %s: %s", m.limitFile, m.description, formatMemory(m.limitBytes), text, m.cgroupDir)
 }
 
 func formatMemory(bytes int64) string {

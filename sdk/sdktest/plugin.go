@@ -85,8 +85,8 @@ func Main(m *testing.M, serve func()) {
 		serve()
 		os.Exit(0)
 	}
-	// The suite ends many processes: a program built with -race sleeps for a second
-	// before it exits by default.
+	// A program built with -race sleeps for a second before it exits by default, and the suite
+	// starts many processes of this program.
 	if os.Getenv("GORACE") == "" {
 		os.Setenv("GORACE", "atexit_sleep_ms=0")
 	}
@@ -97,24 +97,24 @@ func Main(m *testing.M, serve func()) {
 // without the handshake cookie, as if a user had started the plugin.
 const envServeWithoutHandshake = "NOMAD_LITE_SDKTEST_BY_HAND"
 
-// slowCases are the ids of cases that wait for seconds, or start many tasks. The cases limits.* wait until a task of the host
-// without limits has processes.
+// slowCases are the ids of cases that wait for seconds, or start many tasks. The cases limits.* search for the processes of
+// a task for seconds if the driver's tasks are not processes of this machine.
 var slowCases = []string{
 	"fingerprint.stays-open", "leaks.descriptors", "leaks.processes", "stats.zero-interval", "streams.stay-open",
 	"limits.cgroup", "limits.memory", "limits.memory-max", "limits.reservation",
 }
 
-// Driver runs the suite for drivers as subtests of t. With -short, it skips the cases that take seconds; so do Hook and Device.
-func Driver(t *testing.T, p Plugin) { run(t, p, driverCases(p)) }
+// Driver runs the suite for drivers as subtests of t. With -short, Driver, Hook and Device skip the cases that take seconds.
+func Driver(t *testing.T, p Plugin) { runSuite(t, p, driverCases(p)) }
 
 // Hook runs the suite for hooks as subtests of t.
-func Hook(t *testing.T, p Plugin) { run(t, p, hookCases()) }
+func Hook(t *testing.T, p Plugin) { runSuite(t, p, hookCases()) }
 
 // Device runs the suite for device plugins as subtests of t. The cases for devices are skipped if
 // the plugin finds none on this machine.
-func Device(t *testing.T, p Plugin) { run(t, p, deviceCases()) }
+func Device(t *testing.T, p Plugin) { runSuite(t, p, deviceCases()) }
 
-func run(t *testing.T, p Plugin, cases []testCase) {
+func runSuite(t *testing.T, p Plugin, cases []testCase) {
 	cases, err := p.selectCases(cases)
 	if err != nil {
 		t.Fatal(err)
@@ -161,18 +161,18 @@ func CheckUntil(ctx, kill context.Context, out io.Writer, p Plugin) error {
 	return err
 }
 
-// failedCasesError is the error of a suite that has run to its end.
-type failedCasesError struct{ failed, all int }
+// failedCasesError is the error of a suite that has run all cases, of which some have failed.
+type failedCasesError struct{ failed, total int }
 
 func (e *failedCasesError) Error() string {
-	return fmt.Sprintf("%d of %d cases failed", e.failed, e.all)
+	return fmt.Sprintf("%d of %d cases failed", e.failed, e.total)
 }
 
 // CheckEach is CheckUntil without text: it calls onResult after each case.
 func CheckEach(ctx, kill context.Context, p Plugin, onResult func(Result)) error {
 	h := newHost(p)
 	defer h.close()
-	defer context.AfterFunc(kill, h.kill)()
+	defer context.AfterFunc(kill, h.killSuite)()
 	var cases []testCase
 	switch kind, err := h.detectPluginType(kill); {
 	case err != nil:
@@ -195,17 +195,17 @@ func CheckEach(ctx, kill context.Context, p Plugin, onResult func(Result)) error
 		}
 		r, ended := h.runStandaloneCase(kill, c)
 		if kill.Err() != nil {
-			h.kill() // second kill, of a plugin process that was being started during the first one
+			h.killSuite() // second kill, of a plugin process that was being started during the first one
 			return context.Cause(kill)
 		}
-		result := r.result()
+		result := r.toResult()
 		onResult(result)
 		switch result.Verdict {
 		case Fail:
 			counts.failed++
-			counts.all++
+			counts.total++
 		case Pass, Differs:
-			counts.all++
+			counts.total++
 		}
 		if !ended {
 			return fmt.Errorf("the case %s did not end, although its plugin was killed", c.id)

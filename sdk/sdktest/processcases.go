@@ -14,15 +14,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// launchConfigured starts a plugin process of the case's own, and configures it.
+// launchConfigured launches and configures a plugin process for this case only.
 func (h *testHost) launchConfigured(t tb) *pluginProcess {
 	t.Helper()
-	p, err := h.launch()
+	p, err := h.launchPlugin()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	t.Cleanup(p.stop)
-	if err := h.configure(t.Context(), p); err != nil {
+	t.Cleanup(p.shutDown)
+	if err := h.configurePlugin(t.Context(), p); err != nil {
 		t.Fatalf("%v", err)
 	}
 	return p
@@ -39,7 +39,7 @@ func testTwoProcesses(t tb, h *testHost) {
 
 func testProcessExit(t tb, h *testHost) {
 	p := h.launchConfigured(t)
-	p.stop() // kills the process if it has not exited after some seconds
+	p.shutDown() // kills the process if it has not exited after some seconds
 	if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() && status.Signal() == unix.SIGKILL {
 		t.Errorf("the process did not exit within 2s, and was killed")
 	}
@@ -57,12 +57,12 @@ func testInterrupt(t tb, h *testHost) {
 	}
 }
 
-// leakCycles is the number of tasks with which the suite searches for leaks. A leak
-// leaves at least as many descriptors or processes.
+// leakCycles is how often checkLeaks repeats an operation: a leak of one descriptor or process each time then adds
+// at least as many.
 const leakCycles = 5
 
-// checkLeaks runs the cycle several times, and fails if count, which returns the number of
-// objects in use, has increased with each cycle.
+// checkLeaks runs the cycle leakCycles times, and fails the case if count, which returns the number of
+// objects in use, has increased by at least one per cycle. what names the objects.
 func checkLeaks(t tb, what string, count func() (int, error), cycle func()) {
 	t.Helper()
 	cycle() // the plugin may allocate on first use
@@ -96,8 +96,7 @@ func (h *testHost) countDescriptors(t tb) (int, error) {
 	return len(entries), err
 }
 
-// countChildren returns the number of child processes of the shared plugin process, also
-// of those that have exited and were not waited for.
+// countChildren returns the number of child processes of the shared plugin process, zombies included.
 func (h *testHost) countChildren(t tb) (count int, err error) {
 	parent := h.ensureSharedProcess(t).pid
 	paths, err := filepath.Glob("/proc/[0-9]*")
@@ -113,23 +112,23 @@ func (h *testHost) countChildren(t tb) (count int, err error) {
 	return count, err
 }
 
-// runTaskOnce starts a task, stops it, and destroys it.
-func (h *testHost) runTaskOnce(t tb) {
+// startStopDestroyTask starts a task, stops the task, and destroys it.
+func (h *testHost) startStopDestroyTask(t tb) {
 	t.Helper()
 	s := h.startTask(t, h.plugin.Tasks.Runs)
 	if err := s.driver().StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
 		t.Fatalf("StopTask: %v", err)
 	}
-	s.wait()
+	s.waitForExit()
 	s.destroy()
 }
 
 func testDescriptorLeaks(t tb, h *testHost) {
-	checkLeaks(t, "descriptors", func() (int, error) { return h.countDescriptors(t) }, func() { h.runTaskOnce(t) })
+	checkLeaks(t, "descriptors", func() (int, error) { return h.countDescriptors(t) }, func() { h.startStopDestroyTask(t) })
 }
 
 func testProcessLeaks(t tb, h *testHost) {
-	checkLeaks(t, "child processes", func() (int, error) { return h.countChildren(t) }, func() { h.runTaskOnce(t) })
+	checkLeaks(t, "child processes", func() (int, error) { return h.countChildren(t) }, func() { h.startStopDestroyTask(t) })
 }
 
 func testHookDescriptorLeaks(t tb, h *testHost) {
@@ -141,7 +140,7 @@ func testHookDescriptorLeaks(t tb, h *testHost) {
 	})
 }
 
-// checkRunStopDestroy runs a task in a process that is not the shared one.
+// checkRunStopDestroy starts, stops and destroys a task by the plugin process p instead of the shared one.
 func (h *testHost) checkRunStopDestroy(t tb, p *pluginProcess, config *driver.TaskConfig, s *startedTask) {
 	t.Helper()
 	s.config = config
@@ -160,7 +159,7 @@ func (h *testHost) checkRunStopDestroy(t tb, p *pluginProcess, config *driver.Ta
 // testOldHost acts as a host that calls neither Init nor Shutdown, and sends no topology.
 func testOldHost(t tb, h *testHost) {
 	config, s := h.newConfig(t, h.plugin.Tasks.Runs)
-	p, err := h.launch()
+	p, err := h.launchPlugin()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -212,7 +211,7 @@ func testCrashDuringStart(t tb, h *testHost) {
 		time.Sleep(delay)
 		h.crashPlugin(t)
 		<-returned
-		killProcessesByEnv("NOMAD_ALLOC_ID=" + config.AllocID) // a host of nomad-lite does so before the second call
+		killProcessesByEnv("NOMAD_ALLOC_ID=" + config.AllocID) // nomad-lite also does this before the second call
 		handle, _, err := s.driver().StartTask(t.Context(), config)
 		if err != nil {
 			t.Fatalf("StartTask in another process, after SIGKILL of the first: %v", err)
@@ -231,7 +230,7 @@ func testCrashBeforeDestroy(t tb, h *testHost) {
 		t.Fatalf("StopTask: %v", err)
 	}
 	h.crashPlugin(t)
-	recoverErr := s.recover()
+	recoverErr := s.callRecoverTask()
 	if err := s.driver().DestroyTask(t.Context(), s.config.ID, true); err != nil && !errors.Is(err, driver.ErrTaskNotFound) {
 		t.Errorf("RecoverTask in another process: %v; DestroyTask: %v, want success or %v", recoverErr, err, driver.ErrTaskNotFound)
 	}
@@ -255,13 +254,13 @@ func testCrashDuringStop(t tb, h *testHost) {
 	time.Sleep(50 * time.Millisecond) // time for the call to reach the plugin
 	h.crashPlugin(t)
 	<-returned
-	if err := s.recover(); err != nil {
+	if err := s.callRecoverTask(); err != nil {
 		t.Skipf("the driver cannot recover tasks, so that hosts start them again: %v", err)
 	}
 	if err := s.driver().StopTask(t.Context(), s.config.ID, 100*time.Millisecond, ""); err != nil {
 		t.Errorf("StopTask in another process: %v", err)
 	}
-	s.wait()
+	s.waitForExit()
 	s.destroy()
-	waitUntil(t, "the process of the task has exited", func() bool { return !processAlive(pid) })
+	waitUntil(t, "the process of the task has exited", func() bool { return !isProcessAlive(pid) })
 }

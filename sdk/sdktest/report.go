@@ -29,23 +29,23 @@ type Severity string
 
 // The severities.
 const (
-	Must   Severity = "must"   // a host loses tasks, or cannot use the plugin
-	Should Severity = "should" // a host copes, and a user or an operator loses something
-	Quirk  Severity = "quirk"  // hosts cope; the plugin differs from other plugins
+	Must   Severity = "must"   // after a failure, a host loses tasks or cannot use the plugin
+	Should Severity = "should" // after a failure, hosts work, but a user or an operator loses something
+	Quirk  Severity = "quirk"  // a difference from other plugins that hosts tolerate, and no failure
 )
 
-// testCase is a check of a plugin.
+// testCase is one case of the suite, which checks one behavior of a plugin.
 type testCase struct {
-	id       string // id: unique among the cases of one plugin type; never reused for another check
-	severity Severity
-	name     string // name: the expected behavior
-	why      string // why: the consequence of another behavior
-	link     string // link: file and heading in the documentation
-	run      func(t tb, h *testHost)
+	id          string // id: unique among the cases of one plugin type; never reused for another check
+	severity    Severity
+	expectation string // name: the expected behavior
+	consequence string // why: the consequence of another behavior
+	docsLink    string // link: file and heading in the documentation
+	run         func(t tb, h *testHost)
 }
 
-// caseResult is the result of a case that runs without go test. While the case
-// runs, the case reports to it as to a testing.TB.
+// caseResult is the result of a case that runs outside of go test. It implements tb, to which the case
+// reports while it runs.
 type caseResult struct {
 	testCase testCase
 	ctx      context.Context
@@ -60,7 +60,7 @@ type caseResult struct {
 
 var _ tb = (*caseResult)(nil)
 
-// runCase runs one case, and blocks until it has ended.
+// runCase runs one case outside of go test, and blocks until it has ended.
 func runCase(ctx context.Context, c testCase, h *testHost) *caseResult {
 	r, done := startCase(ctx, c, h)
 	<-done
@@ -78,7 +78,7 @@ func startCase(ctx context.Context, c testCase, h *testHost) (r *caseResult, don
 		defer close(ended)
 		defer func() { r.duration = time.Since(began) }()
 		defer r.cleanUp()
-		defer cancel() // cancelled before the cleanups, as in package testing
+		defer cancel() // the context ends before the cleanups, as in package testing
 		defer func() {
 			if p := recover(); p != nil {
 				r.Errorf("panic: %v", p)
@@ -89,6 +89,7 @@ func startCase(ctx context.Context, c testCase, h *testHost) (r *caseResult, don
 	return r, ended
 }
 
+// cleanUp calls the functions of Cleanup, the last one first.
 func (r *caseResult) cleanUp() {
 	last := len(r.cleanups) - 1
 	if last < 0 {
@@ -96,7 +97,7 @@ func (r *caseResult) cleanUp() {
 	}
 	f := r.cleanups[last]
 	r.cleanups = r.cleanups[:last]
-	defer r.cleanUp() // also if f calls Fatalf
+	defer r.cleanUp() // deferred, because f can call Fatalf, which ends the goroutine
 	f()
 }
 
@@ -119,22 +120,22 @@ type Result struct {
 	Severity Severity
 	Verdict  Verdict
 	Seconds  float64
-	Messages []string `json:",omitempty"` // Messages: what the plugin did instead, or why the case was skipped
+	Messages []string `json:",omitempty"` // Messages: the errors of a case that failed, or why the case was skipped
 
 	// Why and Link are set if the case failed, or found a quirk.
 	Why  string `json:",omitempty"` // Why: the consequence for hosts and users
 	Link string `json:",omitempty"` // Link: path and heading in the repository's documentation
 }
 
-// result returns the result of a case that has ended, or that its timeout has ended.
-func (r *caseResult) result() Result {
+// toResult returns the public form of the result. The case has ended, or was abandoned after its timeout.
+func (r *caseResult) toResult() Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.testCase
-	result := Result{ID: c.id, Case: c.name, Severity: c.severity, Verdict: Pass, Seconds: r.duration.Seconds()}
+	result := Result{ID: c.id, Case: c.expectation, Severity: c.severity, Verdict: Pass, Seconds: r.duration.Seconds()}
 	switch {
 	case r.failed:
-		result.Verdict, result.Why, result.Link = Fail, c.why, c.link
+		result.Verdict, result.Why, result.Link = Fail, c.consequence, c.docsLink
 		if c.severity == Quirk {
 			result.Verdict = Differs
 		}

@@ -25,10 +25,10 @@ func TestCasesAreDocumented(t *testing.T) {
 				t.Errorf("%s: the id %q is malformed or not unique", kind, c.id)
 			}
 			seen[c.id] = true
-			if c.name == "" || c.why == "" || !slices.Contains([]Severity{Must, Should, Quirk}, c.severity) {
-				t.Errorf("%s %s: incomplete: %q, %q, %q", kind, c.id, c.severity, c.name, c.why)
+			if c.expectation == "" || c.consequence == "" || !slices.Contains([]Severity{Must, Should, Quirk}, c.severity) {
+				t.Errorf("%s %s: incomplete: %q, %q, %q", kind, c.id, c.severity, c.expectation, c.consequence)
 			}
-			path, heading, _ := strings.Cut(c.link, "#")
+			path, heading, _ := strings.Cut(c.docsLink, "#")
 			if !slices.Contains(headingAnchors(t, path), heading) {
 				t.Errorf("%s %s: %s has no heading #%s", kind, c.id, path, heading)
 			}

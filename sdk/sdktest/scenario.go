@@ -20,8 +20,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook/hookwire"
 )
 
-// lifecyclePoints has the hook points of an allocation with one task that is restarted
-// once.
+// lifecyclePoints are the hook points of an allocation with one task that is restarted
+// once, in the order of the calls.
 var lifecyclePoints = []hook.Point{
 	hook.Prerun, hook.Prestart, hook.Poststart,
 	hook.UpdateAlloc, hook.Update,
@@ -32,27 +32,27 @@ var lifecyclePoints = []hook.Point{
 	hook.Postrun, hook.Destroy,
 }
 
-// allocScenario is a simulated allocation. The suite calls the hook at its hook
-// points.
+// allocScenario is a simulated allocation with one task, for which the suite calls the hook points of a
+// hook.
 type allocScenario struct {
-	h     *testHost
-	d     *hook.Description
-	meta  hook.RequestMeta
-	alloc hook.Alloc
-	task  hook.Task
-	dir   hook.TaskDir
-	env   map[string]string
+	host        *testHost
+	description *hook.Description
+	meta        hook.RequestMeta
+	alloc       hook.Alloc
+	task        hook.Task
+	dir         hook.TaskDir
+	env         map[string]string
 
-	prestarted      bool              // Prestart has succeeded
-	taskRestored    bool              // the task was restored, not started
-	repeatPoststart bool              // Poststart is repeated for the same start
-	exitCount       int               // number of exits of the task
-	prestartState   map[string]string // result of the last Prestart
-	skipPrestart    bool
+	prestarted          bool              // Prestart has succeeded
+	isTaskRestored      bool              // requests have the task as running already, as after a restart of the agent
+	isPoststartRepeated bool              // Poststart was called before for the same start of the task
+	exitCount           int               // number of exits of the task
+	prestartState       map[string]string // result of the last Prestart
+	isPrestartDone      bool
 }
 
-// startScenario starts a scenario. The capability token of the scenario expires
-// at the end of the case.
+// startScenario makes a scenario with a new allocation. The capability token of the scenario
+// expires at the end of the case.
 func (h *testHost) startScenario(t tb) *allocScenario {
 	t.Helper()
 	d, err := h.ensureSharedProcess(t).hook.Describe(t.Context())
@@ -63,7 +63,7 @@ func (h *testHost) startScenario(t tb) *allocScenario {
 	if err != nil {
 		t.Skipf("the attachment does not fit the schema")
 	}
-	l := &allocScenario{h: h, d: d, meta: hook.RequestMeta{Token: newID(), Attachment: attachment}}
+	l := &allocScenario{host: h, description: d, meta: hook.RequestMeta{Token: newID(), Attachment: attachment}}
 	h.hookHost.addToken(l.meta.Token)
 	t.Cleanup(func() { h.hookHost.expireToken(l.meta.Token) })
 
@@ -121,8 +121,8 @@ func encodeAttachment(schema *hclspec.Spec, config map[string]any) ([]byte, erro
 	return ctyjson.Marshal(value, value.Type())
 }
 
-// hookTimeout returns a host's timeout for a hook point.
-func hookTimeout(p hook.Subscription) time.Duration {
+// hookCallTimeout returns the timeout with which a host calls a hook point.
+func hookCallTimeout(p hook.Subscription) time.Duration {
 	switch {
 	case p.Timeout > 0:
 		return p.Timeout
@@ -136,12 +136,12 @@ func hookTimeout(p hook.Subscription) time.Duration {
 // the hook fails the case.
 func (l *allocScenario) callHookPoint(t tb, m hook.Point) {
 	t.Helper()
-	part, ok := l.d.Subscription(m)
+	part, ok := l.description.Subscription(m)
 	if !ok {
 		return
 	}
-	process := l.h.ensureSharedProcess(t)
-	limit := hookTimeout(part)
+	process := l.host.ensureSharedProcess(t)
+	limit := hookCallTimeout(part)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	switch err := l.callHookPointWithoutDeadline(ctx, t, m); {
@@ -154,10 +154,10 @@ func (l *allocScenario) callHookPoint(t tb, m hook.Point) {
 	}
 }
 
-// callHookPointWithoutDeadline calls the hook without a deadline, and returns its error.
+// callHookPointWithoutDeadline calls the hook at a hook point, and returns its error. It adds no timeout to ctx.
 func (l *allocScenario) callHookPointWithoutDeadline(ctx context.Context, t tb, m hook.Point) (err error) {
 	t.Helper()
-	c := l.h.ensureSharedProcess(t).hook
+	c := l.host.ensureSharedProcess(t).hook
 	g, a, task := l.meta, l.alloc, l.task
 	switch m {
 	case hook.Prerun:
@@ -175,9 +175,9 @@ func (l *allocScenario) callHookPointWithoutDeadline(ctx context.Context, t tb, 
 	case hook.ShutdownAlloc:
 		_, err = c.ShutdownAlloc(ctx, hook.AllocShutdownRequest{RequestMeta: g, Alloc: a})
 	case hook.Prestart:
-		err = l.prestart(ctx, c)
+		err = l.callPrestart(ctx, c)
 	case hook.Poststart:
-		_, err = c.Poststart(ctx, hook.TaskPoststartRequest{RequestMeta: g, Alloc: a, Task: task, Dir: l.dir, Env: l.env, Repeated: l.repeatPoststart})
+		_, err = c.Poststart(ctx, hook.TaskPoststartRequest{RequestMeta: g, Alloc: a, Task: task, Dir: l.dir, Env: l.env, Repeated: l.isPoststartRepeated})
 	case hook.Update:
 		_, err = c.Update(ctx, hook.TaskUpdateRequest{RequestMeta: g, Alloc: a, Task: task, Env: l.env})
 	case hook.PreKilling:
@@ -196,15 +196,16 @@ func (l *allocScenario) callHookPointWithoutDeadline(ctx context.Context, t tb, 
 	return err
 }
 
-// prestart passes the previous state to the hook, and stores the new one.
-func (l *allocScenario) prestart(ctx context.Context, c *hookwire.Client) error {
-	if l.skipPrestart {
+// callPrestart calls Prestart with the state that the previous Prestart returned, and stores the new state. It does
+// nothing after a Prestart that returned Done.
+func (l *allocScenario) callPrestart(ctx context.Context, c *hookwire.Client) error {
+	if l.isPrestartDone {
 		return nil
 	}
 	answer, err := c.Prestart(ctx, hook.TaskPrestartRequest{
 		RequestMeta: l.meta, Alloc: l.alloc, Task: l.task, Dir: l.dir, Env: maps.Clone(l.env),
 		Resources:     driver.Resources{CPUShares: 100, MemoryMB: 64, Ports: []driver.PortMapping{{Label: "http", Value: 20000, To: 80, HostIP: "127.0.0.1"}}},
-		PreviousState: maps.Clone(l.prestartState), Running: l.taskRestored,
+		PreviousState: maps.Clone(l.prestartState), Running: l.isTaskRestored,
 	})
 	if ctx.Err() != nil {
 		return err
@@ -213,6 +214,6 @@ func (l *allocScenario) prestart(ctx context.Context, c *hookwire.Client) error 
 	if err != nil {
 		return err
 	}
-	l.prestarted, l.skipPrestart = true, answer.Done
+	l.prestarted, l.isPrestartDone = true, answer.Done
 	return answer.Fault()
 }

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	// The tests of defects mainly wait: for processes, and for events that never occur. A plugin without a defect needs
 	// some milliseconds for these events, also on a busy machine far less than the timeout.
 	const eventTimeout = 4 * time.Second
-	childKillTimeout, cancelledStartTimeout, valueTimeout = eventTimeout, eventTimeout, eventTimeout
+	childKillTimeout, cancelledStartTimeout, streamValueTimeout = eventTimeout, eventTimeout, eventTimeout
 	if err := flag.Set("test.parallel", "16"); err != nil { // the flag of the command line replaces it
 		panic(err)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// shellCases are the cases for drivers that run commands: they check what is
-// visible only inside of a task.
+// shellCases returns the test cases for drivers whose tasks can be shell scripts, which report what
+// is visible only inside of a task.
 func shellCases() []testCase {
 	return []testCase{
 		{"output.streams", Must, "the output of both streams arrives, and ends when the task is destroyed", "Logs are incomplete, or the log collector waits for ever.", linkOutput, testTaskOutput},
@@ -59,7 +59,7 @@ func (h *testHost) capabilities(t tb) *driver.Capabilities {
 	return caps
 }
 
-// skipUnlessHostFilesVisible skips the case if the driver's tasks do not see the host's files.
+// skipUnlessHostFilesVisible skips the case if the driver's tasks do not see the host's file system.
 func (h *testHost) skipUnlessHostFilesVisible(t tb) {
 	t.Helper()
 	if h.capabilities(t).FSIsolation != driver.FSIsolationNone {
@@ -69,11 +69,11 @@ func (h *testHost) skipUnlessHostFilesVisible(t tb) {
 
 func testTaskOutput(t tb, h *testHost) {
 	s := h.startShellTask(t, "echo out; echo err >&2; i=0; while [ $i -lt 2000 ]; do echo line $i of many; i=$((i+1)); done; exec sleep 0.05")
-	s.wait()
+	s.waitForExit()
 	s.destroy()
 	s.closeOutput()
 	done := make(chan struct{})
-	go func() { s.outputReaders.Wait(); close(done) }()
+	go func() { s.outputReadGoroutines.Wait(); close(done) }()
 	select {
 	case <-done:
 	case <-time.After(waitTimeout):
@@ -91,7 +91,7 @@ func testNullDeviceOutput(t tb, h *testHost) {
 	config, s := h.newConfig(t, h.plugin.Tasks.Shell("echo lost; exit 4"))
 	config.StdoutPath, config.StderrPath = os.DevNull, os.DevNull
 	s.start(config)
-	if exit := s.wait(); exit.ExitCode != 4 {
+	if exit := s.waitForExit(); exit.ExitCode != 4 {
 		t.Errorf("the exit result is %+v, want exit code 4", *exit)
 	}
 }
@@ -99,10 +99,10 @@ func testNullDeviceOutput(t tb, h *testHost) {
 func testTaskEnvironment(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, `cat /proc/$$/environ; exit 0`)
-	s.wait()
+	s.waitForExit()
 	s.destroy()
 	s.closeOutput()
-	s.outputReaders.Wait()
+	s.outputReadGoroutines.Wait()
 	got := map[string]string{}
 	for _, entry := range strings.Split(strings.TrimSuffix(s.stdout.String(), "\x00"), "\x00") {
 		name, value, _ := strings.Cut(entry, "=")
@@ -139,8 +139,8 @@ func testInheritedDescriptors(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, `echo pid $$; exec sleep 60`)
 	pid := s.waitForLine("pid ")
-	// For some time, the shell has its script open, and the dynamic loader its
-	// libraries; a leaked descriptor remains open.
+	// After the start, the shell has its script open for some time, and the dynamic loader its
+	// libraries. A leaked descriptor remains open.
 	const maxWait = 5 * time.Second
 	var openFDs []string
 	for deadline := time.Now().Add(maxWait); ; time.Sleep(2 * time.Millisecond) {
@@ -185,14 +185,14 @@ func testTaskHasOwnSession(t tb, h *testHost) {
 
 func testExitStatus(t tb, h *testHost) {
 	s := h.startShellTask(t, "exit 7")
-	if got, want := *s.wait(), (driver.ExitResult{ExitCode: 7}); got != want {
+	if got, want := *s.waitForExit(), (driver.ExitResult{ExitCode: 7}); got != want {
 		t.Errorf("exit 7: %+v, want %+v", got, want)
 	}
 	// A process with pid 1 of a PID namespace ignores signals that it does not handle, so that it
 	// cannot end itself by one.
 	const isPID1 = 43
 	s = h.startShellTask(t, fmt.Sprintf("[ $$ = 1 ] && exit %d; kill -TERM $$", isPID1))
-	if got := s.wait(); got.ExitCode == isPID1 {
+	if got := s.waitForExit(); got.ExitCode == isPID1 {
 		return
 	} else if got.Signal != int(unix.SIGTERM) || got.Successful() {
 		t.Errorf("after SIGTERM: %+v, want signal 15", *got)
@@ -205,7 +205,7 @@ func testStopSignal(t tb, h *testHost) {
 	if err := s.driver().StopTask(t.Context(), s.config.ID, waitTimeout, "SIGUSR1"); err != nil {
 		t.Fatalf("StopTask: %v", err)
 	}
-	if got := s.wait(); got.ExitCode != 9 {
+	if got := s.waitForExit(); got.ExitCode != 9 {
 		t.Errorf("the exit result is %+v, want exit code 9 of the signal handler", *got)
 	}
 }
@@ -213,7 +213,7 @@ func testStopSignal(t tb, h *testHost) {
 func testKillAfterStopTimeout(t tb, h *testHost) {
 	s := h.startShellTask(t, `trap "" INT TERM; echo ready; while :; do sleep 0.02; done`)
 	s.waitForLine("ready")
-	const stopTimeout = 900 * time.Millisecond // a loaded machine can need a quarter of a second to kill a task at once
+	const stopTimeout = 900 * time.Millisecond // on a loaded machine, an immediate kill can take 250 ms
 	began := time.Now()
 	if err := s.driver().StopTask(t.Context(), s.config.ID, stopTimeout, ""); err != nil {
 		t.Fatalf("StopTask: %v", err)
@@ -221,12 +221,12 @@ func testKillAfterStopTimeout(t tb, h *testHost) {
 	if took := time.Since(began); took < stopTimeout {
 		t.Fatalf("StopTask returned after %v, before its timeout of %v", took, stopTimeout)
 	}
-	if got := s.wait(); got.Signal != int(unix.SIGKILL) {
+	if got := s.waitForExit(); got.Signal != int(unix.SIGKILL) {
 		t.Errorf("the exit result is %+v, want signal 9", *got)
 	}
 }
 
-// childKillTimeout is how long the remaining processes of a task can take to die.
+// childKillTimeout limits how long the processes of a task can take to exit after a kill. Tests change it.
 var childKillTimeout = waitTimeout
 
 func testChildrenAreKilled(t tb, h *testHost) {
@@ -245,12 +245,12 @@ func testChildrenAreKilled(t tb, h *testHost) {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	if exit := s.wait(); !exit.Successful() {
+	if exit := s.waitForExit(); !exit.Successful() {
 		t.Errorf("the exit result is %+v, want success", *exit)
 	}
 	s.destroy()
-	waitUntilWithin(t, childKillTimeout, "a child in the task's process group has exited", func() bool { return !processAlive(child) })
-	waitUntilWithin(t, childKillTimeout, "a child in a session of its own has exited", func() bool { return !processAlive(own) })
+	waitUntilWithin(t, childKillTimeout, "a child in the task's process group has exited", func() bool { return !isProcessAlive(child) })
+	waitUntilWithin(t, childKillTimeout, "a child in a session of its own has exited", func() bool { return !isProcessAlive(own) })
 }
 
 func testMissingCommand(t tb, h *testHost) {
@@ -292,7 +292,7 @@ func testSignals(t tb, h *testHost) {
 	}
 }
 
-// startSleepTask starts a task for exec calls.
+// startSleepTask starts a task in which exec calls run commands. It skips the case if the driver has no exec.
 func (h *testHost) startSleepTask(t tb) *startedTask {
 	t.Helper()
 	if !h.capabilities(t).Exec {
@@ -416,7 +416,7 @@ func testExecCancelled(t tb, h *testHost) {
 	if err := <-done; err == nil {
 		t.Errorf("a cancelled ExecTaskStreaming succeeded")
 	}
-	waitUntilWithin(t, childKillTimeout, "the command has exited", func() bool { return !processAlive(pid) })
+	waitUntilWithin(t, childKillTimeout, "the command has exited", func() bool { return !isProcessAlive(pid) })
 }
 
 // exitScript is a script that writes its pid, and exits with the code that it
@@ -442,19 +442,19 @@ func testTaskOutlivesPlugin(t tb, h *testHost) {
 		t.Fatalf("%v", err)
 	}
 	h.crashPlugin(t)
-	err = s.recover()
-	// A driver's task that dies with its plugin process may exit somewhat later.
-	for wait := time.Now().Add(time.Second); err != nil && processAlive(pid) && time.Now().Before(wait); {
+	err = s.callRecoverTask()
+	// A task that depends on its plugin process may exit some time after that process.
+	for wait := time.Now().Add(time.Second); err != nil && isProcessAlive(pid) && time.Now().Before(wait); {
 		time.Sleep(2 * time.Millisecond)
 	}
-	if !processAlive(pid) {
+	if !isProcessAlive(pid) {
 		t.Fatalf("the task exited with the plugin")
 	}
 	if err != nil {
 		t.Skipf("the driver cannot recover tasks, so that hosts start them again: %v", err)
 	}
 	s.requestExit(7)
-	exit := s.wait()
+	exit := s.waitForExit()
 	switch {
 	case exit.Err != nil && strings.Contains(exit.Err.Error(), "unknown"):
 		t.Logf("the exit code of a recovered task is unknown: %v", exit.Err)
@@ -473,7 +473,7 @@ func testExitWithoutPlugin(t tb, h *testHost) {
 	}
 	h.crashPlugin(t)
 	s.requestExit(7)
-	waitUntil(t, "the task has exited", func() bool { return !processAlive(pid) })
+	waitUntil(t, "the task has exited", func() bool { return !isProcessAlive(pid) })
 	s.checkRecoveredExit()
 }
 
@@ -482,7 +482,7 @@ func testExitBeforePluginCrash(t tb, h *testHost) {
 	s := h.startShellTask(t, exitScript)
 	s.waitForLine("pid ")
 	s.requestExit(7)
-	s.wait()
+	s.waitForExit()
 	h.crashPlugin(t)
 	s.checkRecoveredExit()
 }
@@ -491,10 +491,10 @@ func testExitBeforePluginCrash(t tb, h *testHost) {
 // driver reports another exit status. An error of the recovery is accepted.
 func (s *startedTask) checkRecoveredExit() {
 	s.t.Helper()
-	if err := s.recover(); err != nil {
+	if err := s.callRecoverTask(); err != nil {
 		return // accepted: a host then starts the task again, and emits an event
 	}
-	if exit := s.wait(); exit.Err == nil && (exit.ExitCode != 7 || exit.Signal != 0) {
+	if exit := s.waitForExit(); exit.Err == nil && (exit.ExitCode != 7 || exit.Signal != 0) {
 		s.t.Errorf("the exit result is %+v, want exit code 7 or an error", *exit)
 	}
 	s.destroy()

@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// testSchemas checks schemas for any content, while config.task-schema checks one task.
+// testSchemas checks that the schemas are valid. The case config.task-schema checks that the configured tasks fit.
 func testSchemas(t tb, h *testHost) {
 	p := h.ensureSharedProcess(t)
 	pluginSchema, err := p.base.ConfigSchema(t.Context())
@@ -50,8 +50,8 @@ func testConfigRoundTrip(t tb, h *testHost) {
 	}
 }
 
-// pruneEmpty returns the fields of a task config without empty ones, because the wire does
-// not distinguish these from missing ones.
+// pruneEmpty returns the fields of a task config that are not empty, because the protocol does not distinguish an empty
+// field from a missing one.
 func pruneEmpty(t tb, config *driver.TaskConfig) map[string]any {
 	t.Helper()
 	var fields map[string]any
@@ -100,14 +100,14 @@ func testFingerprintCadence(t tb, h *testHost) {
 		testOpenStreams(t, h)
 	}
 	s := h.openStreams
-	if err := wait.Sleep(t.Context(), time.Until(s.openedAt.Add(fingerprintTestDuration))); err != nil {
+	if err := wait.Sleep(t.Context(), time.Until(s.firstOpenedAt.Add(minFingerprintCountTime))); err != nil {
 		t.Fatalf("%v", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	open := time.Since(s.openedAt)
-	const maxPerSecond = 2 // several times the rate of a driver that watches something
-	for i, count := range s.fingerprintCounts {
+	open := time.Since(s.firstOpenedAt)
+	const maxPerSecond = 2 // several times the rate of a driver that fingerprints at each change
+	for i, count := range s.fingerprintCountsByStream {
 		switch {
 		case count == 0:
 			t.Errorf("stream %d had no fingerprint in %v, want one at once", i+1, open.Round(time.Millisecond))
@@ -136,7 +136,7 @@ func testTaskEvents(t tb, h *testHost) {
 			if !ok {
 				t.Fatalf("the stream of events ended")
 			}
-			// A driver can send events that no stream has received yet, of earlier tasks.
+			// The stream can start with events of earlier tasks that no stream has received.
 			if !h.isKnownAlloc(event.AllocID) || event.TaskName != s.config.Name || event.Message == "" {
 				t.Errorf("an event has the allocation %q, the task %q and the message %q; want an allocation that was started, such as %s, the task %q and a message",
 					event.AllocID, event.TaskName, event.Message, s.config.AllocID, s.config.Name)
@@ -183,7 +183,7 @@ func testDestroyReleasesWait(t tb, h *testHost) {
 	defer cancel()
 	go func() {
 		defer close(returned)
-		_, _ = d.WaitTask(ctx, s.config.ID) // returns a result, or that the task is not found
+		_, _ = d.WaitTask(ctx, s.config.ID) // returns a result or ErrTaskNotFound
 	}()
 	time.Sleep(20 * time.Millisecond) // time for the call to reach the plugin
 	s.destroy()
@@ -194,7 +194,8 @@ func testDestroyReleasesWait(t tb, h *testHost) {
 	}
 }
 
-// waitReleaseTimeout limits how long a call can take to return after its task has ended.
+// waitReleaseTimeout limits how long a call that waits for a task can take to return after the end of the task. Tests
+// change it.
 var waitReleaseTimeout = 5 * time.Second
 
 func testStopTwice(t tb, h *testHost) {
@@ -240,7 +241,7 @@ func testStatsReopened(t tb, h *testHost) {
 
 func testStatsOfExitedTask(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Ends)
-	s.wait()
+	s.waitForExit()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	c, err := s.driver().TaskStats(ctx, s.config.ID, 20*time.Millisecond)
@@ -255,10 +256,10 @@ func testStatsOfExitedTask(t tb, h *testHost) {
 	t.Errorf("the stream of samples of an exited task is open after %v", statsEndTimeout)
 }
 
-// statsEndTimeout limits how long the samples of an exited task can continue.
+// statsEndTimeout limits how long a stream of samples can stay open after the exit of its task. Tests change it.
 var statsEndTimeout = 2 * time.Second
 
-// receiveWithin receives a value. ok is false if c was closed, or the time has passed.
+// receiveWithin receives a value from c. ok is false if c was closed, or no value arrived within the limit.
 func receiveWithin[V any](limit time.Duration, c <-chan V) (v V, ok bool) {
 	select {
 	case v, ok = <-c:
@@ -287,7 +288,7 @@ func testSignalOfExitedTask(t tb, h *testHost) {
 		t.Skipf("the driver does not declare signals")
 	}
 	s := h.startTask(t, h.plugin.Tasks.Ends)
-	s.wait()
+	s.waitForExit()
 	if err := s.driver().SignalTask(t.Context(), s.config.ID, "SIGHUP"); err == nil {
 		t.Errorf("SignalTask of an exited task succeeded")
 	}
@@ -298,7 +299,7 @@ func testExecInExitedTask(t tb, h *testHost) {
 		t.Skipf("the driver does not declare exec")
 	}
 	s := h.startTask(t, h.plugin.Tasks.Ends)
-	s.wait()
+	s.waitForExit()
 	result, err := s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", "exit 0"}, time.Second)
 	if err == nil && result.Exit.Successful() {
 		t.Errorf("ExecTask in an exited task succeeded")
@@ -345,7 +346,7 @@ func testCancelledStop(t tb, h *testHost) {
 	if err := s.driver().StopTask(ctx, s.config.ID, 100*time.Millisecond, ""); err != nil {
 		t.Fatalf("StopTask with a timeout of 100ms, after a cancelled one: %v", err)
 	}
-	if exit := s.wait(); exit.Signal != int(unix.SIGKILL) {
+	if exit := s.waitForExit(); exit.Signal != int(unix.SIGKILL) {
 		t.Errorf("the exit result is %+v, want signal 9", *exit)
 	}
 }
@@ -365,7 +366,7 @@ func testOutputAfterCrash(t tb, h *testHost) {
 	s := h.startShellTask(t, `echo first; until [ -s local/code ]; do sleep 0.01; done; echo second; exec sleep 60`)
 	s.waitForLine("first")
 	h.crashPlugin(t)
-	if err := s.recover(); err != nil {
+	if err := s.callRecoverTask(); err != nil {
 		t.Skipf("the driver cannot recover tasks, so that hosts start them again: %v", err)
 	}
 	s.requestExit(0)

@@ -31,41 +31,44 @@ type Engine struct {
 	Host string // Host is the address of the engine, for DOCKER_HOST
 	*client.Client
 
-	dir     string
-	command []string // starts the engine
-	cmd     *exec.Cmd
-	busybox string // path of a static busybox
+	dataDir      string
+	startCommand []string // command line that starts the engine
+	cmd          *exec.Cmd
+	busyboxPath  string // path of a static busybox
 }
 
-// startTimeout limits how long an engine can take to answer.
+// startTimeout is the time within which a started engine must answer.
 const startTimeout = 60 * time.Second
 
-// Start starts a Docker engine that ends with the test, with its containers. It skips the test
-// if that is impossible here, or with -short; with NOMAD_LITE_CI set, it fails the test if that is impossible. Only one engine
-// of tests runs at a time, because engines share the bridge of the machine.
+// Start starts a Docker engine. The engine and its containers are removed when the test ends. Start
+// skips the test with -short, without root, or if a program is not installed; with NOMAD_LITE_CI
+// set, a missing program fails the test. Only one engine of tests runs at a time, because engines
+// share the bridge of the machine.
 func Start(t testing.TB) *Engine {
 	t.Helper()
-	prepare(t)
+	skipOrLockEngine(t)
 	return startDocker(t)
 }
 
-// StartPodman is Start for the Docker API of podman. It uses runc, because crun refuses hybrid cgroups.
+// StartPodman is like Start, and starts podman with its Docker API. It uses runc, because crun
+// refuses hybrid cgroups.
 func StartPodman(t testing.TB) *Engine {
 	t.Helper()
-	prepare(t)
+	skipOrLockEngine(t)
 	return startPodman(t)
 }
 
-// StartDockerAndPodman is Start and StartPodman for a test that needs both. Their containers are in different networks.
+// StartDockerAndPodman starts both engines, for a test that needs both. Their containers are in
+// different networks.
 func StartDockerAndPodman(t testing.TB) (docker, podman *Engine) {
 	t.Helper()
-	prepare(t)
+	skipOrLockEngine(t)
 	return startDocker(t), startPodman(t)
 }
 
 func startDocker(t testing.TB) *Engine {
 	t.Helper()
-	e := start(t, "dockerd", "docker.io", func(dir, host string) []string {
+	e := startEngine(t, "dockerd", "docker.io", func(dir, host string) []string {
 		return []string{"--data-root", filepath.Join(dir, "data"), "--exec-root", filepath.Join(dir, "exec"), "--pidfile", filepath.Join(dir, "pid"),
 			"--host", host, "--iptables=false", "--ip-masq=false", "--ip-forward=false"}
 	})
@@ -75,7 +78,7 @@ func startDocker(t testing.TB) *Engine {
 
 func startPodman(t testing.TB) *Engine {
 	t.Helper()
-	e := start(t, "podman", "podman", func(dir, host string) []string {
+	e := startEngine(t, "podman", "podman", func(dir, host string) []string {
 		writePodmanConfig(t, filepath.Join(dir, "containers.conf"))
 		return []string{"--root", filepath.Join(dir, "data"), "--runroot", filepath.Join(dir, "exec"), "--tmpdir", filepath.Join(dir, "tmp"),
 			"--storage-driver", "vfs", "--cgroup-manager", "cgroupfs", "--runtime", "runc", "--network-backend", "cni", "system", "service", "--time", "0", host}
@@ -84,9 +87,10 @@ func startPodman(t testing.TB) *Engine {
 	return e
 }
 
-// writePodmanConfig writes a configuration, which podman uses instead of the configuration of the machine. Without
-// CAP_SYS_RESOURCE, podman cannot set limits of containers above its own limits, which it lowers to kernel.pid_max when it
-// starts. The limits in the configuration exceed neither.
+// writePodmanConfig writes a configuration, which podman uses instead of the configuration of the
+// machine. Without CAP_SYS_RESOURCE, podman cannot set limits of containers above its own limits,
+// which it lowers to kernel.pid_max when it starts. The limits in the written configuration exceed
+// neither limit.
 func writePodmanConfig(t testing.TB, path string) {
 	t.Helper()
 	var limits []string
@@ -106,8 +110,8 @@ func writePodmanConfig(t testing.TB, path string) {
 	t.Setenv("CONTAINERS_CONF", path)
 }
 
-// prepare skips the test if it must not start an engine, and waits until no other test has one.
-func prepare(t testing.TB) {
+// skipOrLockEngine skips the test if it must not start an engine, and waits until no other test has one.
+func skipOrLockEngine(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("a Docker engine needs root")
@@ -115,11 +119,11 @@ func prepare(t testing.TB) {
 	if testing.Short() {
 		t.Skip("starts a Docker engine")
 	}
-	lock(t)
+	lockEngine(t)
 }
 
-// start starts the program of a Debian package, with the arguments for its directory and its address.
-func start(t testing.TB, program, debianPackage string, args func(dir, host string) []string) *Engine {
+// startEngine starts the program of a Debian package, with the arguments for its directory and its address.
+func startEngine(t testing.TB, program, debianPackage string, args func(dir, host string) []string) *Engine {
 	t.Helper()
 	unavailable := t.Skipf
 	if os.Getenv("NOMAD_LITE_CI") != "" {
@@ -132,21 +136,21 @@ func start(t testing.TB, program, debianPackage string, args func(dir, host stri
 	if err != nil {
 		unavailable("install busybox-static: %v", err)
 	}
-	// A short path, because the path of a socket is limited.
+	// The path is short, because the length of a socket's path is limited.
 	dir, err := os.MkdirTemp("/tmp", "nomad-lite-engine")
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &Engine{Host: "unix://" + filepath.Join(dir, "docker.sock"), dir: dir, busybox: busybox}
-	e.command = append([]string{program}, args(dir, e.Host)...)
+	e := &Engine{Host: "unix://" + filepath.Join(dir, "docker.sock"), dataDir: dir, busyboxPath: busybox}
+	e.startCommand = append([]string{program}, args(dir, e.Host)...)
 	if e.Client, err = client.New(client.WithHost(e.Host)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		e.removeContainers(t)
+		e.removeAllContainers(t)
 		e.Stop(t, syscall.SIGTERM)
-		killMonitors(t, dir)
-		unmountBelow(t, dir) // an engine that was killed leaves mounts
+		killPodmanMonitors(t, dir)
+		unmountBelow(t, dir) // a killed engine leaves mounts
 		if err := os.RemoveAll(dir); err != nil {
 			t.Errorf("remove the directory of the engine: %v", err)
 		}
@@ -155,9 +159,9 @@ func start(t testing.TB, program, debianPackage string, args func(dir, host stri
 	return e
 }
 
-// killMonitors kills the processes of podman that monitor commands in containers: they live for five
+// killPodmanMonitors kills the processes of podman that monitor commands in containers: they live for five
 // minutes after the command.
-func killMonitors(t testing.TB, dir string) {
+func killPodmanMonitors(t testing.TB, dir string) {
 	processes, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		t.Error(err)
@@ -183,9 +187,9 @@ func unmountBelow(t testing.TB, dir string) {
 	if err != nil {
 		t.Error(err)
 	}
-	// The last mount first: mounts can be below others.
+	// The last mount is unmounted first, because a mount can be below an earlier mount.
 	for _, line := range slices.Backward(strings.Split(strings.TrimSpace(string(mounts)), "\n")) {
-		const mountPoint = 4 // index of the field
+		const mountPoint = 4 // index of the field with the mount point
 		if fields := strings.Fields(line); strings.HasPrefix(fields[mountPoint], dir+"/") {
 			if err := unix.Unmount(fields[mountPoint], unix.MNT_DETACH); err != nil {
 				t.Errorf("unmount %s: %v", fields[mountPoint], err)
@@ -194,8 +198,8 @@ func unmountBelow(t testing.TB, dir string) {
 	}
 }
 
-// lock waits until no other test has an engine.
-func lock(t testing.TB) {
+// lockEngine waits until no other test has an engine.
+func lockEngine(t testing.TB) {
 	f, err := os.OpenFile(filepath.Join(os.TempDir(), "nomad-lite-engine.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -206,7 +210,7 @@ func lock(t testing.TB) {
 	}
 }
 
-// Run starts the engine, again after Stop. It must be called in the goroutine of the test.
+// Run starts the engine again after Stop. It must be called in the goroutine of the test.
 func (e *Engine) Run(t testing.TB) {
 	t.Helper()
 	if err := e.TryRun(); err != nil {
@@ -218,15 +222,15 @@ func (e *Engine) Run(t testing.TB) {
 func (e *Engine) TryRun() error {
 	// The containerd of an engine that was killed has been killed, too. Until its parent reaps it, the next engine would
 	// find its process, and wait for it.
-	if err := os.Remove(filepath.Join(e.dir, "exec/containerd/containerd.pid")); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Remove(filepath.Join(e.dataDir, "exec/containerd/containerd.pid")); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	log, err := os.OpenFile(filepath.Join(e.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	log, err := os.OpenFile(filepath.Join(e.dataDir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	e.cmd = exec.Command(e.command[0], e.command[1:]...)
+	e.cmd = exec.Command(e.startCommand[0], e.startCommand[1:]...)
 	e.cmd.Stdout, e.cmd.Stderr = log, log
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := e.cmd.Start(); err != nil {
@@ -239,14 +243,14 @@ func (e *Engine) TryRun() error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			text, _ := os.ReadFile(filepath.Join(e.dir, "log"))
+			text, _ := os.ReadFile(filepath.Join(e.dataDir, "log"))
 			return fmt.Errorf("the engine does not answer: %w\n%s", err, text[max(0, len(text)-4000):])
 		}
 	}
 }
 
-// Stop ends the engine with a signal, and waits for its end. It does nothing if the engine
-// does not run.
+// Stop sends a signal to the engine, and waits for the exit of the engine. It does nothing if the
+// engine does not run.
 func (e *Engine) Stop(t testing.TB, signal syscall.Signal) {
 	t.Helper()
 	if e.cmd == nil {
@@ -255,7 +259,7 @@ func (e *Engine) Stop(t testing.TB, signal syscall.Signal) {
 	if err := e.cmd.Process.Signal(signal); err != nil {
 		t.Errorf("stop the engine: %v", err)
 	}
-	_ = e.cmd.Wait() // the status of a process that was stopped by a signal is an error
+	_ = e.cmd.Wait() // ignored: Wait returns an error for a process that was killed by a signal
 	e.cmd = nil
 }
 
@@ -274,7 +278,7 @@ func (e *Engine) ContainerNames(t testing.TB) []string {
 	return names
 }
 
-func (e *Engine) removeContainers(t testing.TB) {
+func (e *Engine) removeAllContainers(t testing.TB) {
 	if e.cmd == nil {
 		if err := e.TryRun(); err != nil {
 			t.Error(err)
@@ -304,7 +308,7 @@ func findBusybox() (string, error) {
 // are instructions of a Dockerfile, such as ENV and ENTRYPOINT.
 func (e *Engine) Import(t testing.TB, image string, files map[string][]byte, changes ...string) {
 	t.Helper()
-	archive, err := imageArchive(e.busybox, files)
+	archive, err := imageArchive(e.busyboxPath, files)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -319,7 +323,7 @@ func (e *Engine) Import(t testing.TB, image string, files map[string][]byte, cha
 	if _, err := progress.ReadFrom(result); err != nil || strings.Contains(progress.String(), `"error"`) {
 		t.Fatalf("import the image: %v: %s", err, progress.String())
 	}
-	if e.command[0] == "podman" { // its API ignores the tag of an import
+	if e.startCommand[0] == "podman" { // podman's API ignores the tag of an import
 		if _, err := e.Client.ImageTag(context.Background(), client.ImageTagOptions{Source: name + ":latest", Target: image}); err != nil {
 			t.Fatal(err)
 		}

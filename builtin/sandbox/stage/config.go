@@ -5,36 +5,36 @@ import (
 	"syscall"
 )
 
-// EnvName is the environment variable with which the binary is the stage.
+// EnvName is the environment variable that makes the binary run as the stage.
 const EnvName = "NOMAD_LITE_STAGE"
 
 // envJoined is the value of EnvName in a stage that has joined the user and the PID namespace of a
 // task.
 const envJoined = "joined"
 
-// Descriptors of the stage.
+// File descriptors that the stage inherits from the driver.
 const (
 	ConfigFD = 3 // the Config as JSON
 	StatusFD = 4 // pipe to which the stage writes a byte before it executes the program, and a Failure after an error
-	TaskFD   = 5 // pidfd of the task that is joined
+	TaskFD   = 5 // pidfd of the task whose namespaces the stage joins
 
-	MarkFD    = 5 // mark of the start of a task
+	MarkFD    = 5 // file with the start mark of a task, which is open in place of TaskFD
 	ReleaseFD = 6 // pipe that the driver closes when the mark names the stage, and the kernel when the driver exits
 
 	lastFD = ReleaseFD
 )
 
-// Config is what the stage does.
+// Config describes what the stage does.
 type Config struct {
-	Join    bool     // join the namespaces of the task of TaskFD in place of making mounts
-	Probe   bool     // exit after a mount that every task needs, in place of executing a program
-	Root    *Root    // nil with Join
-	Program Program  // is executed
-	User    User     // runs the program
-	Private Isolated // the namespaces of the task that are not the host's
+	Join    bool     // true to join the namespaces of the task of TaskFD instead of making mounts
+	Probe   bool     // true to exit after a mount that every task needs, instead of executing a program
+	Root    *Root    // root directory of the task; nil if Join is true
+	Program Program  // program that the stage executes
+	User    User     // user of the program
+	Private Isolated // namespaces that the task does not share with the host
 
-	// WaitForMark means that the stage waits on ReleaseFD, and executes the program only if the mark of MarkFD
-	// says then that the process was forked.
+	// WaitForMark means that the stage blocks until ReleaseFD is closed, and executes the program
+	// only if the start mark in MarkFD then records that the process was forked.
 	WaitForMark bool
 
 	// UserNamespace means that the driver is not root: the task is in a user namespace that has only
@@ -45,7 +45,7 @@ type Config struct {
 // Isolated are the namespaces that a task does not share with the host.
 type Isolated struct{ PID, IPC, Net, UTS bool }
 
-// Program is the program that the stage becomes.
+// Program is the program that the stage executes.
 type Program struct {
 	Path string // looked up in the root directory of the task
 	Args []string
@@ -57,7 +57,7 @@ type Program struct {
 type User struct {
 	UID, GID uint32
 	Groups   []uint32
-	SameIDs  bool // keep the ids and groups of the stage, which cannot change them
+	SameIDs  bool // true to keep the ids and groups of the stage, which cannot change them in a user namespace
 
 	// The sets of capabilities have bit n for capability n. A program can have no
 	// capability outside of Bounding. It starts with those of Ambient or, as root, with
@@ -67,20 +67,21 @@ type User struct {
 	Filter []byte // system call filter: the bytes of an array of struct sock_filter; empty means none
 }
 
-// Root describes the root directory of a task. Paths of the task are as the task sees them.
+// Root describes the root directory of a task. Paths, except for paths on the host, are paths in
+// this root directory.
 type Root struct {
 	Dir      string // path on the host
-	NoPivot  bool   // move the mount to / in place of pivot_root(2), which an initramfs does not support
+	NoPivot  bool   // true to move the mount to / instead of calling pivot_root(2), which an initramfs does not support
 	Mounts   []Mount
 	Devices  []Device
-	Files    []File // take the place of files of the host
-	Hostname string // of the task, if it does not share the UTS namespace
+	Files    []File // files that replace files of the host
+	Hostname string // hostname of the task, if Private.UTS is true
 }
 
 // Mount is a bind mount of a file or directory of the host.
 type Mount struct {
 	Source, Target string
-	Resolved       bool // Source has no symbolic links: one that is there now was made by a task, and is an error
+	Resolved       bool // true if Source had no symbolic links when it was resolved: a link that is there now was made by a task, and is an error
 	ReadOnly       bool
 	Propagation    uintptr // MS_PRIVATE, MS_SLAVE or MS_SHARED
 }
@@ -89,27 +90,28 @@ type Mount struct {
 type File struct {
 	Path, Text string
 
-	mount int // descriptor of its mount, 0 until it is made
+	mountFD int // descriptor of the detached mount of the file; 0 before the file is made
 }
 
 // Device is a device of the host, as a path below /dev of the task.
 type Device struct {
 	Source, Target string
-	Mode           uint32 // permissions of the owner, which is the user of the task; in a user namespace those of the host stay
+	Mode           uint32 // permissions of the owner, which is the user of the task; ignored in a user namespace, where the permissions on the host apply
 }
 
-// Failure is why the stage has not executed the program. It is os.ErrNotExist or
+// Failure is the reason why the stage has not executed the program. It is os.ErrNotExist or
 // os.ErrPermission if the program does not exist, or cannot be executed.
 type Failure struct {
 	Text  string
 	Errno syscall.Errno // 0 if no system call has failed
 
-	IsProgram bool // the program, and not the task's directories, does not exist or cannot be executed
+	IsProgram bool // true if the error is about the program, and not about the directories of the task
 }
 
 func (f *Failure) Error() string { return f.Text }
 
-// Unwrap returns the error number, unless a caller would take it for that of the program.
+// Unwrap returns the error number, unless a caller would take it for an error of the program that
+// it is not.
 func (f *Failure) Unwrap() error {
 	if f.Errno == 0 || !f.IsProgram && (f.Errno.Is(os.ErrNotExist) || f.Errno.Is(os.ErrPermission)) {
 		return nil

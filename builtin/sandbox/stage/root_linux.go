@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// makeRoot makes the mounts of the task in the stage's own mount namespace, and makes the root
-// directory of the task its own.
+// makeRoot makes the mounts of the task in the stage's own mount namespace, and changes the root
+// directory of the stage to the root directory of the task.
 func (c *Config) makeRoot() error {
 	r := c.Root
-	root, err := openTree(r.Dir)
+	root, err := cloneMount(r.Dir)
 	if err != nil {
 		return err
 	}
@@ -23,9 +23,9 @@ func (c *Config) makeRoot() error {
 	if err != nil {
 		return err
 	}
-	shm := tree(-1)
+	shm := detachedMount(-1)
 	if !c.Private.IPC {
-		if shm, err = openTree("/dev/shm"); err != nil {
+		if shm, err = cloneMount("/dev/shm"); err != nil {
 			return err
 		}
 	}
@@ -33,33 +33,33 @@ func (c *Config) makeRoot() error {
 	if err != nil {
 		return err
 	}
-	// Private: what the stage mounts must not appear on the host. A tree that was opened before keeps its
-	// own propagation.
+	// The mounts must be private, so that mounts of the stage do not appear on the host. The mounts
+	// that were cloned before keep their own propagation.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make the mounts of the host private: %w", err)
 	}
-	if err := root.set(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, unix.MS_PRIVATE); err != nil {
+	if err := root.setAttributes(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, unix.MS_PRIVATE); err != nil {
 		return err
 	}
-	proc, err := newFileSystem("proc", restrictedAttributes)
+	proc, err := newDetachedFileSystem("proc", restrictedAttributes)
 	if err != nil {
 		return err
 	}
-	sys, err := c.openSys()
+	sys, err := c.openSysFS()
 	if err != nil {
 		return err
 	}
-	if err := r.enter(root); err != nil {
+	if err := r.switchRoot(root); err != nil {
 		return err
 	}
 	// From here on, no path of the host exists.
 	for _, step := range []func() error{
-		func() error { return c.makeDev(devices, shm) },
+		func() error { return c.mountDev(devices, shm) },
 		func() error { return mountProc(proc) },
-		func() error { return c.mountSys(sys) },
+		func() error { return c.mountSysFS(sys) },
 		hidePrivateDir,
 		func() error { return r.attachMounts(mounts) },
-		r.attachFiles,
+		r.attachReplacementFiles,
 		c.bringLoopbackUp, c.setHostname,
 	} {
 		if err := step(); err != nil {
@@ -69,19 +69,20 @@ func (c *Config) makeRoot() error {
 	return nil
 }
 
-// tree is a detached mount with everything that is mounted below it.
-type tree int
+// detachedMount is the file descriptor of a mount that is attached to no path, with all mounts
+// below it.
+type detachedMount int
 
-func openTree(path string) (tree, error) {
+func cloneMount(path string) (detachedMount, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if err != nil {
 		return -1, fmt.Errorf("open %s: %w", path, err)
 	}
-	return tree(fd), nil
+	return detachedMount(fd), nil
 }
 
-// openResolvedTree is openTree for a path without symbolic links.
-func openResolvedTree(path string) (tree, error) {
+// cloneMountWithoutLinks is like cloneMount, and returns an error if the path has a symbolic link.
+func cloneMountWithoutLinks(path string) (detachedMount, error) {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
 	fd, err := unix.Openat2(unix.AT_FDCWD, path, &how)
 	if err != nil {
@@ -92,11 +93,12 @@ func openResolvedTree(path string) (tree, error) {
 	if err != nil {
 		return -1, fmt.Errorf("open %s: %w", path, err)
 	}
-	return tree(clone), nil
+	return detachedMount(clone), nil
 }
 
-// set sets attributes and the propagation of all mounts of the tree. A propagation of 0 stays.
-func (t tree) set(attributes, propagation uint64) error {
+// setAttributes sets attributes and the propagation of all mounts of the tree. A propagation of 0 keeps the
+// propagation of each mount.
+func (t detachedMount) setAttributes(attributes, propagation uint64) error {
 	attr := &unix.MountAttr{Attr_set: attributes, Propagation: propagation}
 	if err := unix.MountSetattr(int(t), "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr); err != nil {
 		return fmt.Errorf("set the attributes of a mount: %w", err)
@@ -104,8 +106,8 @@ func (t tree) set(attributes, propagation uint64) error {
 	return nil
 }
 
-// attach mounts the tree on a path, and closes it.
-func (t tree) attach(path string) error {
+// attach mounts the tree on a path, and closes the file descriptor.
+func (t detachedMount) attach(path string) error {
 	err := unix.MoveMount(int(t), "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_SYMLINKS)
 	unix.Close(int(t))
 	if err != nil {
@@ -114,8 +116,9 @@ func (t tree) attach(path string) error {
 	return nil
 }
 
-// enter makes the tree the root directory.
-func (r *Root) enter(root tree) error {
+// switchRoot makes the mount the root directory of the stage, and unmounts the root directory of
+// the host.
+func (r *Root) switchRoot(root detachedMount) error {
 	if r.NoPivot {
 		if err := unix.Fchdir(int(root)); err != nil {
 			return err
@@ -134,7 +137,8 @@ func (r *Root) enter(root tree) error {
 	if err := unix.Chdir(r.Dir); err != nil {
 		return fmt.Errorf("enter %s: %w", r.Dir, err)
 	}
-	// The old root directory is mounted on the new one, and unmounted with all mounts of the host.
+	// pivot_root mounts the old root directory on the new root directory. Unmount then removes it
+	// with all mounts of the host.
 	if err := unix.PivotRoot(".", "."); err != nil {
 		return fmt.Errorf("pivot_root to %s: %w", r.Dir, err)
 	}
@@ -149,9 +153,10 @@ const (
 	restrictedAttributes = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
 )
 
-// newFileSystem returns a new file system that is mounted nowhere. In a user namespace the kernel makes
-// proc and sysfs only as long as those of the host are visible, so that no hidden part of them appears.
-func newFileSystem(kind string, attributes int) (tree, error) {
+// newDetachedFileSystem returns a new file system that is not attached to a path. In a user namespace, the
+// kernel makes a new proc or sysfs only while the host's proc or sysfs is fully visible, so that
+// the new one shows no hidden paths. It must therefore be called before the host's mounts are gone.
+func newDetachedFileSystem(kind string, attributes int) (detachedMount, error) {
 	fs, err := unix.Fsopen(kind, unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return -1, fmt.Errorf("make a file system %s: %w", kind, err)
@@ -164,28 +169,29 @@ func newFileSystem(kind string, attributes int) (tree, error) {
 	if err != nil {
 		return -1, fmt.Errorf("mount a file system %s: %w", kind, err)
 	}
-	return tree(fd), nil
+	return detachedMount(fd), nil
 }
 
 // attachToDir mounts the tree on a directory of the root directory, which is made if necessary.
-func (t tree) attachToDir(path string) error {
+func (t detachedMount) attachToDir(path string) error {
 	if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
 	return t.attach(path)
 }
 
-// hiddenPaths show the machine or its kernel, or change it, also for processes without privileges.
+// hiddenPaths are paths in /proc that reveal data of the machine or its kernel, or change them,
+// also for processes without privileges.
 var hiddenPaths = []string{
 	"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug", "/proc/scsi",
 	"/proc/timer_list", "/proc/timer_stats",
 }
 
-// readOnlyPaths change the machine when root writes to them.
+// readOnlyPaths are paths in /proc through which root could change the machine.
 var readOnlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 
-// mountProc mounts /proc. Its processes are those of the PID namespace of the stage.
-func mountProc(proc tree) error {
+// mountProc mounts /proc, which shows the processes of the PID namespace of the stage.
+func mountProc(proc detachedMount) error {
 	if err := proc.attachToDir("/proc"); err != nil {
 		return err
 	}
@@ -194,11 +200,11 @@ func mountProc(proc tree) error {
 			return err
 		}
 	}
-	return hide(hiddenPaths...)
+	return hidePaths(hiddenPaths...)
 }
 
-// hide replaces directories by an empty directory, and files by the null device.
-func hide(paths ...string) error {
+// hidePaths mounts an empty directory over each directory, and the null device over each file.
+func hidePaths(paths ...string) error {
 	for _, path := range paths {
 		info, err := os.Stat(path)
 		if errors.Is(err, os.ErrNotExist) {
@@ -216,11 +222,11 @@ func hide(paths ...string) error {
 	return nil
 }
 
-// bindReadOnly mounts a file or directory on another path.
+// bindReadOnly mounts a file or directory read-only on another path.
 func bindReadOnly(source, path string) error {
-	t, err := openTree(source)
+	t, err := cloneMount(source)
 	if err == nil {
-		err = t.set(unix.MOUNT_ATTR_RDONLY, 0)
+		err = t.setAttributes(unix.MOUNT_ATTR_RDONLY, 0)
 	}
 	if err == nil {
 		err = t.attach(path)
@@ -231,16 +237,17 @@ func bindReadOnly(source, path string) error {
 // hiddenSysPaths are directories of /sys that show the firmware of the machine and the power that it uses.
 var hiddenSysPaths = []string{"/sys/firmware", "/sys/devices/virtual/powercap"}
 
-// openSys returns /sys of the task. In a user namespace the kernel makes a file system only for a network
-// namespace that belongs to it; for the network of the host, /sys is that of the host.
-func (c *Config) openSys() (tree, error) {
+// openSysFS returns /sys of the task. In a user namespace, the kernel makes a sysfs only for a
+// network namespace that belongs to the user namespace. For a task in the network namespace of the
+// host, openSysFS returns /sys of the host.
+func (c *Config) openSysFS() (detachedMount, error) {
 	const attributes = restrictedAttributes | unix.MOUNT_ATTR_RDONLY
 	if !c.UserNamespace || c.Private.Net {
-		return newFileSystem("sysfs", attributes)
+		return newDetachedFileSystem("sysfs", attributes)
 	}
-	t, err := openTree("/sys")
+	t, err := cloneMount("/sys")
 	if err == nil {
-		err = t.set(attributes, unix.MS_PRIVATE)
+		err = t.setAttributes(attributes, unix.MS_PRIVATE)
 	}
 	return t, err
 }
@@ -251,20 +258,20 @@ var mountedInSys = []string{
 	"/sys/kernel/config", "/sys/kernel/debug", "/sys/kernel/security", "/sys/kernel/tracing",
 }
 
-func (c *Config) mountSys(sys tree) error {
+func (c *Config) mountSysFS(sys detachedMount) error {
 	if err := sys.attachToDir("/sys"); err != nil {
 		return err
 	}
 	if c.UserNamespace && !c.Private.Net {
-		if err := hide(mountedInSys...); err != nil {
+		if err := hidePaths(mountedInSys...); err != nil {
 			return err
 		}
 	}
-	return hide(hiddenSysPaths...)
+	return hidePaths(hiddenSysPaths...)
 }
 
-// mountNew mounts a new file system on a directory of the root directory, which is made if necessary.
-func mountNew(source, path, kind string, flags uintptr, options string) error {
+// mountNewFileSystem mounts a new file system on a directory of the root directory, which is made if necessary.
+func mountNewFileSystem(source, path, kind string, flags uintptr, options string) error {
 	if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
@@ -274,13 +281,13 @@ func mountNew(source, path, kind string, flags uintptr, options string) error {
 	return nil
 }
 
-// deviceNode is a device in /dev of the task.
+// deviceNode is a device that is made in /dev of the task.
 type deviceNode struct {
-	path     string
-	mode     uint32 // kind and permissions
-	number   uint64
-	uid, gid uint32
-	tree     tree // device of the host that is mounted on path; -1 if a node is made
+	path         string
+	mode         uint32 // file type and permissions, as in st_mode
+	deviceNumber uint64
+	uid, gid     uint32
+	hostDevice   detachedMount // device of the host that is mounted on path; -1 means that a node is made with mknod(2)
 }
 
 // standardDevices are the devices that every task has, by name.
@@ -315,29 +322,30 @@ func (c *Config) openDevices() ([]deviceNode, error) {
 	return nodes, nil
 }
 
-// openDevice returns a device of the host, without its path and permissions.
+// openDevice returns the type and number of a device of the host. The caller sets the path and the
+// permissions.
 func (c *Config) openDevice(source string) (deviceNode, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(source, &st); err != nil {
 		return deviceNode{}, fmt.Errorf("device %s: %w", source, err)
 	}
-	node := deviceNode{mode: st.Mode & unix.S_IFMT, number: uint64(st.Rdev), tree: -1}
+	node := deviceNode{mode: st.Mode & unix.S_IFMT, deviceNumber: uint64(st.Rdev), hostDevice: -1}
 	var err error
-	if c.UserNamespace { // no user namespace can make devices
-		node.tree, err = openTree(source)
+	if c.UserNamespace { // a user namespace cannot make devices
+		node.hostDevice, err = cloneMount(source)
 	}
 	return node, err
 }
 
-// makeDev makes /dev with devices, terminals and shared memory. The directory is read-only afterwards, and
+// mountDev makes /dev with devices, terminals and shared memory. The directory is read-only afterwards, and
 // every other file system of the task has the option nodev, so that a task with CAP_MKNOD can open no other
 // device.
-func (c *Config) makeDev(devices []deviceNode, shm tree) error {
-	if err := mountNew("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=755,size=256k"); err != nil {
+func (c *Config) mountDev(devices []deviceNode, shm detachedMount) error {
+	if err := mountNewFileSystem("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=755,size=256k"); err != nil {
 		return err
 	}
 	for _, d := range devices {
-		if err := d.make(); err != nil {
+		if err := d.makeInDev(); err != nil {
 			return fmt.Errorf("device %s: %w", d.path, err)
 		}
 	}
@@ -350,38 +358,38 @@ func (c *Config) makeDev(devices []deviceNode, shm tree) error {
 		}
 	}
 	terminals := "newinstance,ptmxmode=0666,mode=0620"
-	if !c.UserNamespace { // it does not have the group tty
+	if !c.UserNamespace { // a user namespace does not have the group tty
 		terminals += ",gid=5"
 	}
-	if err := mountNew("devpts", "/dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, terminals); err != nil {
+	if err := mountNewFileSystem("devpts", "/dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, terminals); err != nil {
 		return err
 	}
-	if err := mountNew("mqueue", "/dev/mqueue", "mqueue", restricted, ""); err != nil && !errors.Is(err, unix.ENODEV) {
+	if err := mountNewFileSystem("mqueue", "/dev/mqueue", "mqueue", restricted, ""); err != nil && !errors.Is(err, unix.ENODEV) {
 		return err
 	}
 	if err := mountShm(shm); err != nil {
 		return err
 	}
-	if err := c.Root.makeFiles(); err != nil {
+	if err := c.Root.makeReplacementFiles(); err != nil {
 		return err
 	}
 	return unix.MountSetattr(unix.AT_FDCWD, "/dev", 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 }
 
-func (d *deviceNode) make() error {
+func (d *deviceNode) makeInDev() error {
 	if err := os.MkdirAll(path.Dir(d.path), 0o755); err != nil {
 		return err
 	}
-	if d.tree >= 0 {
+	if d.hostDevice >= 0 {
 		f, err := os.OpenFile(d.path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 		if err != nil {
 			return err
 		}
 		f.Close()
-		return d.tree.attach(d.path)
+		return d.hostDevice.attach(d.path)
 	}
-	// The mode of mknod(2) depends on the umask.
-	if err := unix.Mknod(d.path, d.mode, int(d.number)); err != nil {
+	// The umask can remove permissions in mknod(2), so Chmod sets them again.
+	if err := unix.Mknod(d.path, d.mode, int(d.deviceNumber)); err != nil {
 		return err
 	}
 	if err := unix.Chmod(d.path, d.mode&0o777); err != nil {
@@ -390,65 +398,67 @@ func (d *deviceNode) make() error {
 	return unix.Chown(d.path, int(d.uid), int(d.gid))
 }
 
-// mountShm mounts shared memory of the task, or that of the host if shm is a tree.
-func mountShm(shm tree) error {
+// mountShm mounts the shared memory of the host, or a new file system for shared memory if shm is
+// -1.
+func mountShm(shm detachedMount) error {
 	if shm < 0 {
-		return mountNew("tmpfs", "/dev/shm", "tmpfs", restricted, "mode=1777,size=64m")
+		return mountNewFileSystem("tmpfs", "/dev/shm", "tmpfs", restricted, "mode=1777,size=64m")
 	}
 	if err := os.Mkdir("/dev/shm", 0o755); err != nil {
 		return err
 	}
-	if err := shm.set(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, unix.MS_PRIVATE); err != nil {
+	if err := shm.setAttributes(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, unix.MS_PRIVATE); err != nil {
 		return err
 	}
 	return shm.attach("/dev/shm")
 }
 
-// makeFiles makes the files for attachFiles. /dev is writable for the stage at that time, and no file of a
-// volume can take the place of one.
-func (r *Root) makeFiles() error {
+// makeReplacementFiles makes the files that attachReplacementFiles mounts. It makes them in /dev while /dev is
+// writable, because no task can have put another file there.
+func (r *Root) makeReplacementFiles() error {
 	for i := range r.Files {
 		f := &r.Files[i]
-		if r.mountsOn(f.Path) {
+		if r.hasMountOn(f.Path) {
 			continue // a mount of the task takes precedence
 		}
-		if err := f.make(); err != nil {
+		if err := f.makeBelowDev(); err != nil {
 			return fmt.Errorf("%s of the task: %w", f.Path, err)
 		}
 	}
 	return nil
 }
 
-// make makes the file below /dev, where it remains, because a file without a name cannot be mounted.
-func (f *File) make() error {
+// makeBelowDev makes the file below /dev. The file remains there, because a file without a name cannot be
+// mounted.
+func (f *File) makeBelowDev() error {
 	name := path.Join("/dev", path.Base(f.Path))
 	if err := os.WriteFile(name, []byte(f.Text), 0o644); err != nil {
 		return err
 	}
-	if err := os.Chmod(name, 0o644); err != nil { // the umask can have removed bits
+	if err := os.Chmod(name, 0o644); err != nil { // sets the bits that the umask has removed
 		return err
 	}
-	t, err := openTree(name)
+	t, err := cloneMount(name)
 	if err != nil {
 		return err
 	}
-	f.mount = int(t)
-	return t.set(unix.MOUNT_ATTR_RDONLY, 0)
+	f.mountFD = int(t)
+	return t.setAttributes(unix.MOUNT_ATTR_RDONLY, 0)
 }
 
-// attachFiles mounts the files on their paths, which are made if necessary. A path can be in a mount of
+// attachReplacementFiles mounts the files on their paths, and makes missing paths. A path can be in a mount of
 // the task.
-func (r *Root) attachFiles() error {
+func (r *Root) attachReplacementFiles() error {
 	for _, f := range r.Files {
-		if f.mount == 0 {
+		if f.mountFD == 0 {
 			continue
 		}
-		err := makeTarget(f.Path, tree(f.mount))
+		err := makeMountPoint(f.Path, detachedMount(f.mountFD))
 		if errors.Is(err, unix.EROFS) {
 			err = fmt.Errorf("the machine has no such file, create it there: %w", err)
 		}
 		if err == nil {
-			err = tree(f.mount).attach(f.Path)
+			err = detachedMount(f.mountFD).attach(f.Path)
 		}
 		if err != nil {
 			return fmt.Errorf("%s of the task: %w", f.Path, err)
@@ -457,20 +467,22 @@ func (r *Root) attachFiles() error {
 	return nil
 }
 
-// mountsOn reports whether the task mounts something on a path.
-func (r *Root) mountsOn(file string) bool {
+// hasMountOn reports whether the task mounts something on a path.
+func (r *Root) hasMountOn(file string) bool {
 	return slices.ContainsFunc(r.Mounts, func(m Mount) bool { return path.Clean("/"+m.Target) == file })
 }
 
-// hidePrivateDir hides the directory of the task that is not for the task.
-func hidePrivateDir() error { return hide("/private") }
+// hidePrivateDir hides the private directory in the task directory, which is for drivers and hooks
+// only.
+func hidePrivateDir() error { return hidePaths("/private") }
 
-// openMounts opens the files of the host before the host's mounts are out of reach.
-func (r *Root) openMounts() (trees []tree, err error) {
+// openMounts clones the mounts of the host's files and directories. It must be called before the
+// root directory is changed.
+func (r *Root) openMounts() (trees []detachedMount, err error) {
 	for _, m := range r.Mounts {
-		open := openTree
+		open := cloneMount
 		if m.Resolved {
-			open = openResolvedTree
+			open = cloneMountWithoutLinks
 		}
 		t, err := open(m.Source)
 		if err != nil {
@@ -482,9 +494,9 @@ func (r *Root) openMounts() (trees []tree, err error) {
 		}
 		propagation := uint64(m.Propagation)
 		if propagation == unix.MS_SHARED {
-			propagation = 0 // as on the host: MS_SHARED would make a new peer group of a private mount
+			propagation = 0 // 0 keeps the propagation of the host's mount: MS_SHARED would make a new peer group for a private mount
 		}
-		if err := t.set(attributes, propagation); err != nil {
+		if err := t.setAttributes(attributes, propagation); err != nil {
 			return nil, fmt.Errorf("%s: %w", m.Source, err)
 		}
 		trees = append(trees, t)
@@ -492,10 +504,10 @@ func (r *Root) openMounts() (trees []tree, err error) {
 	return trees, nil
 }
 
-func (r *Root) attachMounts(trees []tree) error {
+func (r *Root) attachMounts(trees []detachedMount) error {
 	for i, t := range trees {
 		target := path.Clean("/" + r.Mounts[i].Target)
-		if err := makeTarget(target, t); err != nil {
+		if err := makeMountPoint(target, t); err != nil {
 			return fmt.Errorf("make %s, the path of a mount: %w", target, err)
 		}
 		if err := t.attach(target); err != nil {
@@ -505,8 +517,8 @@ func (r *Root) attachMounts(trees []tree) error {
 	return nil
 }
 
-// makeTarget makes the file or directory on which a tree is mounted, unless it exists.
-func makeTarget(target string, t tree) error {
+// makeMountPoint makes the file or directory on which t is mounted, unless the path exists.
+func makeMountPoint(target string, t detachedMount) error {
 	if _, err := os.Stat(target); err == nil {
 		return nil
 	}
@@ -530,7 +542,7 @@ func makeTarget(target string, t tree) error {
 // setHostname sets the hostname of the task.
 func (c *Config) setHostname() error {
 	if !c.Private.UTS {
-		return nil // it would be that of the machine
+		return nil // the call would change the hostname of the machine
 	}
 	if err := unix.Sethostname([]byte(c.Root.Hostname)); err != nil {
 		return fmt.Errorf("set the hostname %q: %w", c.Root.Hostname, err)

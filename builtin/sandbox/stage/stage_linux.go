@@ -19,14 +19,14 @@ func init() {
 	if os.Getenv(EnvName) == "" {
 		return
 	}
-	// An init function runs on the main thread. The attributes that are set for this thread
-	// alone are those of the program, because execve(2) ends the other threads.
+	// An init function runs on the main thread. The program gets the attributes that are set for
+	// this thread alone, because execve(2) ends the other threads.
 	unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // processes of the task must not trace the stage
 	for fd := ConfigFD; fd <= lastFD; fd++ {
 		unix.CloseOnExec(fd)
 	}
 	status := os.NewFile(StatusFD, "status")
-	json.NewEncoder(status).Encode(toFailure(run(status)))
+	json.NewEncoder(status).Encode(newFailure(runStage(status)))
 	os.Exit(1)
 }
 
@@ -35,7 +35,7 @@ type programError struct{ error }
 
 func (e programError) Unwrap() error { return e.error }
 
-func toFailure(err error) Failure {
+func newFailure(err error) Failure {
 	f := Failure{Text: err.Error(), IsProgram: errors.As(err, new(programError))}
 	if !errors.As(err, &f.Errno) && f.IsProgram && errors.Is(err, os.ErrNotExist) {
 		f.Errno = unix.ENOENT
@@ -43,29 +43,29 @@ func toFailure(err error) Failure {
 	return f
 }
 
-// run returns only after an error.
-func run(status io.Writer) error {
+// runStage executes the stage with the configuration of ConfigFD. It returns only after an error.
+func runStage(status io.Writer) error {
 	var c Config
 	if err := json.NewDecoder(os.NewFile(ConfigFD, "config")).Decode(&c); err != nil {
 		return fmt.Errorf("read the configuration of the stage: %w", err)
 	}
-	if err := c.enter(); err != nil {
+	if err := c.enterNamespaces(); err != nil {
 		return err
 	}
 	if c.Probe {
 		status.Write([]byte{'.'})
 		os.Exit(0)
 	}
-	path, err := lookpath.Find("/", searchPath(c.Program.Env), c.Program.Path)
+	path, err := lookpath.Find("/", pathVariable(c.Program.Env), c.Program.Path)
 	if err != nil {
 		return programError{err}
 	}
 	if c.WaitForMark {
-		if err := awaitMark(); err != nil {
+		if err := waitForStartMark(); err != nil {
 			return err
 		}
 	}
-	if err := c.User.become(); err != nil {
+	if err := c.User.dropPrivileges(); err != nil {
 		return err
 	}
 	if err := os.Chdir(c.Program.Dir); err != nil {
@@ -77,16 +77,18 @@ func run(status io.Writer) error {
 	if err := c.User.filterSystemCalls(); err != nil {
 		return err
 	}
-	// The driver can have died since the mark names this process: the next driver process adopts it.
+	// EPIPE is ignored after the start mark was read, because then the next driver process adopts
+	// this process if the driver has died.
 	if _, err := status.Write([]byte{'.'}); err != nil && !(c.WaitForMark && errors.Is(err, unix.EPIPE)) {
 		return err
 	}
-	return programError{explainExec(path, syscall.Exec(path, append([]string{path}, c.Program.Args...), c.Program.Env))}
+	return programError{explainExecError(path, syscall.Exec(path, append([]string{path}, c.Program.Args...), c.Program.Env))}
 }
 
-// awaitMark returns when the mark of the start names this process. It returns an error if the driver has died before: the
-// next driver process reads in the mark that the program is not executed.
-func awaitMark() error {
+// waitForStartMark blocks until the driver has closed the other end of ReleaseFD, or has died. It returns
+// an error if the start mark does not record this process: the next driver process then reads from
+// the mark that the program was not executed.
+func waitForStartMark() error {
 	if _, err := os.NewFile(ReleaseFD, "release").Read(make([]byte, 1)); err != io.EOF {
 		return fmt.Errorf("wait for the driver: %v", err)
 	}
@@ -100,20 +102,20 @@ func awaitMark() error {
 	return nil
 }
 
-// enter makes the namespaces of the task those of the stage.
-func (c *Config) enter() error {
+// enterNamespaces puts the stage into the namespaces of the task, which it makes or joins.
+func (c *Config) enterNamespaces() error {
 	switch {
 	case c.Probe:
-		return probe()
+		return probeMounts()
 	case !c.Join:
 		return c.makeRoot()
 	case c.UserNamespace && os.Getenv(EnvName) != envJoined:
 		return joinUserNamespace()
 	}
-	return c.join()
+	return c.joinTaskNamespaces()
 }
 
-func explainExec(path string, err error) error {
+func explainExecError(path string, err error) error {
 	switch err {
 	case unix.ENOENT:
 		return fmt.Errorf("execute %s: the interpreter or loader that it names is not in the root directory of the task", path)
@@ -123,7 +125,7 @@ func explainExec(path string, err error) error {
 	return fmt.Errorf("execute %s: %w", path, err)
 }
 
-func searchPath(env []string) string {
+func pathVariable(env []string) string {
 	for _, v := range env {
 		if path, ok := strings.CutPrefix(v, "PATH="); ok {
 			return path
@@ -132,9 +134,9 @@ func searchPath(env []string) string {
 	return ""
 }
 
-// join enters the namespaces of a running task, except its PID namespace, in which the stage was
+// joinTaskNamespaces enters the namespaces of a running task, except its PID namespace, in which the stage was
 // started.
-func (c *Config) join() error {
+func (c *Config) joinTaskNamespaces() error {
 	flags := unix.CLONE_NEWNS
 	if c.Private.IPC {
 		flags |= unix.CLONE_NEWIPC

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// become changes the user and the capabilities of the calling thread, which cannot get others by
-// the execution of a program.
-func (u *User) become() error {
+// dropPrivileges changes the user and the capabilities of the calling thread, which cannot gain privileges
+// afterwards by executing a program.
+func (u *User) dropPrivileges() error {
 	for c := range uintptr(64) {
 		if u.Bounding&(1<<c) != 0 {
 			continue
@@ -81,7 +81,7 @@ func (u *User) setCapabilities() error {
 	for rest := u.Ambient; rest != 0; rest &= rest - 1 {
 		c := bits.TrailingZeros64(rest)
 		if sets[c/32].Permitted&(1<<(c%32)) == 0 {
-			continue // the driver itself does not have it
+			continue // the driver itself does not have this capability
 		}
 		if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, uintptr(c), 0, 0); err != nil {
 			return err

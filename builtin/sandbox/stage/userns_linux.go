@@ -13,51 +13,53 @@ import (
 // directory, sets up the loopback interface, and drops capabilities.
 var Capabilities = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SYS_CHROOT, unix.CAP_NET_ADMIN, unix.CAP_SETPCAP}
 
-// probe makes the mounts that a machine can forbid in a user namespace.
-func probe() error {
+// probeMounts makes the mounts that a machine may forbid in a user namespace, and returns the error.
+func probeMounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make the mounts of the host private: %w", err)
 	}
-	_, err := newFileSystem("proc", restrictedAttributes)
+	_, err := newDetachedFileSystem("proc", restrictedAttributes)
 	return err
 }
 
-// joinUserNamespace runs the stage again in the user and PID namespace of the task, and exits as that
-// process does. Neither namespace can be entered by this process: a program of several threads cannot enter
-// a user namespace, and a PID namespace is that of children only.
+// joinUserNamespace runs the stage again in the user and PID namespace of the task, and exits with
+// the exit status of that process. This process itself can enter neither namespace: a process with
+// several threads cannot enter a user namespace, and setns(2) with a PID namespace affects only
+// children.
 func joinUserNamespace() error {
 	j, err := newJoiner()
 	if err != nil {
 		return err
 	}
-	// The signals of a terminal are for the command, which is in the same process group.
+	// This process ignores the signals of a terminal, which also go to the command in the same
+	// process group.
 	for _, sig := range terminalSignals {
 		setSignalHandler(sig, sigIgnore)
 	}
-	helper, errno := j.fork()
+	helper, errno := j.forkHelper()
 	if errno != 0 {
 		return fmt.Errorf("fork: %w", errno)
 	}
 	for fd := ConfigFD; fd <= TaskFD; fd++ {
-		unix.Close(fd) // the driver waits for the end of StatusFD
+		unix.Close(fd) // the driver waits until every copy of StatusFD is closed
 	}
-	return exitAs(helper)
+	return exitAsCommand(helper)
 }
 
-// joiner has what the forked processes need, which must not allocate memory.
-type joiner struct {
-	program    *byte
-	args, env  []*byte
-	capHeader  unix.CapUserHeader
-	capSets    [2]unix.CapUserData
-	noHandlers [sigactionSize]byte // struct sigaction of the default action
+// namespaceJoiner has the arguments of the system calls of forked processes, which must not allocate memory.
+type namespaceJoiner struct {
+	programPath      *byte
+	args, env        []*byte
+	capHeader        unix.CapUserHeader
+	capSets          [2]unix.CapUserData
+	defaultSigaction [sigactionSize]byte // struct sigaction of the default action
 }
 
-func newJoiner() (*joiner, error) {
+func newJoiner() (*namespaceJoiner, error) {
 	if _, err := unix.Seek(ConfigFD, 0, 0); err != nil {
 		return nil, fmt.Errorf("rewind the configuration of the stage: %w", err)
 	}
-	j := &joiner{capHeader: unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}}
+	j := &namespaceJoiner{capHeader: unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}}
 	for _, c := range Capabilities {
 		set := &j.capSets[c/32]
 		set.Permitted |= 1 << (c % 32)
@@ -68,7 +70,7 @@ func newJoiner() (*joiner, error) {
 		env = append(env, name+"="+os.Getenv(name))
 	}
 	var err error
-	if j.program, err = syscall.BytePtrFromString("/proc/self/exe"); err != nil {
+	if j.programPath, err = syscall.BytePtrFromString("/proc/self/exe"); err != nil {
 		return nil, err
 	}
 	if j.args, err = syscall.SlicePtrFromStrings(os.Args); err != nil {
@@ -78,14 +80,15 @@ func newJoiner() (*joiner, error) {
 	return j, err
 }
 
-// fork forks a helper, which enters the namespaces of the task, forks the stage there, as a child of this
+// forkHelper forks a helper, which enters the namespaces of the task, forks the stage there, as a child of this
 // process, and exits with 0 or an error number.
 //
-// The forked processes have only one thread, without Go's scheduler: they make system calls, and nothing else.
+// The forked processes have only one thread, without Go's scheduler, so they may only make raw
+// system calls.
 //
 //go:norace
 //go:noinline
-func (j *joiner) fork() (helper int, errno syscall.Errno) {
+func (j *namespaceJoiner) forkHelper() (helper int, errno syscall.Errno) {
 	pid, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
 	if pid != 0 || errno != 0 {
 		return int(pid), errno
@@ -99,21 +102,21 @@ func (j *joiner) fork() (helper int, errno syscall.Errno) {
 			syscall.RawSyscall(unix.SYS_EXIT_GROUP, uintptr(errno), 0, 0)
 		}
 	}
-	j.execute()
+	j.reexecStage()
 	for {
 		syscall.RawSyscall(unix.SYS_EXIT_GROUP, 1, 0, 0)
 	}
 }
 
-// execute executes the stage again, with its capabilities in the user namespace. It has no check of the stack:
+// reexecStage executes the stage again, with its capabilities in the user namespace. It has no check of the stack:
 // where Go's scheduler has asked the forking thread to yield, such a check would yield, and never return.
 //
 //go:norace
 //go:noinline
 //go:nosplit
-func (j *joiner) execute() {
+func (j *namespaceJoiner) reexecStage() {
 	for i := 0; i < len(terminalSignals); i++ {
-		syscall.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(terminalSignals[i]), uintptr(unsafe.Pointer(&j.noHandlers)), 0, sigsetSize, 0, 0)
+		syscall.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(terminalSignals[i]), uintptr(unsafe.Pointer(&j.defaultSigaction)), 0, sigsetSize, 0, 0)
 	}
 	syscall.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&j.capHeader)), uintptr(unsafe.Pointer(&j.capSets)), 0)
 	for i := 0; i < len(Capabilities); i++ {
@@ -122,13 +125,13 @@ func (j *joiner) execute() {
 	for fd := uintptr(ConfigFD); fd <= TaskFD; fd++ {
 		syscall.RawSyscall(unix.SYS_FCNTL, fd, unix.F_SETFD, 0)
 	}
-	syscall.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(j.program)), uintptr(unsafe.Pointer(&j.args[0])), uintptr(unsafe.Pointer(&j.env[0])))
+	syscall.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(j.programPath)), uintptr(unsafe.Pointer(&j.args[0])), uintptr(unsafe.Pointer(&j.env[0])))
 }
 
 // terminalSignals are the signals that a terminal sends.
 var terminalSignals = [...]unix.Signal{unix.SIGINT, unix.SIGQUIT, unix.SIGHUP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU}
 
-// Values of struct sigaction of the kernel.
+// Sizes and values of the kernel's struct sigaction.
 const (
 	sigactionSize = 32
 	sigsetSize    = 8
@@ -143,17 +146,17 @@ func setSignalHandler(sig unix.Signal, handler uint64) {
 	syscall.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, sigsetSize, 0, 0)
 }
 
-// exitAs waits for the children, and exits as the one that is not the helper does. It returns the error of
-// the helper.
-func exitAs(helper int) error {
+// exitAsCommand waits for all children, and exits with the exit status of the child that is not the
+// helper: the stage that the helper has forked. It returns an error if the helper fails.
+func exitAsCommand(helper int) error {
 	var command unix.WaitStatus
 	for {
 		var status unix.WaitStatus
 		pid, err := unix.Wait4(-1, &status, 0, nil)
 		switch {
 		case err == unix.EINTR:
-		case err != nil: // there are no children left
-			exitWith(command)
+		case err != nil: // ECHILD: all children have exited
+			exitWithStatus(command)
 		case pid != helper:
 			command = status
 		case status.Signaled():
@@ -164,8 +167,9 @@ func exitAs(helper int) error {
 	}
 }
 
-// exitWith ends this process as the status says.
-func exitWith(status unix.WaitStatus) {
+// exitWithStatus exits with the exit code of the status, or kills this process with the signal of the
+// status.
+func exitWithStatus(status unix.WaitStatus) {
 	if status.Signaled() {
 		setSignalHandler(status.Signal(), sigDefault)
 		unix.Kill(os.Getpid(), status.Signal())

@@ -96,7 +96,7 @@ func forkStages(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range forkCount {
-		if _, errno := j.fork(); errno != 0 {
+		if _, errno := j.forkHelper(); errno != 0 {
 			t.Fatal(errno)
 		}
 		for err := error(nil); err != unix.ECHILD; {

@@ -47,25 +47,25 @@ Configuration files are Nomad's, in HCL or JSON. A directory stands for the
 files in it. What has no meaning on one machine is named and ignored.`
 
 type options struct {
-	dev              bool
-	configPaths      []string
-	dataDir          string
-	bindAddr         string
-	nodeName         string
-	dc               string
-	region           string
-	nodeClass        string
-	nodePool         string
-	meta             map[string]string
-	networkInterface string
-	pluginDir        string
-	logLevel         string
-	logJSON          bool
-	logLocation      bool
-	printSystemdUnit bool
-	endUnknown       bool
-	adoptUnknown     bool
-	claimTasks       bool
+	dev               bool
+	configPaths       []string
+	dataDir           string
+	bindAddr          string
+	nodeName          string
+	datacenter        string
+	region            string
+	nodeClass         string
+	nodePool          string
+	nodeMeta          map[string]string
+	networkInterface  string
+	pluginDir         string
+	logLevel          string
+	logJSON           bool
+	logSourceLocation bool
+	printSystemdUnit  bool
+	endUnknownTasks   bool
+	adoptUnknownTasks bool
+	claimTasks        bool
 }
 
 // NewCommand returns the command "agent".
@@ -92,19 +92,19 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	f.StringVar(&o.dataDir, "data-dir", "", "keep everything in this `directory`")
 	f.StringVar(&o.bindAddr, "bind", "", "`address` to listen on")
 	f.StringVar(&o.nodeName, "node", "", "`name` of the node")
-	f.StringVar(&o.dc, "dc", "", "`name` of the datacenter")
+	f.StringVar(&o.datacenter, "dc", "", "`name` of the datacenter")
 	f.StringVar(&o.region, "region", "", "`name` of the region")
 	f.StringVar(&o.nodeClass, "node-class", "", "`class` of the node")
 	f.StringVar(&o.nodePool, "node-pool", "", "`name` of the pool that the node is in")
-	f.StringToStringVar(&o.meta, "meta", nil, "metadata of the node, as `name=value`; may be repeated")
+	f.StringToStringVar(&o.nodeMeta, "meta", nil, "metadata of the node, as `name=value`; may be repeated")
 	f.StringVar(&o.networkInterface, "network-interface", "", "`name` of the interface whose address tasks get")
 	f.StringVar(&o.pluginDir, "plugin-dir", "", "take plugins from this `directory`")
 	f.StringVar(&o.logLevel, "log-level", "", "how much is logged: trace, debug, info, warn or error")
 	f.BoolVar(&o.logJSON, "log-json", false, "log in JSON")
-	f.BoolVar(&o.logLocation, "log-include-location", false, "say where in the program each line of the log comes from")
+	f.BoolVar(&o.logSourceLocation, "log-include-location", false, "say where in the program each line of the log comes from")
 	f.BoolVar(&o.claimTasks, "claim-tasks", false, "make a data directory that is a copy the owner of the running tasks in its state")
-	f.BoolVar(&o.adoptUnknown, "adopt-unknown", false, "take over the tasks that run in the data directory and have no record because the state file was lost")
-	f.BoolVar(&o.endUnknown, "end-unknown", false, "end the tasks that run in the data directory and have no record because the state file was lost")
+	f.BoolVar(&o.adoptUnknownTasks, "adopt-unknown", false, "take over the tasks that run in the data directory and have no record because the state file was lost")
+	f.BoolVar(&o.endUnknownTasks, "end-unknown", false, "end the tasks that run in the data directory and have no record because the state file was lost")
 	f.BoolVar(&o.printSystemdUnit, "print-unit", false, "print a systemd unit that starts this agent, with these flags")
 	cmd.MarkFlagsMutuallyExclusive("adopt-unknown", "end-unknown")
 	cmd.AddCommand(newStopCommand(s))
@@ -133,12 +133,12 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	}
 	defer l.close()
 	open := agentconfig.New(c, plugins, logger)
-	traces, exportedMetrics := agentconfig.TracesAndMetrics(c, logger)
-	open.OTLP, open.EndUnknown, open.AdoptUnknown, open.ClaimTasks = traces, o.endUnknown, o.adoptUnknown, o.claimTasks
+	traces, exportedMetrics := agentconfig.TraceAndMetricExportConfigs(c, logger)
+	open.OTLP, open.EndUnknownTasks, open.AdoptUnknownTasks, open.ClaimTasksAsCopy = traces, o.endUnknownTasks, o.adoptUnknownTasks, o.claimTasks
 	open.Node.HTTPAddr, open.Node.TLS = l.advertisedAddress(c), l.certificates != nil
 	a, err := agent.Open(ctx, open)
 	if err != nil {
-		return withCopyRemedy(err)
+		return addCopyRemedy(err)
 	}
 	defer func() { err = errors.Join(err, a.Close()) }()
 	if open.Node.HTTPAddr == "" {
@@ -156,20 +156,20 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 			return err
 		}
 	}
-	l.taskListener = l.limiter.Listen(a.TaskAPI())
-	token, readToken, err := l.loadTokens(c, o.dev, a.DataDir(), s, logger)
+	l.taskListener = l.connLimiter.Listen(a.TaskAPI())
+	token, readToken, err := l.loadOrMakeTokens(c, o.dev, a.DataDir(), s, logger)
 	if err != nil {
 		return err
 	}
 	r := &runningAgent{
-		agent: a, options: o, clientAddress: open.Node.HTTPAddr, listeners: l, config: c, streams: s, logger: logger,
+		agent: a, options: o, apiAddress: open.Node.HTTPAddr, listeners: l, config: c, streams: s, logger: logger,
 		systemd: systemdNotifierFromEnv(), signals: signals,
 	}
-	r.metrics = collect.New(a.Store(), a, a.Node().ID())
-	r.metrics.SetSettings(c.Telemetry)
-	if exportedMetrics.Enabled() {
+	r.metricsCollector = collect.New(a.Store(), a, a.Node().ID())
+	r.metricsCollector.SetSettings(c.Telemetry)
+	if exportedMetrics.IsExportEnabled() {
 		node := a.Node().TaskEnvNode()
-		r.metricsExporter, err = otlp.NewMetricsExporter(exportedMetrics, otlp.Agent{
+		r.metricsExporter, err = otlp.NewMetricsExporter(exportedMetrics, otlp.AgentFacts{
 			Version: open.Version, NodeID: node.ID, NodeName: node.Name, Datacenter: node.Datacenter, Region: node.Region, Host: a.Host().Hostname,
 		}, started, logger)
 		if err != nil {
@@ -182,14 +182,14 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		Scheduler:     a.Scheduler(),
 		Node:          a,
 		Volumes:       a.Node().Volumes(),
-		Metrics:       r.metrics,
+		Metrics:       r.metricsCollector,
 		JobParser:     confined.New("nomad-lite", JobParserCommand),
 		NodeID:        a.Node().ID(),
 		Region:        a.Node().TaskEnvNode().Region,
 		AdvertiseAddr: open.Node.HTTPAddr,
-		Agent:         httpapi.AgentFuncs{Config: r.selfConfig, Reload: r.reload, Plugins: func() any { return r.pluginReport() }, PluginsChanged: a.PluginsChanged},
+		Agent:         httpapi.AgentFuncs{Config: r.configForAPI, Reload: r.reloadConfig, Plugins: func() any { return r.pluginReport() }, PluginsChanged: a.PluginsChanged},
 		Log:           logger,
-		Optional:      httpapi.OptionalRoutes{Debug: c.Debug, NoPage: c.NoPage},
+		Optional:      httpapi.OptionalRoutes{Debug: c.EnableDebug, NoPage: c.DisableWebPage},
 		Version:       fingerprint.NomadVersion,
 		Token:         token,
 		ReadToken:     readToken,
@@ -198,20 +198,20 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		Headers:       c.HTTPHeaders,
 		Logger:        logger,
 
-		HandshakeTimeout: c.HandshakeTimeout,
+		HandshakeTimeout: c.TLSHandshakeTimeout,
 	})
-	return r.run(ctx)
+	return r.runUntilStopped(ctx)
 }
 
-// withCopyRemedy adds to an error about a data directory that is a copy what the operator can do.
-func withCopyRemedy(err error) error {
-	var copyErr *agent.CopyError
+// addCopyRemedy adds to an error about a data directory that is a copy of another one what the operator can do.
+func addCopyRemedy(err error) error {
+	var copyErr *agent.DataDirCopyError
 	if !errors.As(err, &copyErr) {
 		return err
 	}
 	remedy := "If no agent will run there again, start this agent once with -claim-tasks, which makes this directory the owner of the tasks"
-	if copyErr.AgentPID != 0 {
-		remedy = fmt.Sprintf("The agent with pid %d runs there: stop it, if this directory must become the owner of its tasks", copyErr.AgentPID)
+	if copyErr.OwnerAgentPID != 0 {
+		remedy = fmt.Sprintf("The agent with pid %d runs there: stop it, if this directory must become the owner of its tasks", copyErr.OwnerAgentPID)
 	}
 	return fmt.Errorf("%w\n%s. To see the state: nomad-lite operator state inspect %s", err, remedy, cli.ShellQuote(copyErr.Dir))
 }

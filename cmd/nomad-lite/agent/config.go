@@ -39,7 +39,7 @@ func (o options) loadConfig(s *cli.Streams) (*config.Config, error) {
 		{o.dataDir, &c.DataDir},
 		{o.bindAddr, &c.BindAddr},
 		{o.nodeName, &c.Node.Name},
-		{o.dc, &c.Node.Datacenter},
+		{o.datacenter, &c.Node.Datacenter},
 		{o.region, &c.Node.Region},
 		{o.nodeClass, &c.Node.Class},
 		{o.nodePool, &c.Node.Pool},
@@ -54,9 +54,9 @@ func (o options) loadConfig(s *cli.Streams) (*config.Config, error) {
 	if c.Node.Meta == nil {
 		c.Node.Meta = make(map[string]string)
 	}
-	maps.Copy(c.Node.Meta, o.meta)
+	maps.Copy(c.Node.Meta, o.nodeMeta)
 	c.LogJSON = c.LogJSON || o.logJSON
-	c.LogLocation = c.LogLocation || o.logLocation
+	c.LogSourceLocation = c.LogSourceLocation || o.logSourceLocation
 	if c.LogLevel == "" {
 		c.LogLevel = "info"
 	}
@@ -82,19 +82,19 @@ func (o options) loadConfig(s *cli.Streams) (*config.Config, error) {
 	return c, nil
 }
 
-// selfConfig returns the configuration that the API shows. It lists fields explicitly, and none
-// of them holds a secret.
-func (r *runningAgent) selfConfig() map[string]any {
+// configForAPI returns the configuration that the API shows. It lists the fields explicitly, so that
+// no field with a secret is shown.
+func (r *runningAgent) configForAPI() map[string]any {
 	c, node, b := r.currentConfig(), r.agent.Node().TaskEnvNode(), version.ReadBuild()
-	_, port, _ := net.SplitHostPort(r.clientAddress)
+	_, port, _ := net.SplitHostPort(r.apiAddress)
 	number, _ := strconv.Atoi(port) // without an address, port is "" and number is 0
 	return map[string]any{
 		"Region": node.Region, "Datacenter": node.Datacenter, "NodeName": node.Name, "BindAddr": c.BindAddr,
 		"DataDir": r.agent.DataDir(), "LogLevel": c.LogLevel, "LogJson": c.LogJSON, "DevMode": r.options.dev,
-		"EnableDebug": c.Debug, "PluginDir": c.PluginDir, "Plugins": r.pluginProcesses(), "Hooks": r.hookStatuses(),
+		"EnableDebug": c.EnableDebug, "PluginDir": c.PluginDir, "Plugins": r.pluginProcesses(), "Hooks": r.hookStatuses(),
 		"LeaveOnInt": c.LeaveOnInterrupt, "LeaveOnTerm": c.LeaveOnTerminate,
 		"ACL":            map[string]any{"Enabled": false},
-		"AdvertiseAddrs": map[string]any{"HTTP": r.clientAddress, "RPC": "", "Serf": ""},
+		"AdvertiseAddrs": map[string]any{"HTTP": r.apiAddress, "RPC": "", "Serf": ""},
 		"Client": map[string]any{
 			"Enabled": true, "NodeClass": node.Class, "NodePool": node.Pool, "Meta": node.Meta,
 			"GCInterval": c.GC.Interval, "GCMaxAllocs": c.GC.MaxAllocs, "GCDiskUsageThreshold": c.GC.DiskUsage,
@@ -103,22 +103,22 @@ func (r *runningAgent) selfConfig() map[string]any {
 		"Ports":  map[string]any{"HTTP": number, "RPC": 0, "Serf": 0},
 		"Server": map[string]any{"Enabled": true},
 		"TLSConfig": map[string]any{
-			"EnableHTTP": c.TLS.HTTP, "VerifyHTTPSClient": c.TLS.VerifyClient, "CAFile": c.TLS.CAFile, "CertFile": c.TLS.CertFile,
+			"EnableHTTP": c.TLS.ServeHTTPS, "VerifyHTTPSClient": c.TLS.VerifyClient, "CAFile": c.TLS.CAFile, "CertFile": c.TLS.CertFile,
 			"KeyFile": c.TLS.KeyFile,
 		},
 		"Telemetry": telemetryConfig(&c.Telemetry),
 		// Browsers cannot open the address of a unix socket, so it is no hint.
-		"UI":      map[string]any{"Enabled": !c.NoPage, "ShowCLIHints": !c.NoPage && !c.NoPageHints && r.clientAddress != ""},
+		"UI":      map[string]any{"Enabled": !c.DisableWebPage, "ShowCLIHints": !c.DisableWebPage && !c.HideWebPageHints && r.apiAddress != ""},
 		"Version": map[string]any{"Version": fingerprint.NomadVersion, "VersionPrerelease": "", "VersionMetadata": b.Metadata(), "Revision": b.Revision},
 	}
 }
 
-// pluginReport returns the plugins and hooks of the agent.
+// pluginReport returns the states of the plugin processes and hooks of the agent, for the API.
 func (r *runningAgent) pluginReport() pluginstatus.Report {
 	return pluginstatus.Report{Hooks: r.hookStatuses(), Processes: r.pluginProcesses()}
 }
 
-// telemetryConfig returns the telemetry block under Nomad's names.
+// telemetryConfig returns the settings of the telemetry block, by the field names of Nomad's API.
 func telemetryConfig(s *metrics.Settings) map[string]any {
 	t := map[string]any{
 		"PrometheusMetrics":             !s.OmitPrometheusFormat,
@@ -138,19 +138,20 @@ func telemetryConfig(s *metrics.Settings) map[string]any {
 	return t
 }
 
-// describeTimeout is how long a request waits for what plugins report about themselves.
-const describeTimeout = time.Second
+// describePluginsTimeout limits how long pluginProcesses waits for the descriptions of the running plugins.
+const describePluginsTimeout = time.Second
 
-// pluginProcesses returns the plugins of the agent. Plugins without a process are not started.
+// pluginProcesses returns the states of the plugins of the agent, with the descriptions of those that run. It does not
+// start a plugin that has no process.
 func (r *runningAgent) pluginProcesses() []pluginstatus.Process {
-	ctx, cancel := context.WithTimeout(context.Background(), describeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), describePluginsTimeout)
 	defer cancel()
 	plugins, fingerprints := r.agent.Plugins(), pluginreport.Fingerprints{Drivers: r.agent.Drivers(), Devices: r.agent.DeviceGroups()}
 	processes := make([]pluginstatus.Process, len(plugins))
 	var described sync.WaitGroup
 	running := make(map[int]bool)
 	for i, p := range plugins {
-		processes[i] = pluginreport.NewProcess(p, fingerprints)
+		processes[i] = pluginreport.DescribeProcess(p, fingerprints)
 		if p.PID == 0 || p.Serves.Name == "" || p.SupersededBy != "" {
 			continue
 		}
@@ -162,25 +163,25 @@ func (r *runningAgent) pluginProcesses() []pluginstatus.Process {
 		})
 	}
 	described.Wait()
-	r.descriptions.Range(func(pid, _ any) bool {
+	r.descriptionsByPID.Range(func(pid, _ any) bool {
 		if !running[pid.(int)] {
-			r.descriptions.Delete(pid)
+			r.descriptionsByPID.Delete(pid)
 		}
 		return true
 	})
 	return processes
 }
 
-// describePlugin returns what a plugin reports about itself, or nil if it does not answer. Each process is called once,
-// because commands read the configuration of the agent often, and a call wakes an idle plugin.
+// describePlugin returns the description that a plugin gives of itself, or nil if the call fails. It caches the
+// description by pid, because commands read the configuration of the agent often, and a call wakes an idle plugin.
 func (r *runningAgent) describePlugin(ctx context.Context, p supervisor.Plugin) *supervisor.Description {
-	if known, ok := r.descriptions.Load(p.PID); ok {
+	if known, ok := r.descriptionsByPID.Load(p.PID); ok {
 		return known.(*supervisor.Description)
 	}
 	d, err := r.agent.DescribePlugin(ctx, p.Serves)
 	if err != nil {
 		return nil
 	}
-	r.descriptions.Store(p.PID, d)
+	r.descriptionsByPID.Store(p.PID, d)
 	return d
 }

@@ -33,7 +33,7 @@ func NewConfigCommand(s *cli.Streams) *cobra.Command {
 	})
 }
 
-// validateConfig reads a configuration as an agent does when it starts, up to its first effect.
+// validateConfig reads and checks a configuration as an agent does at its start, but starts nothing and opens no port.
 func validateConfig(o options, s *cli.Streams) error {
 	c, err := o.loadConfig(s)
 	if err == nil {
@@ -43,7 +43,7 @@ func validateConfig(o options, s *cli.Streams) error {
 		_, err = fmt.Fprintln(s.Out, "Configuration is valid!")
 		return err
 	}
-	if exit := (*cli.ExitError)(nil); !errors.As(err, &exit) { // the reason of an ExitError is printed already
+	if exit := (*cli.ExitError)(nil); !errors.As(err, &exit) { // an ExitError means that the reason was printed
 		fmt.Fprintln(s.Err, err)
 	}
 	//lint:ignore ST1005 the text is Nomad's

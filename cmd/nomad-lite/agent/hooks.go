@@ -11,8 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 )
 
-// hookStatuses returns the hooks of the agent in the order of their plugins, followed by the hooks
-// that have a hook block but no plugin.
+// hookStatuses returns the states of the agent's hooks in the order of their plugins, followed by the hooks
+// that have a hook block in the agent's configuration but no plugin.
 func (r *runningAgent) hookStatuses() []pluginstatus.Hook {
 	list := []pluginstatus.Hook{}
 	rules := r.currentConfig().Hooks
@@ -23,11 +23,11 @@ func (r *runningAgent) hookStatuses() []pluginstatus.Hook {
 			continue
 		case p.Serves.Type == base.TypeHook:
 		case name == "" && (p.Builtin && builtins.All[p.Name].Kind == base.TypeHook || hasHookRuleNamed(rules, p.Name)):
-			name = p.Name // the plugin has never run, so the name of its hook is unknown
+			name = p.Name // the plugin has never run and so has not reported the name of its hook
 		default:
 			continue
 		}
-		row := pluginreport.NewPlugin(p, pluginreport.Fingerprints{})
+		row := pluginreport.DescribePlugin(p, pluginreport.Fingerprints{})
 		h := pluginstatus.Hook{Name: name, Version: row.Version, Health: row.Health, ByBlocks: pluginhooks.CheckHookName(name) != nil}
 		if p.Hook == nil {
 			h.Description = row.Note

@@ -26,32 +26,32 @@ const (
 	loopbackAddress = "127.0.0.1"
 )
 
-// listeners are the listeners that serve the API.
+// listeners are the network listeners on which the agent serves its HTTP API.
 type listeners struct {
-	limiter      *connlimit.Limiter
-	tcpListener  net.Listener  // nil without TCP
-	certificates *certificates // nil without TLS
-	unixListener net.Listener
-	taskListener net.Listener // sockets of the tasks
-	socketPath   string
-	socketLink   string // link to the socket at a path where commands look for it; "" if there is none
+	connLimiter    *connlimit.Limiter
+	tcpListener    net.Listener  // nil if the API is not served over TCP
+	certificates   *certificates // nil if the TCP listener does not use TLS
+	unixListener   net.Listener
+	taskListener   net.Listener // accepts connections on the API sockets in the tasks' directories
+	socketPath     string
+	socketLinkPath string // symbolic link to socketPath, at a path where commands look for a socket; "" if there is no link
 }
 
 // servesTCP reports whether the API is served over TCP. An agent in development mode needs no
 // token, so as root it serves TCP only if the operator has requested that explicitly.
 func servesTCP(c *config.Config, dev bool) bool {
-	return !dev || os.Geteuid() != 0 || c.HTTPPort != nil || c.HTTPAddr != "" || c.BindAddr != "" || c.NoTokens
+	return !dev || os.Geteuid() != 0 || c.HTTPPort != nil || c.HTTPAddr != "" || c.BindAddr != "" || c.DisableAccessControl
 }
 
-// listenTCP opens the TCP port, if the configuration has one.
+// listenTCP opens the TCP listener, unless servesTCP returns false. The other listeners are added later.
 func listenTCP(c *config.Config, dev bool, logger hclog.Logger) (*listeners, error) {
-	l := &listeners{limiter: connlimit.New(connlimit.Config{PerClient: c.HTTPConns, Logger: logger})}
+	l := &listeners{connLimiter: connlimit.New(connlimit.Config{MaxConnsPerClient: c.MaxHTTPConnsPerClient, Logger: logger})}
 	if !servesTCP(c, dev) {
 		return l, nil
 	}
-	if c.TLS.HTTP {
+	if c.TLS.ServeHTTPS {
 		l.certificates = &certificates{}
-		if err := l.certificates.load(c.TLS, logger); err != nil {
+		if err := l.certificates.loadFiles(c.TLS, logger); err != nil {
 			return nil, err
 		}
 	}
@@ -76,16 +76,16 @@ func listenTCP(c *config.Config, dev bool, logger hclog.Logger) (*listeners, err
 	if err != nil {
 		return nil, err
 	}
-	l.tcpListener = l.limiter.Listen(tcp)
+	l.tcpListener = l.connLimiter.Listen(tcp)
 	if l.certificates != nil {
 		l.tcpListener = tls.NewListener(l.tcpListener, l.certificates.listenerTLSConfig())
 	}
 	return l, nil
 }
 
-// addUnixSocket opens the unix socket in the data directory. Only this user, and the members of
-// the group if there is one, can connect at any time: the socket is created in the private directory
-// for sockets, and moved after its mode is set. A directory of its own would need a free block on the disk.
+// addUnixSocket opens the unix socket in the data directory. Only this user, and the members of the group if there
+// is one, can ever connect: the socket is created in the private directory for sockets, and moved to the data
+// directory after its mode is set. No directory is made for the socket, because that would fail on a full disk.
 func (l *listeners) addUnixSocket(dataDir, group string, logger hclog.Logger) error {
 	mode, gid, err := socketModeAndGroup(dataDir, group, logger)
 	if err != nil {
@@ -106,12 +106,12 @@ func (l *listeners) addUnixSocket(dataDir, group string, logger hclog.Logger) er
 		unix.Close()
 		return fmt.Errorf("make unix socket: %w", errors.Join(err, os.Remove(made)))
 	}
-	l.unixListener, l.socketPath = l.limiter.Listen(unix), socket
+	l.unixListener, l.socketPath = l.connLimiter.Listen(unix), socket
 	return nil
 }
 
-// socketModeAndGroup returns the mode of the unix socket and its group. The group -1 means the
-// group of the process.
+// socketModeAndGroup returns the file mode of the unix socket and the id of its group, which the configuration gives by
+// name or id. The id -1 means the group of the process.
 func socketModeAndGroup(dataDir, group string, logger hclog.Logger) (fs.FileMode, int, error) {
 	if group == "" {
 		return 0o600, -1, nil
@@ -142,8 +142,8 @@ func socketModeAndGroup(dataDir, group string, logger hclog.Logger) (fs.FileMode
 	return 0o660, gid, nil
 }
 
-// addSocketLink creates the link by which commands find the socket of an agent in development
-// mode, unless another agent holds the link.
+// addSocketLink creates the symbolic link by which commands find the socket of an agent in development
+// mode, unless the link already leads to the socket of another running agent.
 func (l *listeners) addSocketLink(link string) error {
 	if c, err := net.DialTimeout("unix", link, time.Second); err == nil {
 		return c.Close()
@@ -160,11 +160,11 @@ func (l *listeners) addSocketLink(link string) error {
 	if err := os.Rename(made, link); err != nil {
 		return fmt.Errorf("make link to unix socket: %w", err)
 	}
-	l.socketLink = link
+	l.socketLinkPath = link
 	return nil
 }
 
-func (l *listeners) all() []net.Listener {
+func (l *listeners) openListeners() []net.Listener {
 	all := []net.Listener{l.unixListener, l.taskListener}
 	if l.tcpListener != nil {
 		all = append(all, l.tcpListener)
@@ -180,12 +180,12 @@ func (l *listeners) close() {
 		l.unixListener.Close()
 		os.Remove(l.socketPath)
 	}
-	if target, err := os.Readlink(l.socketLink); err == nil && target == l.socketPath {
-		os.Remove(l.socketLink)
+	if target, err := os.Readlink(l.socketLinkPath); err == nil && target == l.socketPath {
+		os.Remove(l.socketLinkPath)
 	}
 }
 
-// String returns the addresses of the API.
+// String returns the URL of the API: the TCP address or, without TCP, the unix socket.
 func (l *listeners) String() string {
 	if l.tcpListener == nil {
 		return "unix://" + l.socketPath
@@ -196,8 +196,8 @@ func (l *listeners) String() string {
 	return "http://" + l.tcpListener.Addr().String()
 }
 
-// port returns the port of the TCP listener.
-func (l *listeners) port() string {
+// tcpPort returns the port of the TCP listener, which must exist.
+func (l *listeners) tcpPort() string {
 	_, port, err := net.SplitHostPort(l.tcpListener.Addr().String())
 	if err != nil {
 		return ""
@@ -212,11 +212,11 @@ func (l *listeners) advertisedAddress(c *config.Config) string {
 	switch {
 	case l.tcpListener == nil:
 		return ""
-	case c.HTTPAdvertise != "":
-		if _, _, err := net.SplitHostPort(c.HTTPAdvertise); err == nil {
-			return c.HTTPAdvertise
+	case c.HTTPAdvertiseAddr != "":
+		if _, _, err := net.SplitHostPort(c.HTTPAdvertiseAddr); err == nil {
+			return c.HTTPAdvertiseAddr
 		}
-		return net.JoinHostPort(c.HTTPAdvertise, l.port())
+		return net.JoinHostPort(c.HTTPAdvertiseAddr, l.tcpPort())
 	}
 	if address, ok := l.tcpListener.Addr().(*net.TCPAddr); ok && !address.IP.IsUnspecified() {
 		return address.String()
@@ -224,25 +224,26 @@ func (l *listeners) advertisedAddress(c *config.Config) string {
 	return ""
 }
 
-// addressForIP returns the address at which an IP address of this machine reaches a listener on all
-// interfaces.
+// addressForIP returns the address IP:PORT of a TCP listener on all interfaces, for an IP address of this machine. It is
+// empty without TCP.
 func (l *listeners) addressForIP(ip string) string {
 	if l.tcpListener == nil {
 		return ""
 	}
-	return net.JoinHostPort(ip, l.port())
+	return net.JoinHostPort(ip, l.tcpPort())
 }
 
-// acceptedHostNames returns the host names that the API accepts in requests.
+// acceptedHostNames returns the names that the API accepts in the Host header of requests.
 func (l *listeners) acceptedHostNames(c *config.Config, hostname string) []string {
-	names := []string{hostname, c.Node.Name, c.HTTPAddr, c.BindAddr, c.HTTPAdvertise}
-	if host, _, err := net.SplitHostPort(c.HTTPAdvertise); err == nil {
+	names := []string{hostname, c.Node.Name, c.HTTPAddr, c.BindAddr, c.HTTPAdvertiseAddr}
+	if host, _, err := net.SplitHostPort(c.HTTPAdvertiseAddr); err == nil {
 		names = append(names, host)
 	}
 	return names
 }
 
-// isLoopback reports whether only this machine can connect over TCP.
+// isLoopback reports whether no other machine can connect to the API: it has no TCP listener, or one on a loopback
+// address.
 func (l *listeners) isLoopback() bool {
 	if l.tcpListener == nil {
 		return true

@@ -61,7 +61,7 @@ func TestSocketIsForTheGroupOfTheConfiguration(t *testing.T) {
 			if err := os.Chmod(dir, 0o711); err != nil {
 				t.Fatal(err)
 			}
-			l := &listeners{limiter: connlimit.New(connlimit.Config{Logger: hclog.NewNullLogger()})}
+			l := &listeners{connLimiter: connlimit.New(connlimit.Config{Logger: hclog.NewNullLogger()})}
 			if err := l.addUnixSocket(dir, group, hclog.NewNullLogger()); err != nil {
 				t.Fatal(err)
 			}

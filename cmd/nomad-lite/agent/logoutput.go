@@ -12,11 +12,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 )
 
-// newLogger returns the logger of the agent, which writes to standard error. Text has short ids, and
-// colours on a terminal. JSON has whole ids.
+// newLogger returns the logger of the agent, which writes to standard error. A log in text has truncated ids, and
+// colours on a terminal. A log in JSON has whole ids.
 func newLogger(c *config.Config, s *cli.Streams) hclog.InterceptLogger {
 	options := &hclog.LoggerOptions{
-		Name: "nomad-lite", Level: hclog.LevelFromString(c.LogLevel), Output: terminal.JSONWriter(s.Err), JSONFormat: c.LogJSON, IncludeLocation: c.LogLocation,
+		Name: "nomad-lite", Level: hclog.LevelFromString(c.LogLevel), Output: terminal.JSONWriter(s.Err), JSONFormat: c.LogJSON, IncludeLocation: c.LogSourceLocation,
 	}
 	if !c.LogJSON {
 		options.Output = shortIDWriter{s.Err}
@@ -27,8 +27,8 @@ func newLogger(c *config.Config, s *cli.Streams) hclog.InterceptLogger {
 	return hclog.NewInterceptLogger(options)
 }
 
-// shortIDWriter writes lines of a log with short ids. It leaves ids whole that are parts of paths, so that
-// the paths stay valid. Each call must have whole lines.
+// shortIDWriter truncates the ids in log lines. It does not truncate an id that is part of a path, so that the
+// path stays valid. Each call of Write must have whole lines.
 type shortIDWriter struct{ w io.Writer }
 
 var idPattern = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
@@ -36,7 +36,7 @@ var idPattern = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 // Write implements io.Writer.
 func (s shortIDWriter) Write(p []byte) (int, error) {
 	var short []byte
-	written := 0 // bytes of p that short contains, or leaves out
+	written := 0 // number of bytes of p that are processed
 	for _, at := range idPattern.FindAllIndex(p, -1) {
 		begin, end := at[0], at[1]
 		if begin > 0 && p[begin-1] == '/' {

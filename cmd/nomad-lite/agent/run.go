@@ -28,36 +28,37 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 )
 
-// runningAgent is an agent that serves its API, and handles signals and requests for a reload.
+// runningAgent is a started agent with its API, its listeners and its configuration. It handles signals and reloads.
 type runningAgent struct {
-	agent           *agent.Agent
-	api             *httpapi.API
-	metrics         *collect.Collector
-	metricsExporter *otlp.MetricsExporter // nil if no metrics are exported
-	options         options
-	clientAddress   string // address at which commands reach the API
-	listeners       *listeners
-	streams         *cli.Streams
-	logger          hclog.Logger
-	systemd         systemdNotifier
-	signals         <-chan os.Signal
+	agent            *agent.Agent
+	api              *httpapi.API
+	metricsCollector *collect.Collector
+	metricsExporter  *otlp.MetricsExporter // nil if no metrics are exported
+	options          options
+	apiAddress       string // TCP address at which clients reach the API; "" without TCP
+	listeners        *listeners
+	streams          *cli.Streams
+	logger           hclog.Logger
+	systemd          systemdNotifier
+	signals          <-chan os.Signal
 
 	reloadMu sync.Mutex // serializes reloads
 
 	mu     sync.Mutex
 	config *config.Config // replaced as a whole by a reload, never modified
 
-	descriptions sync.Map // *supervisor.Description by the pid of the plugin process, which cannot change it
+	descriptionsByPID sync.Map // pid of a plugin process -> *supervisor.Description, which never changes while the process runs
 }
 
-// currentConfig returns the current configuration.
+// currentConfig returns the configuration of the last reload.
 func (r *runningAgent) currentConfig() *config.Config {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.config
 }
 
-func (r *runningAgent) run(ctx context.Context) error {
+// runUntilStopped runs the agent and serves its API until a signal, ctx or an error of the API shuts the agent down.
+func (r *runningAgent) runUntilStopped(ctx context.Context) error {
 	running, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	serving, endServing := context.WithCancel(context.WithoutCancel(ctx))
@@ -67,7 +68,7 @@ func (r *runningAgent) run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	var serveErr error
 	wg.Go(func() {
-		if serveErr = r.api.Serve(serving, r.listeners.all()...); serveErr != nil {
+		if serveErr = r.api.Serve(serving, r.listeners.openListeners()...); serveErr != nil {
 			stop(allocrunner.ErrShutdown)
 		}
 	})
@@ -87,7 +88,7 @@ func (r *runningAgent) announceReady(ctx context.Context) {
 	select {
 	case <-r.agent.Node().Registered():
 		r.systemd.notify("READY=1")
-		if r.currentConfig().LogJSON { // a program reads each line of standard error
+		if r.currentConfig().LogJSON { // every line of standard error must be JSON
 			r.logger.Info("agent is ready", "addresses", r.listeners.String(), "data_dir", r.agent.DataDir())
 			return
 		}
@@ -99,27 +100,27 @@ func (r *runningAgent) announceReady(ctx context.Context) {
 	}
 }
 
-// pushMetrics sends metrics when the labels of the node are known.
+// pushMetrics sends metrics to the configured sinks. It starts when the node is registered, because metrics have labels
+// with properties of the node.
 func (r *runningAgent) pushMetrics(ctx context.Context) {
 	select {
 	case <-r.agent.Node().Registered():
 		var wg sync.WaitGroup
 		if r.metricsExporter != nil {
-			wg.Go(func() { r.metrics.PushOTLP(ctx, r.metricsExporter) })
+			wg.Go(func() { r.metricsCollector.PushOTLP(ctx, r.metricsExporter) })
 		}
-		r.metrics.Push(ctx, r.logger.Named("metrics"))
+		r.metricsCollector.PushToSinks(ctx, r.logger.Named("metrics"))
 		wg.Wait()
 	case <-ctx.Done():
 	}
 }
 
-// nonDefaultAddress returns the agent's address if commands must be given it, or "" if they find
-// the agent by default.
+// nonDefaultAddress returns the agent's address for NOMAD_ADDR, or "" if commands find the agent without it.
 func (r *runningAgent) nonDefaultAddress() string {
 	switch {
 	case slices.Contains(agentsocket.DefaultSocketPaths(), r.listeners.socketPath):
 		return ""
-	case r.listeners.socketLink != "" && agentsocket.FindSocket() == r.listeners.socketLink:
+	case r.listeners.socketLinkPath != "" && agentsocket.FindSocket() == r.listeners.socketLinkPath:
 		return ""
 	case !r.options.dev || r.listeners.tcpListener == nil: // this agent needs no token
 		return "unix://" + r.listeners.socketPath
@@ -129,13 +130,14 @@ func (r *runningAgent) nonDefaultAddress() string {
 	return r.listeners.String()
 }
 
-// handleSignals handles signals until the agent has shut down.
+// handleSignals reloads the configuration for SIGHUP, and shuts the agent down by stop for any other signal. It returns
+// when ended is closed.
 func (r *runningAgent) handleSignals(stop context.CancelCauseFunc, ended <-chan struct{}) {
 	for {
 		select {
 		case s := <-r.signals:
 			if s == syscall.SIGHUP {
-				_ = r.reload() // reload has logged the error
+				_ = r.reloadConfig() // reload has logged the error
 				continue
 			}
 			r.systemd.notify("STOPPING=1")
@@ -147,7 +149,7 @@ func (r *runningAgent) handleSignals(stop context.CancelCauseFunc, ended <-chan 
 			}
 			r.logger.Info("agent is shutting down and stops its tasks; another signal kills them", "signal", s.String())
 			stop(errors.New("agent stopped"))
-			r.forceKillTasks(ended)
+			r.forceKillOnSignalOrDeadline(ended)
 			return
 		case <-ended:
 			return
@@ -163,11 +165,12 @@ func (r *runningAgent) shutdownStopsTasks(s os.Signal) bool {
 	return r.options.dev || leaves && c.DrainOnExit != nil
 }
 
-// forceKillTasks force kills the tasks at the next signal, or when the drain deadline has passed.
-func (r *runningAgent) forceKillTasks(ended <-chan struct{}) {
+// forceKillOnSignalOrDeadline force kills the tasks at the next signal, or when the deadline of drain_on_shutdown has
+// passed. It returns when ended is closed.
+func (r *runningAgent) forceKillOnSignalOrDeadline(ended <-chan struct{}) {
 	var drainDeadline <-chan time.Time
 	if d := r.currentConfig().DrainOnExit; d != nil && !r.options.dev {
-		if d.Force {
+		if d.StopAllAtOnce {
 			r.agent.ForceKillAllocs()
 		}
 		if d.Deadline > 0 {
@@ -177,7 +180,7 @@ func (r *runningAgent) forceKillTasks(ended <-chan struct{}) {
 		}
 	}
 	select {
-	case <-time.After(cli.DuplicateSignalWindow): // a signal in this time is a duplicate of the first one
+	case <-time.After(cli.DuplicateSignalWindow): // a signal before this time is a duplicate of the first one
 	case <-ended:
 		return
 	}
@@ -194,9 +197,9 @@ func (r *runningAgent) forceKillTasks(ended <-chan struct{}) {
 	<-ended
 }
 
-// reload applies the settings that can change while the agent runs. It applies none if the
-// configuration or a certificate is invalid.
-func (r *runningAgent) reload() error {
+// reloadConfig reads the configuration again, and applies the settings that can change while the agent runs. If the
+// configuration or a certificate is invalid, it changes nothing.
+func (r *runningAgent) reloadConfig() error {
 	r.reloadMu.Lock()
 	defer r.reloadMu.Unlock()
 	c, err := r.options.loadConfig(r.streams)
@@ -208,7 +211,7 @@ func (r *runningAgent) reload() error {
 		err = pluginhooks.CheckRules(c.Hooks, pluginCatalog.Entries())
 	}
 	if err == nil && r.listeners.certificates != nil {
-		err = r.listeners.certificates.load(c.TLS, r.logger)
+		err = r.listeners.certificates.loadFiles(c.TLS, r.logger)
 	}
 	if err != nil {
 		err = fmt.Errorf("configuration not reloaded: %w", err)
@@ -221,18 +224,18 @@ func (r *runningAgent) reload() error {
 	}
 	changed.LogLevel, changed.Telemetry, changed.GC, changed.Hooks = c.LogLevel, c.Telemetry, c.GC, c.Hooks
 	changed.PluginDir, changed.Plugins = c.PluginDir, c.Plugins
-	c.TLS.HTTP = changed.TLS.HTTP // TLS cannot be turned on or off on an open listener
+	c.TLS.ServeHTTPS = changed.TLS.ServeHTTPS // TLS cannot be turned on or off on an open listener
 	changed.TLS = c.TLS
 	r.mu.Lock()
 	r.config = &changed
 	r.mu.Unlock()
 	r.logger.SetLevel(hclog.LevelFromString(c.LogLevel))
-	r.metrics.SetSettings(c.Telemetry)
+	r.metricsCollector.SetSettings(c.Telemetry)
 	r.agent.Reload(c.Node, c.GC, pluginCatalog, c.Hooks)
 	r.logger.Info("configuration reloaded")
 	return nil
 }
 
-// JobParserCommand is the hidden command of the helper process that parses one job file for the
-// API, with resource limits.
+// JobParserCommand is the name of the hidden command that parses one job file for the API, in a process with resource
+// limits.
 const JobParserCommand = "job-parser"

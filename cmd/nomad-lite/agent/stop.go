@@ -33,8 +33,8 @@ The command is run by the user of the agent.
 Exit codes: 0, or 1 when something could not be ended.`
 
 type stopOptions struct {
-	all     bool
-	timeout time.Duration
+	killAll         bool
+	shutdownTimeout time.Duration
 }
 
 // newStopCommand returns the command "agent stop".
@@ -64,17 +64,17 @@ func newStopCommand(s *cli.Streams) *cobra.Command {
 			return stopAgent(dir, o, s)
 		},
 	}
-	cmd.Flags().BoolVar(&o.all, "all", false, "also kill tasks, plugins, log collector and keeper")
-	cmd.Flags().DurationVar(&o.timeout, "timeout", 30*time.Second, "`duration` that the agent has to shut down")
+	cmd.Flags().BoolVar(&o.killAll, "all", false, "also kill tasks, plugins, log collector and keeper")
+	cmd.Flags().DurationVar(&o.shutdownTimeout, "timeout", 30*time.Second, "`duration` that the agent has to shut down")
 	return cmd
 }
 
 func stopAgent(dir string, o stopOptions, s *cli.Streams) error {
 	ended := 0
 	remaining, err := agent.Stop(dir, agent.StopOptions{
-		All:     o.all,
-		Timeout: o.timeout,
-		OnEnd: func(p agent.DataDirProcess) {
+		AllProcesses: o.killAll,
+		Timeout:      o.shutdownTimeout,
+		OnProcessEnd: func(p agent.DataDirProcess) {
 			ended++
 			how := "shut down"
 			if p.Killed {
@@ -92,15 +92,16 @@ func stopAgent(dir string, o stopOptions, s *cli.Streams) error {
 	if ended == 0 && len(remaining.Processes) == 0 {
 		fmt.Fprintf(s.Out, "No process runs for %s.\n", dir)
 	}
-	if remaining.Owner != "" {
-		fmt.Fprintf(s.Out, "%s is a copy: its tasks belong to %s.\n", dir, remaining.Owner)
+	if remaining.OwnerDir != "" {
+		fmt.Fprintf(s.Out, "%s is a copy: its tasks belong to %s.\n", dir, remaining.OwnerDir)
 	}
 	printRemaining(remaining, dir, o, s)
 	return nil
 }
 
-// printRemaining prints the processes and the allocations that run after the end of the agent.
-func printRemaining(r *agent.Remaining, dir string, o stopOptions, s *cli.Streams) {
+// printRemaining prints the processes that still run after the stop and, with -all, the allocations that may still have
+// a container or virtual machine.
+func printRemaining(r *agent.RemainingAfterStop, dir string, o stopOptions, s *cli.Streams) {
 	var names []string
 	tasks := 0
 	for _, p := range r.Processes {
@@ -116,10 +117,10 @@ func printRemaining(r *agent.Remaining, dir string, o stopOptions, s *cli.Stream
 	if len(names) > 0 {
 		fmt.Fprintf(s.Out, "Still running: %s.\nTo end them too: nomad-lite agent stop -all %s\n", strings.Join(names, ", "), cli.ShellQuote(dir))
 	}
-	if !o.all {
+	if !o.killAll {
 		return
 	}
-	for _, id := range r.Allocations {
+	for _, id := range r.AllocIDs {
 		fmt.Fprintf(s.Out, "Allocation %.8s had no process here: a container or virtual machine of it may still run.\n", id)
 	}
 }

@@ -14,14 +14,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 )
 
-// certificates are the agent's certificate and the CA for client certificates. They can be
-// loaded again while the agent listens.
+// certificates are the agent's certificate and the CA of client certificates. They can be
+// loaded again while the listener is open.
 type certificates struct {
 	currentTLSConfig atomic.Pointer[tls.Config]
 }
 
-// load reads the files. After an error the earlier certificates stay in use.
-func (c *certificates) load(t config.TLS, logger hclog.Logger) error {
+// loadFiles reads the certificate files. After an error the earlier certificates stay in use.
+func (c *certificates) loadFiles(t config.TLS, logger hclog.Logger) error {
 	if t.CertFile == "" || t.KeyFile == "" {
 		return errors.New("tls: http = true needs cert_file and key_file")
 	}
@@ -38,8 +38,7 @@ func (c *certificates) load(t config.TLS, logger hclog.Logger) error {
 		MinVersion:   max(t.MinVersion, tls.VersionTLS12),
 		CipherSuites: t.CipherSuites,
 		NextProtos:   []string{"http/1.1"},
-		// A resumed session would continue with a client whose certificate is no longer
-		// accepted.
+		// A client with a certificate that is no longer accepted could otherwise resume its session.
 		SessionTicketsDisabled: true,
 	}
 	switch {

@@ -18,19 +18,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent/httpapi"
 )
 
-// These are the names of the files with tokens in a data directory. The routes that the
-// read-only token gives access to are in the table of read-only routes of package httpapi.
+// The names of the files with tokens in a data directory. Package httpapi has the table of the routes that the
+// read-only token gives access to.
 const (
 	TokenFile         = "token"
 	readOnlyTokenFile = "token-read"
 )
 
-// loadTokens returns the operator's token and the read-only one. A client over TCP must present
-// one of them: an open port of an agent that runs as root gives root to every user of the
-// machine, or of the network. Both are empty if the operator has disabled tokens, or in
-// development mode, as long as only this machine can connect to the port.
-func (l *listeners) loadTokens(c *config.Config, dev bool, dataDir string, s *cli.Streams, logger hclog.Logger) (token, readOnly httpapi.Secret, err error) {
-	if (dev || c.NoTokens) && l.isLoopback() {
+// loadOrMakeTokens returns the operator's token and the read-only token, and creates their files if they are missing.
+// A client over TCP must send one of them, because access to the API of an agent that runs as root gives root to
+// every user of the machine, or of the network. Both are empty if only this machine can connect, and the operator has
+// disabled tokens or the agent is in development mode.
+func (l *listeners) loadOrMakeTokens(c *config.Config, dev bool, dataDir string, s *cli.Streams, logger hclog.Logger) (token, readOnly httpapi.Secret, err error) {
+	if (dev || c.DisableAccessControl) && l.isLoopback() {
 		if os.Geteuid() == 0 && l.tcpListener != nil {
 			logger.Warn("the API asks for no token, and this agent is root: each account of this machine can become root through it", "address", l.tcpListener.Addr().String())
 		}
@@ -38,14 +38,14 @@ func (l *listeners) loadTokens(c *config.Config, dev bool, dataDir string, s *cl
 	}
 	switch {
 	case l.isLoopback():
-	case c.NoTokens || dev:
+	case c.DisableAccessControl || dev:
 		logger.Warn("clients must show the token all the same: the API listens on more than the loopback address", "address", l.tcpListener.Addr().String())
 	case l.certificates == nil:
 		logger.Warn("the token goes over the network in the clear: a tls block in the configuration encrypts it", "address", l.tcpListener.Addr().String())
 	}
 	path := filepath.Join(dataDir, TokenFile)
-	token, made, err := readToken(path, logger)
-	// The message has the name of the file and not the token, which would get into the journal.
+	token, made, err := readOrMakeToken(path, logger)
+	// The message has the name of the file and not the token, because the journal would store the token.
 	switch {
 	case made && c.LogJSON:
 		logger.Info("clients over TCP must show the token in a new file", "path", path)
@@ -53,7 +53,7 @@ func (l *listeners) loadTokens(c *config.Config, dev bool, dataDir string, s *cl
 		fmt.Fprintf(s.Err, "==> clients over TCP must show the token in %s:\n    export NOMAD_TOKEN=$(cat %s)\n", path, cli.ShellQuote(path))
 	}
 	if err == nil {
-		readOnly, _, err = readToken(filepath.Join(dataDir, readOnlyTokenFile), logger)
+		readOnly, _, err = readOrMakeToken(filepath.Join(dataDir, readOnlyTokenFile), logger)
 	}
 	if err == nil && readOnly == token {
 		err = fmt.Errorf("%s and %s in %s have the same token: remove one, and the next agent makes another", TokenFile, readOnlyTokenFile, dataDir)
@@ -61,15 +61,15 @@ func (l *listeners) loadTokens(c *config.Config, dev bool, dataDir string, s *cl
 	return token, readOnly, err
 }
 
-// readToken returns the token in a file. A missing file is created with mode 0600; an existing file keeps its
+// readOrMakeToken returns the token in a file. A missing file is created with mode 0600; an existing file keeps its
 // owner and mode. An empty file gets a new token: a power failure or a full disk can have emptied it, and the
 // agent must start nevertheless. On a full disk the token is not stored. made reports whether the file has a new token.
-func readToken(path string, logger hclog.Logger) (token httpapi.Secret, made bool, err error) {
+func readOrMakeToken(path string, logger hclog.Logger) (token httpapi.Secret, made bool, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", false, fmt.Errorf("read token: %w", err)
 	}
-	if token := strings.Trim(string(text), " \t\r\n\x00"); token != "" { // a file system can replace lost data with zero bytes
+	if token := strings.Trim(string(text), " \t\r\n\x00"); token != "" { // after a power failure, a file can have zero bytes instead of its data
 		return httpapi.Secret(token), false, nil
 	}
 	created := err != nil

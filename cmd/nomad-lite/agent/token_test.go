@@ -17,7 +17,7 @@ func TestEmptyTokenFileGetsNewToken(t *testing.T) {
 		if err := os.WriteFile(path, []byte(content), 0o640); err != nil {
 			t.Fatal(err)
 		}
-		token, made, err := readToken(path, hclog.NewNullLogger())
+		token, made, err := readOrMakeToken(path, hclog.NewNullLogger())
 		if err != nil || !made || len(token) != 36 {
 			t.Errorf("%s: token of %d bytes, made %t, error %v", name, len(token), made, err)
 			continue
@@ -25,7 +25,7 @@ func TestEmptyTokenFileGetsNewToken(t *testing.T) {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o640 {
 			t.Errorf("%s: mode %v, error %v, want the mode of the operator", name, info.Mode(), err)
 		}
-		again, made, err := readToken(path, hclog.NewNullLogger())
+		again, made, err := readOrMakeToken(path, hclog.NewNullLogger())
 		if err != nil || made || again != token {
 			t.Errorf("%s: the next agent has another token (made %t, error %v)", name, made, err)
 		}
@@ -37,7 +37,7 @@ func TestTokenIsNotWrittenToDevice(t *testing.T) {
 	if err := os.Symlink(os.DevNull, path); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := readToken(path, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+	if _, _, err := readOrMakeToken(path, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("error %v, want one that names the file", err)
 	}
 }
@@ -56,7 +56,7 @@ func TestTokenOnFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, TokenFile)
-	token, made, err := readToken(path, hclog.NewNullLogger())
+	token, made, err := readOrMakeToken(path, hclog.NewNullLogger())
 	if err != nil || made || len(token) != 36 {
 		t.Errorf("token of %d bytes, made %t, error %v", len(token), made, err)
 	}

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// writeSystemdUnit writes a unit for systemd. Stopping the unit must stop the agent and leave the
-// tasks, whose cgroups the agent manages.
+// writeSystemdUnit writes a systemd unit that starts the agent with the flags of o. Stopping the unit must stop only the
+// agent, and leave the tasks running, whose cgroups the agent manages.
 func writeSystemdUnit(w io.Writer, o options) error {
 	program, err := os.Executable()
 	if err != nil {
@@ -34,7 +34,7 @@ func writeSystemdUnit(w io.Writer, o options) error {
 	for _, c := range o.configPaths {
 		errs = append(errs, add("config", c, true))
 	}
-	errs = append(errs, add("data-dir", o.dataDir, true), add("bind", o.bindAddr, false), add("node", o.nodeName, false), add("dc", o.dc, false),
+	errs = append(errs, add("data-dir", o.dataDir, true), add("bind", o.bindAddr, false), add("node", o.nodeName, false), add("dc", o.datacenter, false),
 		add("region", o.region, false), add("node-class", o.nodeClass, false), add("plugin-dir", o.pluginDir, true), add("log-level", o.logLevel, false))
 	if o.logJSON {
 		line = append(line, "-log-json")
@@ -84,22 +84,23 @@ TasksMax=infinity
 WantedBy=multi-user.target
 `
 
-// systemdNotifier notifies systemd of the agent's state, if systemd has started the agent.
-type systemdNotifier struct{ socket string }
+// systemdNotifier notifies systemd of the agent's state. Without a socket path it does nothing.
+type systemdNotifier struct{ socketPath string }
 
-// systemdNotifierFromEnv removes the address of systemd from the environment, so that tasks do
-// not inherit it.
+// systemdNotifierFromEnv returns the notifier for the socket in NOTIFY_SOCKET, and removes the variable from the
+// environment, so that tasks do not inherit it.
 func systemdNotifierFromEnv() systemdNotifier {
 	const notifySocketVar = "NOTIFY_SOCKET"
 	defer os.Unsetenv(notifySocketVar)
 	return systemdNotifier{os.Getenv(notifySocketVar)}
 }
 
+// notify sends a state of sd_notify(3), such as "READY=1".
 func (s systemdNotifier) notify(state string) {
-	if s.socket == "" {
+	if s.socketPath == "" {
 		return
 	}
-	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Net: "unixgram", Name: s.socket})
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Net: "unixgram", Name: s.socketPath})
 	if err != nil {
 		return // the socket of systemd no longer exists
 	}

@@ -1,2 +1,2 @@
-// Package agentinfo has the commands agent-info and monitor, which ask a running agent about itself.
+// Package agentinfo has the commands agent-info and monitor, which show the state and the log of a running agent.
 package agentinfo

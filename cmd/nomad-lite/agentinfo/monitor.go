@@ -23,7 +23,7 @@ const monitorExamples = `  nomad-lite monitor
 type monitorOptions struct {
 	client          apiclient.Flags
 	logLevel        string
-	json            bool
+	printJSON       bool
 	includeLocation bool
 	nodeID          string
 	serverID        string
@@ -46,12 +46,12 @@ func NewMonitorCommand(s *cli.Streams) *cobra.Command {
 	}
 	o.client.Register(cmd)
 	cmd.Flags().StringVar(&o.logLevel, "log-level", "INFO", "`level` to show: TRACE, DEBUG, INFO, WARN or ERROR")
-	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&o.printJSON, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&o.includeLocation, "log-include-location", false, "say where in the program each line comes from")
 	cmd.Flags().StringVar(&o.nodeID, "node-id", "", "`id` of a node whose log to show")
 	cmd.Flags().StringVar(&o.serverID, "server-id", "", "`name` of a server whose log to show, or leader")
-	cli.CompleteFlag(cmd, "log-level", cobra.FixedCompletions([]string{"TRACE", "DEBUG", "INFO", "WARN", "ERROR"}, cobra.ShellCompDirectiveNoFileComp))
-	cli.CompleteFlag(cmd, "node-id", apiclient.CompleteID(&o.client, &apiclient.NodeLookup))
+	cli.SetFlagCompletion(cmd, "log-level", cobra.FixedCompletions([]string{"TRACE", "DEBUG", "INFO", "WARN", "ERROR"}, cobra.ShellCompDirectiveNoFileComp))
+	cli.SetFlagCompletion(cmd, "node-id", apiclient.CompleteID(&o.client, &apiclient.NodeLookup))
 	cmd.AddCommand(cli.NewUnsupportedCommand("export", "the service manager stores the log of the agent, for example: journalctl -u nomad-lite"))
 	return cmd
 }
@@ -72,20 +72,20 @@ func monitorAgent(ctx context.Context, o monitorOptions, s *cli.Streams) error {
 	q := apiclient.QueryOptions(ctx, "")
 	q.Params = map[string]string{
 		"log_level":            o.logLevel,
-		"log_json":             strconv.FormatBool(o.json),
+		"log_json":             strconv.FormatBool(o.printJSON),
 		"log_include_location": strconv.FormatBool(o.includeLocation),
 		"node_id":              node,
 		"server_id":            o.serverID,
 	}
 	out := s.Out
-	if o.json {
-		out = s.JSON()
+	if o.printJSON {
+		out = s.JSONOutput()
 	}
 	frames, errs := c.Agent().Monitor(ctx.Done(), q)
 	err = streaming.FrameReader{OnData: func(data []byte) error {
 		_, err := out.Write(data)
 		return err
-	}}.Read(ctx, frames, errs)
+	}}.ReadFrames(ctx, frames, errs)
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("follow the log of the agent at level %s", o.logLevel), err)
 	}

@@ -30,8 +30,9 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	)
 }
 
-// taskByName returns the named task, or the allocation's only task.
-func taskByName(alloc *api.Allocation, name string) (string, error) {
+// resolveTaskName returns name if the allocation has a task with this name. If name is empty, it returns the name of the
+// allocation's only task.
+func resolveTaskName(alloc *api.Allocation, name string) (string, error) {
 	var taskNames []string
 	for _, task := range apiclient.TasksOf(alloc) {
 		taskNames = append(taskNames, task.Name)
@@ -49,8 +50,8 @@ func taskByName(alloc *api.Allocation, name string) (string, error) {
 	return "", fmt.Errorf("allocation %q has several tasks; name one with -task: %s", output.TruncateID(alloc.ID), strings.Join(taskNames, ", "))
 }
 
-// taskNameFromArgs returns the task that the -task flag or the second argument names; both can name
-// the same one.
+// taskNameFromArgs returns the name of a task from the flag -task or from the arguments after the allocation. It returns
+// an error if they differ.
 func taskNameFromArgs(flag string, args []string) (string, error) {
 	switch {
 	case len(args) == 0:
@@ -70,7 +71,7 @@ func findAllocAndTask(ctx context.Context, f *apiclient.Flags, id, task string) 
 	}
 	what = fmt.Sprintf("allocation %q", output.TruncateID(alloc.ID))
 	if task != "" {
-		_, err = taskByName(alloc, task)
+		_, err = resolveTaskName(alloc, task)
 		what = fmt.Sprintf("task %q of %s", task, what)
 	}
 	return c, alloc, what, err

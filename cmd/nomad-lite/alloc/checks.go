@@ -36,7 +36,7 @@ func newChecksCommand(s *cli.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return showAllocChecks(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.CompleteArgs(apiclient.CompleteID(&o.client, &apiclient.AllocationLookup)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.client, &apiclient.AllocationLookup)),
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)

@@ -57,18 +57,18 @@ func NewExecCommand(s *cli.Streams) *cobra.Command {
 			}
 			return execInTask(cmd.Context(), o, args[0], command, s)
 		},
-		ValidArgsFunction: cli.CompleteArgs(apiclient.CompleteAlloc(&o.client)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteAlloc(&o.client)),
 	}
 	o.client.Register(cmd)
 	o.alloc.Register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to run it in; not needed if there is only one")
-	cli.CompleteFlag(cmd, "task", apiclient.CompleteTask(&o.client))
+	cli.SetFlagCompletion(cmd, "task", apiclient.CompleteTask(&o.client))
 	o.session.Register(cmd)
 	return cli.MarkRunsProgram(cmd)
 }
 
-// commandToExec returns the command line that follows the allocation. A first word that looks like a
-// flag is an error, because no program has such a name; "--" is the separator of kubectl and docker.
+// commandToExec returns the command from the words after the allocation. It skips a "--", which kubectl and
+// docker need there, and returns an error if the first word looks like a flag, because no program has such a name.
 func commandToExec(cmd *cobra.Command, words []string) ([]string, error) {
 	if words[0] == "--" && len(words) > 1 {
 		words = words[1:]
@@ -84,7 +84,7 @@ func execInTask(ctx context.Context, o execOptions, name string, command []strin
 	if err != nil {
 		return err
 	}
-	task, err := taskByName(alloc, o.task)
+	task, err := resolveTaskName(alloc, o.task)
 	if err != nil {
 		return err
 	}

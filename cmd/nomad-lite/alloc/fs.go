@@ -29,13 +29,13 @@ const fsExamples = `  nomad-lite alloc fs 8ba85cef                  its director
   nomad-lite alloc fs -stat 8ba85cef alloc/data/events.log`
 
 type fsOptions struct {
-	client          apiclient.Flags
-	alloc           apiclient.AllocFlags
-	format          output.FormatFlags
-	stat            bool
-	follow          bool
-	tail            tailFlags
-	machineReadable bool
+	client       apiclient.Flags
+	alloc        apiclient.AllocFlags
+	format       output.FormatFlags
+	showStat     bool
+	follow       bool
+	tail         tailFlags
+	sizesInBytes bool
 }
 
 // NewFSCommand returns the command "alloc fs", which is also "fs".
@@ -48,7 +48,7 @@ func NewFSCommand(s *cli.Streams) *cobra.Command {
 		Example: fsExamples,
 		Args:    cli.RequireArgCount(1, 2, "an allocation, and perhaps a path in it"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.tail.check(cmd, o.follow); err != nil {
+			if err := o.tail.validateAndSetDefault(cmd, o.follow); err != nil {
 				return err
 			}
 			ctx, stop := cli.ContextUntilInterrupted(cmd.Context())
@@ -64,9 +64,9 @@ func NewFSCommand(s *cli.Streams) *cobra.Command {
 	o.client.Register(cmd)
 	o.alloc.Register(cmd)
 	o.format.Register(cmd)
-	cmd.Flags().BoolVar(&o.stat, "stat", false, "show what kind of file it is instead")
+	cmd.Flags().BoolVar(&o.showStat, "stat", false, "show what kind of file it is instead")
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written to the file from now on")
-	cmd.Flags().BoolVarP(&o.machineReadable, "bytes", "H", false, "show sizes in bytes")
+	cmd.Flags().BoolVarP(&o.sizesInBytes, "bytes", "H", false, "show sizes in bytes")
 	o.tail.register(cmd)
 	return cmd
 }
@@ -82,12 +82,12 @@ func showAllocFiles(ctx context.Context, o fsOptions, name, path string, s *cli.
 		return apiclient.WrapError("look at "+where, err)
 	}
 	switch {
-	case o.stat:
+	case o.showStat:
 		if o.format.IsSet() {
 			return o.format.Print(s, file)
 		}
 		return output.Print(s, o.newFilesPage(s, []*api.AllocFileInfo{file}, true))
-	case file.IsDir && (o.follow || o.tail.tail):
+	case file.IsDir && (o.follow || o.tail.onlyTail):
 		return fmt.Errorf("%s is a directory; leave out -f and -tail to list it", where)
 	case file.IsDir:
 		files, _, err := c.AllocFS().List(alloc, path, apiclient.QueryOptions(ctx, alloc.Namespace))
@@ -105,7 +105,7 @@ func showAllocFiles(ctx context.Context, o fsOptions, name, path string, s *cli.
 	return nil
 }
 
-// newFilesPage returns a table of files.
+// newFilesPage returns a page with a table of files.
 func (o fsOptions) newFilesPage(s *cli.Streams, files []*api.AllocFileInfo, contentType bool) *output.Page {
 	head := []string{"Mode", "Size", "Modified Time"}
 	if contentType {
@@ -114,7 +114,7 @@ func (o fsOptions) newFilesPage(s *cli.Streams, files []*api.AllocFileInfo, cont
 	t := output.NewTable(append(head, "Name")...)
 	for _, f := range files {
 		size := output.FormatBytes(uint64(max(f.Size, 0)))
-		if o.machineReadable {
+		if o.sizesInBytes {
 			size = fmt.Sprint(f.Size)
 		}
 		name := f.Name
@@ -132,7 +132,7 @@ func (o fsOptions) newFilesPage(s *cli.Streams, files []*api.AllocFileInfo, cont
 	return p
 }
 
-// printFile prints a file or its end, and what is appended later if the user follows the file.
+// printFile prints a file, or its end if the flags select that. With -f it also prints what is appended later.
 func (o fsOptions) printFile(ctx context.Context, c *api.Client, alloc *api.Allocation, path string, size int64, out io.Writer) error {
 	print := func(data []byte) error {
 		_, err := out.Write(data)
@@ -152,7 +152,7 @@ func (o fsOptions) printFile(ctx context.Context, c *api.Client, alloc *api.Allo
 		ctx, cancel := context.WithCancel(ctx) // the client's goroutine runs until ctx ends
 		defer cancel()
 		frames, errs := c.AllocFS().Stream(alloc, path, api.OriginStart, max(from, 0), ctx.Done(), apiclient.QueryOptions(ctx, alloc.Namespace))
-		return streaming.FrameReader{OnData: print}.Read(ctx, frames, errs)
+		return streaming.FrameReader{OnData: print}.ReadFrames(ctx, frames, errs)
 	}
 	var file io.ReadCloser
 	var err error
@@ -169,7 +169,8 @@ func (o fsOptions) printFile(ctx context.Context, c *api.Client, alloc *api.Allo
 	return streaming.IgnoreStreamEnd(ctx, err)
 }
 
-// lastLinesOffset returns the offset of the last lines of a file of size bytes.
+// lastLinesOffset returns the offset at which the last tail.lineCount lines of a file start. size is the size of the
+// file.
 func (o fsOptions) lastLinesOffset(ctx context.Context, c *api.Client, alloc *api.Allocation, path string, size int64) (int64, error) {
 	if o.tail.lineCount == 0 {
 		return size, nil

@@ -40,30 +40,30 @@ type logsOptions struct {
 	tail   tailFlags
 }
 
-// tailFlags select how much of the end of an output is shown.
+// tailFlags are the flags -tail, -n and -c, which select how much of the end of an output or file is shown.
 type tailFlags struct {
-	tail      bool
+	onlyTail  bool
 	lineCount int
 	byteCount int64
 }
 
 func (f *tailFlags) register(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.tail, "tail", false, "show the end only: the last 10 lines, or what -n or -c say")
+	cmd.Flags().BoolVar(&f.onlyTail, "tail", false, "show the end only: the last 10 lines, or what -n or -c say")
 	cmd.Flags().IntVarP(&f.lineCount, "n", "n", -1, "with -tail or -f, begin `lines` before the end")
 	cmd.Flags().Int64VarP(&f.byteCount, "c", "c", -1, "with -tail or -f, begin `bytes` before the end")
 	cli.HideFlagDefaults(cmd, "n", "c")
 	cmd.MarkFlagsMutuallyExclusive("n", "c")
 }
 
-// check rejects contradicting flags, and sets the default number of lines.
-func (f *tailFlags) check(cmd *cobra.Command, follow bool) error {
+// validateAndSetDefault returns an error for contradictory flags, and sets the default of lineCount for -tail.
+func (f *tailFlags) validateAndSetDefault(cmd *cobra.Command, follow bool) error {
 	given := cmd.Flags().Changed("n") || cmd.Flags().Changed("c")
 	switch {
-	case given && !f.tail && !follow:
+	case given && !f.onlyTail && !follow:
 		return cli.UsageError(cmd, fmt.Errorf("-n and -c need -tail or -f"))
 	case cmd.Flags().Changed("n") && f.lineCount < 0, cmd.Flags().Changed("c") && f.byteCount < 0:
 		return cli.UsageError(cmd, fmt.Errorf("-n and -c take a number that is not negative"))
-	case f.tail && !given:
+	case f.onlyTail && !given:
 		f.lineCount = 10
 	}
 	return nil
@@ -78,7 +78,7 @@ func newLogsCommand(s *cli.Streams) *cobra.Command {
 		Example: logsExamples,
 		Args:    allocAndTaskArgs,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if err := o.tail.check(cmd, o.follow); err != nil {
+			if err := o.tail.validateAndSetDefault(cmd, o.follow); err != nil {
 				return err
 			}
 			if o.task, err = taskNameFromArgs(o.task, args[1:]); err != nil {
@@ -93,7 +93,7 @@ func newLogsCommand(s *cli.Streams) *cobra.Command {
 	o.client.Register(cmd)
 	o.alloc.Register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to print; may be the last argument as well")
-	cli.CompleteFlag(cmd, "task", apiclient.CompleteTask(&o.client))
+	cli.SetFlagCompletion(cmd, "task", apiclient.CompleteTask(&o.client))
 	cmd.Flags().BoolVar(&o.stdout, "stdout", false, "print standard output; the default without -f")
 	cmd.Flags().BoolVar(&o.stderr, "stderr", false, "print standard error")
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written from now on")
@@ -106,7 +106,7 @@ func printAllocLogs(ctx context.Context, o logsOptions, name string, s *cli.Stre
 	if err != nil {
 		return err
 	}
-	task, err := taskByName(alloc, o.task)
+	task, err := resolveTaskName(alloc, o.task)
 	if err != nil {
 		return err
 	}

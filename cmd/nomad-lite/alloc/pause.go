@@ -15,10 +15,10 @@ const pauseHelp = `Change or show the schedule of a task. Task schedules are a f
 Enterprise: an agent without them refuses.`
 
 type pauseOptions struct {
-	client apiclient.Flags
-	task   string
-	state  string
-	status bool
+	client        apiclient.Flags
+	task          string
+	newState      string
+	onlyShowState bool
 }
 
 func newPauseCommand(s *cli.Streams) *cobra.Command {
@@ -37,8 +37,8 @@ func newPauseCommand(s *cli.Streams) *cobra.Command {
 	}
 	o.client.Register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to pause; not needed if there is only one")
-	cmd.Flags().StringVar(&o.state, "state", "pause", "`state` to set: pause, run or scheduled")
-	cmd.Flags().BoolVar(&o.status, "status", false, "show the state and leave it")
+	cmd.Flags().StringVar(&o.newState, "state", "pause", "`state` to set: pause, run or scheduled")
+	cmd.Flags().BoolVar(&o.onlyShowState, "status", false, "show the state and leave it")
 	return cmd
 }
 
@@ -47,12 +47,12 @@ func pauseTask(ctx context.Context, o pauseOptions, id string, s *cli.Streams) e
 	if err != nil {
 		return err
 	}
-	task, err := taskByName(alloc, o.task)
+	task, err := resolveTaskName(alloc, o.task)
 	if err != nil {
 		return err
 	}
 	what := fmt.Sprintf("schedule of task %q of allocation %q", task, output.TruncateID(alloc.ID))
-	if o.status {
+	if o.onlyShowState {
 		state, _, err := c.Allocations().GetPauseState(alloc, apiclient.QueryOptions(ctx, alloc.Namespace), task)
 		if err != nil {
 			return apiclient.WrapError("read "+what, err)
@@ -63,7 +63,7 @@ func pauseTask(ctx context.Context, o pauseOptions, id string, s *cli.Streams) e
 		_, err = fmt.Fprintln(s.Out, state)
 		return err
 	}
-	if err := c.Allocations().SetPauseState(alloc, apiclient.QueryOptions(ctx, alloc.Namespace), task, o.state); err != nil {
+	if err := c.Allocations().SetPauseState(alloc, apiclient.QueryOptions(ctx, alloc.Namespace), task, o.newState); err != nil {
 		return apiclient.WrapError("change "+what, err)
 	}
 	return nil

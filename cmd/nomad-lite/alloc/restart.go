@@ -48,7 +48,7 @@ func newRestartCommand() *cobra.Command {
 	}
 	o.client.Register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to restart; may be the last argument as well")
-	cli.CompleteFlag(cmd, "task", apiclient.CompleteTask(&o.client))
+	cli.SetFlagCompletion(cmd, "task", apiclient.CompleteTask(&o.client))
 	cmd.Flags().BoolVar(&o.allTasks, "all-tasks", false, "restart all tasks, those that have ended as well")
 	return cmd
 }

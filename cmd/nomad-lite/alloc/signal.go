@@ -42,7 +42,7 @@ func newSignalCommand() *cobra.Command {
 	}
 	o.client.Register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to signal; may be the last argument as well")
-	cli.CompleteFlag(cmd, "task", apiclient.CompleteTask(&o.client))
+	cli.SetFlagCompletion(cmd, "task", apiclient.CompleteTask(&o.client))
 	cmd.Flags().StringVarP(&o.signal, "signal", "s", "SIGKILL", "`signal` to send, such as SIGHUP")
 	return cmd
 }

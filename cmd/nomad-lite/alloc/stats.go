@@ -54,7 +54,7 @@ func showAllocStats(ctx context.Context, o statsOptions, id string, s *cli.Strea
 	}
 	tasks := apiclient.TasksOf(alloc)
 	if o.task != "" {
-		if _, err := taskByName(alloc, o.task); err != nil {
+		if _, err := resolveTaskName(alloc, o.task); err != nil {
 			return err
 		}
 		tasks = slices.DeleteFunc(tasks, func(t *api.Task) bool { return t.Name != o.task })
@@ -90,7 +90,7 @@ func showAllocStats(ctx context.Context, o statsOptions, id string, s *cli.Strea
 	return output.Print(s, p)
 }
 
-// printResourceUsage shows the measured resource usage of a task.
+// printResourceUsage adds the measured resource usage of a task to the page.
 func printResourceUsage(p *output.Page, used *api.ResourceUsage) {
 	if m := used.MemoryStats; m != nil {
 		printMeasurements(p, "Memory Stats", m.Measured, map[string]string{
@@ -119,7 +119,8 @@ func printResourceUsage(p *output.Page, used *api.ResourceUsage) {
 	}
 }
 
-// printMeasurements adds a table of one line with the values that were measured.
+// printMeasurements adds a table with one row to the page: the values whose names are in names, which the driver has
+// measured.
 func printMeasurements(p *output.Page, title string, names []string, values map[string]string) {
 	t := output.NewTable()
 	var row []any

@@ -37,14 +37,14 @@ const statusExamples = `  nomad-lite alloc status                  all allocatio
   nomad-lite alloc status -t '{{.ClientStatus}}' 8ba85cef`
 
 type statusOptions struct {
-	client  apiclient.Flags
-	format  output.FormatFlags
-	short   bool
-	stats   bool
-	verbose bool
-	filter  string
+	client    apiclient.Flags
+	format    output.FormatFlags
+	short     bool
+	showStats bool
+	verbose   bool
+	filter    string
 
-	timeline bool
+	showTimeline bool
 }
 
 func newStatusCommand(s *cli.Streams) *cobra.Command {
@@ -61,14 +61,14 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 			}
 			return showAlloc(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.CompleteArgs(apiclient.CompleteID(&o.client, &apiclient.AllocationLookup)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.client, &apiclient.AllocationLookup)),
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
 	cmd.Flags().BoolVar(&o.short, "short", false, "one line per task, without events and resources")
-	cmd.Flags().BoolVar(&o.stats, "stats", false, "show in detail what the tasks use")
+	cmd.Flags().BoolVar(&o.showStats, "stats", false, "show in detail what the tasks use")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "whole ids, points in time, and how the allocation was placed")
-	cmd.Flags().BoolVar(&o.timeline, "timeline", false, "show what happened in the allocation and how long it took: hooks, driver calls, waits, runs of tasks, events")
+	cmd.Flags().BoolVar(&o.showTimeline, "timeline", false, "show what happened in the allocation and how long it took: hooks, driver calls, waits, runs of tasks, events")
 	cmd.Flags().StringVar(&o.filter, "filter", "", "list those only for which this `expression` is true")
 	return cmd
 }
@@ -97,14 +97,14 @@ func listAllocs(ctx context.Context, o statusOptions, s *cli.Streams) error {
 func showAlloc(ctx context.Context, o statusOptions, id string, s *cli.Streams) error {
 	c, alloc, err := o.client.FindAlloc(ctx, id)
 	if errors.Is(err, apiclient.ErrAmbiguousPrefix) {
-		_, err := fmt.Fprintln(s.Out, err) // with exit code 0, only in this command, as in Nomad
+		_, err := fmt.Fprintln(s.Out, err) // the exit code is 0 in this command, as in Nomad
 		return err
 	}
 	if err != nil {
 		return err
 	}
-	cli.SetPage(ctx, "allocations/"+alloc.ID)
-	if o.timeline {
+	cli.SetWebPagePath(ctx, "allocations/"+alloc.ID)
+	if o.showTimeline {
 		return showTimeline(ctx, c, alloc, o, s)
 	}
 	if o.format.IsSet() {
@@ -126,7 +126,7 @@ func showAlloc(ctx context.Context, o statusOptions, id string, s *cli.Streams) 
 	p.Pairs(allocFields(ctx, c, alloc, o.verbose))
 	printAddresses(p, alloc)
 
-	// Services and checks are optional: after an error, the other parts of the status are shown.
+	// An error of the services or the checks does not prevent the output of the rest of the status.
 	if services, _, err := c.Allocations().Services(alloc.ID, q); err == nil && len(services) > 0 {
 		p.Section("Services")
 		p.Table(tables.NewServiceTable(services, o.verbose))
@@ -229,13 +229,12 @@ func formatDeploymentHealth(d *api.AllocDeploymentStatus) string {
 	return "unhealthy"
 }
 
-// hookNames returns the names of the hook plugins of an allocation that runs or is about to
-// run.
+// hookNames returns the names and the health of the hook plugins of an allocation that is pending or running.
 func hookNames(c *api.Client, alloc *api.Allocation) (names []string) {
 	if alloc.ClientStatus != api.AllocClientStatusRunning && alloc.ClientStatus != api.AllocClientStatusPending {
 		return nil
 	}
-	for _, h := range pluginstatus.Read(c).Hooks {
+	for _, h := range pluginstatus.ReadReport(c).Hooks {
 		if slices.Contains(h.Allocs, alloc.ID) {
 			names = append(names, fmt.Sprintf("%s (%s)", h.Name, h.Health))
 		}
@@ -243,7 +242,7 @@ func hookNames(c *api.Client, alloc *api.Allocation) (names []string) {
 	return names
 }
 
-// formatRescheduleAttempts returns how often an allocation was rescheduled, and the limit.
+// formatRescheduleAttempts returns how often an allocation was rescheduled, and the limit if the policy has one.
 func formatRescheduleAttempts(alloc *api.Allocation) string {
 	if group := apiclient.TaskGroupOf(alloc); group != nil && group.ReschedulePolicy != nil {
 		policy := group.ReschedulePolicy
@@ -255,8 +254,8 @@ func formatRescheduleAttempts(alloc *api.Allocation) string {
 	return fmt.Sprint(len(alloc.RescheduleTracker.Events))
 }
 
-// printAddresses shows the ports of an allocation. An asterisk marks them as ports of the group, as in
-// Nomad.
+// printAddresses adds the ports of an allocation's group to the page. As in Nomad, an asterisk marks them as
+// ports of the group.
 func printAddresses(p *output.Page, alloc *api.Allocation) {
 	if alloc.AllocatedResources == nil {
 		return
@@ -333,7 +332,7 @@ func formatLifecycle(task *api.Task) string {
 // formatTaskState returns the state of a task, "pending" if the agent has reported none yet.
 func formatTaskState(state api.TaskState) string { return cmp.Or(state.State, "pending") }
 
-// printTask shows one task: its resources, its usage and its events.
+// printTask adds one task to the page: its resources, their usage and its latest events. usage can be nil.
 func printTask(p *output.Page, alloc *api.Allocation, task *api.Task, usage *api.AllocResourceUsage, o statusOptions) {
 	state := pointer.Value(alloc.TaskStates[task.Name])
 	title := fmt.Sprintf("Task %q is %q", task.Name, formatTaskState(state))
@@ -354,7 +353,7 @@ func printTask(p *output.Page, alloc *api.Allocation, task *api.Task, usage *api
 		p.Pairs(tables.NewDeviceStats(pointer.Value(used).DeviceStats).Summaries(devices))
 		p.Line("")
 	}
-	if o.stats && used != nil {
+	if o.showStats && used != nil {
 		printResourceUsage(p, used)
 	}
 
@@ -417,7 +416,8 @@ func resourceTable(alloc *api.Allocation, name string, used *api.ResourceUsage) 
 	return t
 }
 
-// formatTaskAddresses returns the ports of a task's own network block, which is deprecated.
+// formatTaskAddresses returns the addresses of the ports in a network block of the task. Such a block is deprecated: the
+// network block of the group replaces it.
 func formatTaskAddresses(alloc *api.Allocation, name string) string {
 	if alloc.AllocatedResources == nil {
 		return ""
@@ -431,7 +431,8 @@ func formatTaskAddresses(alloc *api.Allocation, name string) string {
 	return strings.Join(addresses, ", ")
 }
 
-// printPlacementMetrics shows how an allocation was placed on its node, or why it was not placed.
+// printPlacementMetrics adds the scores of the nodes at the placement of an allocation to the page, and the reasons why
+// nodes were not eligible.
 func printPlacementMetrics(p *output.Page, m *api.AllocationMetric) {
 	for _, line := range tables.PlacementFailureReasons(m) {
 		p.Line("* %s", line)

@@ -42,7 +42,7 @@ func newStopCommand(s *cli.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return stopAlloc(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.CompleteArgs(apiclient.CompleteID(&o.client, &apiclient.AllocationLookup)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.client, &apiclient.AllocationLookup)),
 	}
 	o.client.Register(cmd)
 	o.monitor.Register(cmd)

@@ -16,10 +16,10 @@ import (
 //go:embed nomad-lite.bash
 var bashScript []byte
 
-// zshPreamble loads the completion system of zsh if the user's configuration has not.
+// zshPreamble is a script that loads the completion system of zsh if the user's configuration has not loaded it.
 const zshPreamble = "#compdef nomad-lite\n(( ${+functions[compdef]} )) || { autoload -Uz compinit && compinit }\n"
 
-// shells are the shells whose completion can be printed and installed.
+// shells are the supported shells.
 var shells = []string{"bash", "zsh", "fish"}
 
 const completionHelp = `Complete commands, flags, ids, names and paths with the tab key.
@@ -38,15 +38,15 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 			Example: fmt.Sprintf("  nomad-lite completion %s > nomad-lite.%s", shell, shell),
 			Args:    cli.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
-				return writeScript(s.Out, cmd.Root(), shell)
+				return writeCompletionScript(s.Out, cmd.Root(), shell)
 			},
 		})
 	}
 	return cmd
 }
 
-// writeScript writes the completion script of a shell.
-func writeScript(w io.Writer, root *cobra.Command, shell string) error {
+// writeCompletionScript writes the completion script of a shell.
+func writeCompletionScript(w io.Writer, root *cobra.Command, shell string) error {
 	switch shell {
 	case "bash":
 		_, err := w.Write(bashScript)
@@ -67,7 +67,7 @@ type installOptions struct{ shell string }
 
 func (o *installOptions) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.shell, "shell", "", "`name` of the shell: bash, zsh or fish; the default is the shell of the variable SHELL")
-	cli.CompleteFlag(cmd, "shell", cobra.FixedCompletions(shells, cobra.ShellCompDirectiveNoFileComp))
+	cli.SetFlagCompletion(cmd, "shell", cobra.FixedCompletions(shells, cobra.ShellCompDirectiveNoFileComp))
 }
 
 func newInstallCommand(s *cli.Streams) *cobra.Command {
@@ -88,7 +88,7 @@ Exit codes: 0; 1 if the shell is unknown, or a file cannot be written.`,
 				return err
 			}
 			var script bytes.Buffer
-			if err := writeScript(&script, cmd.Root(), i.shell); err != nil {
+			if err := writeCompletionScript(&script, cmd.Root(), i.shell); err != nil {
 				return err
 			}
 			return i.install(script.Bytes(), s.Out)
@@ -117,7 +117,7 @@ func newUninstallCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func checkShell(shell string) error {
+func checkShellSupported(shell string) error {
 	if slices.Contains(shells, shell) {
 		return nil
 	}

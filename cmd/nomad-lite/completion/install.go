@@ -14,18 +14,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
-// installation is where the completion of a shell is for one user.
+// installation has the paths at which the completion of a shell is installed for the current user.
 type installation struct {
-	shell      string
-	scriptPath string
-	startFile  string // file that the shell reads at its start; empty if the shell finds the script by itself
+	shell          string
+	scriptPath     string
+	shellStartFile string // file such as .bashrc, which must read the script; empty if the shell finds the script by itself
 }
 
-// findInstallation returns where the completion of a shell belongs, by the XDG base directory
+// findInstallation returns the installation paths for a shell, by the XDG base directory
 // specification. An empty name means the shell of the variable SHELL.
 func findInstallation(shell string) (installation, error) {
 	shell = cmp.Or(shell, filepath.Base(os.Getenv("SHELL")))
-	if err := checkShell(shell); err != nil {
+	if err := checkShellSupported(shell); err != nil {
 		return installation{}, err
 	}
 	home, err := os.UserHomeDir()
@@ -36,9 +36,9 @@ func findInstallation(shell string) (installation, error) {
 	i := installation{shell: shell, scriptPath: filepath.Join(dataDir, "completion."+shell)}
 	switch shell {
 	case "bash":
-		i.startFile = filepath.Join(home, ".bashrc")
+		i.shellStartFile = filepath.Join(home, ".bashrc")
 	case "zsh":
-		i.startFile = filepath.Join(cmp.Or(os.Getenv("ZDOTDIR"), home), ".zshrc")
+		i.shellStartFile = filepath.Join(cmp.Or(os.Getenv("ZDOTDIR"), home), ".zshrc")
 	case "fish":
 		configDir := cmp.Or(os.Getenv("XDG_CONFIG_HOME"), filepath.Join(home, ".config"))
 		i.scriptPath = filepath.Join(configDir, "fish", "completions", "nomad-lite.fish")
@@ -46,13 +46,14 @@ func findInstallation(shell string) (installation, error) {
 	return i, nil
 }
 
-// startLine returns the line of the start file that reads the script, if the script exists.
-func (i installation) startLine() string {
+// startFileLine returns the line for the start file of the shell. The line reads the script if the script exists.
+func (i installation) startFileLine() string {
 	path := "'" + strings.ReplaceAll(i.scriptPath, "'", `'\''`) + "'"
 	return fmt.Sprintf("[ ! -r %s ] || . %s # completion of nomad-lite", path, path)
 }
 
-// install writes the script, adds the line to the start file unless the file has it, and reports both.
+// install writes the script, and adds the line to the start file unless the file has the line. It writes to report what
+// it has changed.
 func (i installation) install(script []byte, report io.Writer) error {
 	if err := os.MkdirAll(filepath.Dir(i.scriptPath), 0o755); err != nil {
 		return err
@@ -61,26 +62,26 @@ func (i installation) install(script []byte, report io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(report, "Written: %s\n", i.scriptPath)
-	if i.startFile != "" {
-		text, err := os.ReadFile(i.startFile)
+	if i.shellStartFile != "" {
+		text, err := os.ReadFile(i.shellStartFile)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		if !bytes.Contains(text, []byte(i.startLine()+"\n")) {
+		if !bytes.Contains(text, []byte(i.startFileLine()+"\n")) {
 			if len(text) > 0 && text[len(text)-1] != '\n' {
 				text = append(text, '\n')
 			}
-			if err := writeStartFile(i.startFile, append(text, i.startLine()+"\n"...)); err != nil {
+			if err := writeStartFile(i.shellStartFile, append(text, i.startFileLine()+"\n"...)); err != nil {
 				return err
 			}
-			fmt.Fprintf(report, "One line added: %s\n", i.startFile)
+			fmt.Fprintf(report, "One line added: %s\n", i.shellStartFile)
 		}
 	}
 	_, err := fmt.Fprintf(report, "Open a new %s, and press tab after: nomad-lite job status\n", i.shell)
 	return err
 }
 
-// uninstall removes the script, and the line from the start file, and reports both.
+// uninstall removes the script, and the line from the start file. It writes to report what it has changed.
 func (i installation) uninstall(report io.Writer) error {
 	switch err := os.Remove(i.scriptPath); {
 	case err == nil:
@@ -88,29 +89,29 @@ func (i installation) uninstall(report io.Writer) error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	if i.startFile == "" {
+	if i.shellStartFile == "" {
 		return nil
 	}
-	text, err := os.ReadFile(i.startFile)
+	text, err := os.ReadFile(i.shellStartFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	without := bytes.ReplaceAll(text, []byte(i.startLine()+"\n"), nil)
+	without := bytes.ReplaceAll(text, []byte(i.startFileLine()+"\n"), nil)
 	if len(without) == len(text) {
 		return nil
 	}
-	if err := writeStartFile(i.startFile, without); err != nil {
+	if err := writeStartFile(i.shellStartFile, without); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(report, "One line removed: %s\n", i.startFile)
+	_, err = fmt.Fprintf(report, "One line removed: %s\n", i.shellStartFile)
 	return err
 }
 
-// writeStartFile replaces the content of a start file, and keeps its mode and its links: start files are
-// often links into a directory under version control.
+// writeStartFile replaces the content of a start file, and keeps its mode. If the start file is a symbolic link, for
+// example into a directory under version control, it replaces the content of the target.
 func writeStartFile(path string, text []byte) error {
 	mode := fs.FileMode(0o644)
 	if info, err := os.Stat(path); err == nil {

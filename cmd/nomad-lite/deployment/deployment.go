@@ -25,48 +25,48 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// changeSubcommand is an action on a deployment.
+// changeSubcommand describes a subcommand that changes one deployment.
 type changeSubcommand struct {
 	name, shortHelp, longHelp string
-	did                       string // text that is printed after the action has succeeded
-	hasGroupFlag              bool   // the action can be limited to some groups
-	do                        func(*api.Deployments, *api.Deployment, []string, *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error)
+	successText               string // past participle for the message after a success, such as "paused"
+	hasGroupFlag              bool   // the subcommand has the flag -group
+	callAPI                   func(*api.Deployments, *api.Deployment, []string, *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error)
 }
 
 var changeSubcommands = []changeSubcommand{
 	{
-		name: "fail", shortHelp: "Mark a deployment as failed", did: "failed",
+		name: "fail", shortHelp: "Mark a deployment as failed", successText: "failed",
 		longHelp: `Mark a deployment as failed. With auto_revert in the update block of a group, the
 job is reverted to its last stable version.`,
-		do: func(a *api.Deployments, d *api.Deployment, _ []string, w *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error) {
+		callAPI: func(a *api.Deployments, d *api.Deployment, _ []string, w *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error) {
 			return a.Fail(d.ID, w)
 		},
 	},
 	{
-		name: "pause", shortHelp: "Pause a deployment", did: "paused",
+		name: "pause", shortHelp: "Pause a deployment", successText: "paused",
 		longHelp: `Pause a deployment: no further allocations are placed. Placed allocations continue.`,
-		do: func(a *api.Deployments, d *api.Deployment, _ []string, w *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error) {
+		callAPI: func(a *api.Deployments, d *api.Deployment, _ []string, w *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error) {
 			return a.Pause(d.ID, true, w)
 		},
 	},
 	{
-		name: "promote", shortHelp: "Promote the canaries of a deployment", did: "promoted", hasGroupFlag: true,
+		name: "promote", shortHelp: "Promote the canaries of a deployment", successText: "promoted", hasGroupFlag: true,
 		longHelp: `Promote the canaries of a deployment: the old allocations are replaced by
 the new version. All canaries must be healthy.`,
-		do: apiclient.PromoteDeployment,
+		callAPI: apiclient.PromoteDeployment,
 	},
 	{
-		name: "resume", shortHelp: "Resume a paused deployment", did: "resumed",
+		name: "resume", shortHelp: "Resume a paused deployment", successText: "resumed",
 		longHelp: `Resume a paused deployment.`,
-		do: func(a *api.Deployments, d *api.Deployment, _ []string, w *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error) {
+		callAPI: func(a *api.Deployments, d *api.Deployment, _ []string, w *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error) {
 			return a.Pause(d.ID, false, w)
 		},
 	},
 	{
-		name: "unblock", shortHelp: "Unblock a deployment that waits for other regions", did: "unblocked",
+		name: "unblock", shortHelp: "Unblock a deployment that waits for other regions", successText: "unblocked",
 		longHelp: `Unblock a deployment of a multi-region job that waits for other regions. A single
 machine has no such deployments.`,
-		do: func(a *api.Deployments, d *api.Deployment, _ []string, w *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error) {
+		callAPI: func(a *api.Deployments, d *api.Deployment, _ []string, w *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error) {
 			return a.Unblock(d.ID, w)
 		},
 	},
@@ -86,7 +86,7 @@ func newChangeCommand(s *cli.Streams, command changeSubcommand) *cobra.Command {
 		Long:              command.longHelp + "\n\nThe beginning of the deployment's id is enough.",
 		Example:           "  nomad-lite deployment " + command.name + " 8fd7b6dd",
 		Args:              cli.RequireArgCount(1, 1, "one argument: the id of a deployment, or its beginning"),
-		ValidArgsFunction: cli.CompleteArgs(apiclient.CompleteID(&o.client, &apiclient.DeploymentLookup)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.client, &apiclient.DeploymentLookup)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return changeDeployment(cmd.Context(), o, command, args[0], s)
 		},
@@ -108,15 +108,15 @@ func changeDeployment(ctx context.Context, o changeOptions, command changeSubcom
 	if err != nil {
 		return err
 	}
-	out, _, err := command.do(c.Deployments(), d, o.groups, apiclient.WriteOptions(ctx, d.Namespace))
+	out, _, err := command.callAPI(c.Deployments(), d, o.groups, apiclient.WriteOptions(ctx, d.Namespace))
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("%s deployment %q", command.name, d.ID), err)
 	}
 	p := output.NewPage(s)
 	if out.RevertedJobVersion != nil {
-		p.Line("Deployment %q %s. Auto-reverted to job version %d.", d.ID, command.did, *out.RevertedJobVersion)
+		p.Line("Deployment %q %s. Auto-reverted to job version %d.", d.ID, command.successText, *out.RevertedJobVersion)
 	} else {
-		p.Line("Deployment %q %s", d.ID, command.did)
+		p.Line("Deployment %q %s", d.ID, command.successText)
 	}
 	if err := output.Print(s, p); err != nil {
 		return err

@@ -31,7 +31,7 @@ succeeded, else 1.`,
 		Example: `  nomad-lite deployment status 8fd7b6dd
   nomad-lite deployment status -monitor 8fd7b6dd`,
 		Args:              cli.RequireArgCount(0, 1, "at most one argument: the id of a deployment, or its beginning"),
-		ValidArgsFunction: cli.CompleteArgs(apiclient.CompleteID(&o.client, &apiclient.DeploymentLookup)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.client, &apiclient.DeploymentLookup)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return listDeployments(cmd.Context(), listOptions{client: o.client, format: o.format, verbose: o.verbose}, s)
@@ -55,7 +55,7 @@ func showDeployment(ctx context.Context, o statusOptions, prefix string, s *cli.
 	if err != nil {
 		return err
 	}
-	cli.SetPage(ctx, cli.JobPage(d.JobID, d.Namespace)+"/deployments")
+	cli.SetWebPagePath(ctx, cli.JobWebPagePath(d.JobID, d.Namespace)+"/deployments")
 	if o.format.IsSet() {
 		return o.format.Print(s, d)
 	}

@@ -33,7 +33,7 @@ evaluations some time after they have ended, and at once with
 		Example: `  nomad-lite eval delete 2ae0e6a5
   nomad-lite eval delete -yes -filter 'Status == "pending" and JobID == "web"'`,
 		Args:              cli.RequireArgCount(0, 1, "the id of an evaluation, or -filter"),
-		ValidArgsFunction: cli.CompleteArgs(apiclient.CompleteID(&o.client, &apiclient.EvaluationLookup)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.client, &apiclient.EvaluationLookup)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if (len(args) == 1) == (o.filter != "") {
 				return cli.UsageError(cmd, errors.New("takes either the id of an evaluation, or -filter"))

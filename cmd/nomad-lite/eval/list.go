@@ -39,8 +39,8 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 	cmd.Flags().StringVar(&o.job, "job", "", "list only evaluations of the job with this `id`")
 	cmd.Flags().StringVar(&o.status, "status", "", "list only those with this `status`: pending, complete, failed, blocked or canceled")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids")
-	cli.CompleteFlag(cmd, "job", o.client.CompleteJobs(""))
-	cli.CompleteFlag(cmd, "status", cobra.FixedCompletions([]string{"pending", "complete", "failed", "blocked", "canceled"}, cobra.ShellCompDirectiveNoFileComp))
+	cli.SetFlagCompletion(cmd, "job", o.client.CompleteJobs(""))
+	cli.SetFlagCompletion(cmd, "status", cobra.FixedCompletions([]string{"pending", "complete", "failed", "blocked", "canceled"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 

@@ -37,7 +37,7 @@ be placed.`,
 		Example: `  nomad-lite eval status 2ae0e6a5
   nomad-lite eval status -monitor 2ae0e6a5`,
 		Args:              cli.RequireArgCount(1, 1, "one argument: the id of an evaluation, or its beginning"),
-		ValidArgsFunction: cli.CompleteArgs(apiclient.CompleteID(&o.client, &apiclient.EvaluationLookup)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.client, &apiclient.EvaluationLookup)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return showEval(cmd.Context(), o, args[0], s)
 		},
@@ -58,7 +58,7 @@ func showEval(ctx context.Context, o statusOptions, prefix string, s *cli.Stream
 	if err != nil {
 		return err
 	}
-	cli.SetPage(ctx, "evaluations/"+stub.ID)
+	cli.SetWebPagePath(ctx, "evaluations/"+stub.ID)
 	if o.monitor {
 		return monitor.New(s, c, stub.Namespace, o.verbose).WatchEvaluation(ctx, stub.ID)
 	}
@@ -80,7 +80,7 @@ func showEval(ctx context.Context, o statusOptions, prefix string, s *cli.Stream
 	return output.Print(s, p)
 }
 
-// printEvaluation adds one evaluation and its results.
+// printEvaluation adds one evaluation, the allocations that it placed, and its placement failures to the page.
 func printEvaluation(p *output.Page, e *api.Evaluation, allocs []*api.AllocationListStub, verbose bool) {
 	subject := [2]any{"Job ID", e.JobID}
 	if e.JobID == "" && e.NodeID != "" {
@@ -133,7 +133,8 @@ func printEvaluation(p *output.Page, e *api.Evaluation, allocs []*api.Allocation
 	}
 }
 
-// printPlanAnnotations adds the scheduler's planned changes for each group.
+// printPlanAnnotations adds a table to the page, with the number of allocations that the scheduler has planned to place,
+// stop and so on, for each group.
 func printPlanAnnotations(p *output.Page, a *api.PlanAnnotations, verbose bool) {
 	if a == nil || len(a.DesiredTGUpdates) == 0 {
 		return

@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// eventObject is the object of an event after the change. The field of the event's topic is set.
+// eventObject is the payload of an event: the object after the change, in the field for the event's topic.
 type eventObject struct {
 	Job        *api.Job
 	Evaluation *api.Evaluation
@@ -30,8 +30,7 @@ type eventObject struct {
 	eventType string
 }
 
-// decodeObject returns the object of an event. It is empty if the agent encodes the object in another
-// way.
+// decodeObject returns the object of an event, or an empty eventObject if the JSON has an unexpected form.
 func decodeObject(event json.RawMessage) *eventObject {
 	var e struct {
 		Type    string
@@ -63,8 +62,8 @@ func (o *eventObject) modifyTime() time.Time {
 	return time.Unix(0, nanoseconds)
 }
 
-// describeChange returns what has changed since the previous version of the object, which is nil if it is
-// unknown.
+// describeChange describes what has changed since the previous version of the object. previous is nil if that
+// version is unknown.
 func (o *eventObject) describeChange(previous *eventObject) []string {
 	if previous == nil {
 		previous = &eventObject{}
@@ -88,9 +87,9 @@ func (o *eventObject) describeChange(previous *eventObject) []string {
 	return nil
 }
 
-// isProgress reports whether nothing has changed since the previous version of an allocation, except the
-// progress of operations such as downloads.
-func (o *eventObject) isProgress(previous *eventObject) bool {
+// changesOnlyProgress reports whether the object is an allocation in which only the progress of operations, such as
+// downloads, has changed since the previous version.
+func (o *eventObject) changesOnlyProgress(previous *eventObject) bool {
 	if o.Allocation == nil || previous == nil || previous.Allocation == nil {
 		return false
 	}
@@ -111,9 +110,9 @@ func (o *eventObject) isProgress(previous *eventObject) bool {
 	return found && after.ClientStatus == before.ClientStatus && after.DesiredStatus == before.DesiredStatus
 }
 
-// transition returns the change of a value: "pending -> running", or the value alone if it has not
-// changed or if the previous value is unknown.
-func transition(before, after string) string {
+// formatTransition returns "before -> after", or after alone if the value has not changed or before is "", which
+// means unknown.
+func formatTransition(before, after string) string {
 	if before == "" || before == after {
 		return after
 	}
@@ -134,8 +133,8 @@ func (o *eventObject) describeJob(before *api.Job) []string {
 		return changes
 	}
 	changes := []string{fmt.Sprintf("version %s %s",
-		transition(fmt.Sprint(pointer.Value(before.Version)), fmt.Sprint(pointer.Value(job.Version))),
-		transition(pointer.Value(before.Status), pointer.Value(job.Status)))}
+		formatTransition(fmt.Sprint(pointer.Value(before.Version)), fmt.Sprint(pointer.Value(job.Version))),
+		formatTransition(pointer.Value(before.Status), pointer.Value(job.Status)))}
 	switch stopped := pointer.Value(job.Stop); {
 	case stopped && !pointer.Value(before.Stop):
 		changes = append(changes, "stopped")
@@ -149,7 +148,7 @@ func (o *eventObject) describeJob(before *api.Job) []string {
 }
 
 func describeEvaluation(eval, before *api.Evaluation) []string {
-	changes := []string{fmt.Sprintf("%s of job %s %s", eval.TriggeredBy, eval.JobID, transition(pointer.Value(before).Status, eval.Status))}
+	changes := []string{fmt.Sprintf("%s of job %s %s", eval.TriggeredBy, eval.JobID, formatTransition(pointer.Value(before).Status, eval.Status))}
 	for _, group := range slices.Sorted(maps.Keys(eval.FailedTGAllocs)) {
 		text := fmt.Sprintf("group %s not placed", group)
 		if metric := eval.FailedTGAllocs[group]; metric != nil {
@@ -166,7 +165,7 @@ func describeEvaluation(eval, before *api.Evaluation) []string {
 func describeAllocation(alloc, before *api.Allocation) []string {
 	previous := pointer.Value(before)
 	changes := []string{fmt.Sprintf("%s %s, wanted %s", alloc.Name,
-		transition(previous.ClientStatus, alloc.ClientStatus), transition(previous.DesiredStatus, alloc.DesiredStatus))}
+		formatTransition(previous.ClientStatus, alloc.ClientStatus), formatTransition(previous.DesiredStatus, alloc.DesiredStatus))}
 	if healthy := pointer.Value(alloc.DeploymentStatus).Healthy; healthy != nil && pointer.Value(previous.DeploymentStatus).Healthy == nil {
 		changes = append(changes, formatHealth(*healthy))
 	}
@@ -178,8 +177,9 @@ func describeAllocation(alloc, before *api.Allocation) []string {
 	return changes
 }
 
-// describeTask returns why a task does not run, or its new event. If the task runs, or has no new event, it
-// returns "".
+// describeTask returns why a task does not run or, if it is being set up or runs, the type of its newest event if that
+// event is new. It returns "" if there is neither. hasBefore is false if the previous version of the allocation is
+// unknown.
 func describeTask(state, before *api.TaskState, hasBefore bool) string {
 	if reason := taskreason.FromTaskState(state, time.Time{}); !reason.IsBeingSetUp() && reason.Cause != "" {
 		reason.Progress = "" // the stream has no lines for progress
@@ -212,7 +212,7 @@ func newestEvent(state *api.TaskState) *api.TaskEvent {
 }
 
 func describeDeployment(d, before *api.Deployment) []string {
-	changes := []string{fmt.Sprintf("of job %s %s: %s", d.JobID, transition(pointer.Value(before).Status, d.Status), d.StatusDescription)}
+	changes := []string{fmt.Sprintf("of job %s %s: %s", d.JobID, formatTransition(pointer.Value(before).Status, d.Status), d.StatusDescription)}
 	for _, name := range slices.Sorted(maps.Keys(d.TaskGroups)) {
 		if group := d.TaskGroups[name]; group != nil {
 			changes = append(changes, fmt.Sprintf("group %s: %d placed, %d healthy, %d unhealthy of %d", name, group.PlacedAllocs, group.HealthyAllocs, group.UnhealthyAllocs, group.DesiredTotal))
@@ -224,7 +224,7 @@ func describeDeployment(d, before *api.Deployment) []string {
 func describeNode(node, before *api.Node) []string {
 	previous := pointer.Value(before)
 	changes := []string{fmt.Sprintf("%s %s, %s", node.Name,
-		transition(previous.Status, node.Status), transition(previous.SchedulingEligibility, node.SchedulingEligibility))}
+		formatTransition(previous.Status, node.Status), formatTransition(previous.SchedulingEligibility, node.SchedulingEligibility))}
 	if node.DrainStrategy != nil && (before == nil || previous.DrainStrategy == nil) {
 		changes = append(changes, "drains")
 	}

@@ -44,13 +44,13 @@ const streamExamples = `  nomad-lite event stream
   nomad-lite event stream -json -topic Node | jq .Payload.Node.Status`
 
 type streamOptions struct {
-	client    apiclient.Flags
-	topics    []string
-	fromIndex bool
-	index     uint64
-	last      int
-	filter    string
-	json      bool
+	client       apiclient.Flags
+	topics       []string
+	hasIndexFlag bool
+	index        uint64
+	storedCount  int
+	filter       string
+	printJSON    bool
 }
 
 // NewCommand returns the command "event" with its subcommands.
@@ -67,11 +67,11 @@ func newStreamCommand(s *cli.Streams) *cobra.Command {
 		Example: streamExamples,
 		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o.fromIndex = cmd.Flags().Changed("index")
+			o.hasIndexFlag = cmd.Flags().Changed("index")
 			switch {
-			case o.last < 0:
+			case o.storedCount < 0:
 				return cli.UsageError(cmd, errors.New("-last takes a number that is not negative"))
-			case o.fromIndex && o.last > 0:
+			case o.hasIndexFlag && o.storedCount > 0:
 				return cli.UsageError(cmd, errors.New("-index and -last exclude each other: leave one out"))
 			}
 			ctx, stop := cli.ContextUntilInterrupted(cmd.Context())
@@ -82,15 +82,15 @@ func newStreamCommand(s *cli.Streams) *cobra.Command {
 	o.client.Register(cmd)
 	cmd.Flags().StringArrayVar(&o.topics, "topic", nil, "show this `topic` only, such as Job or Job:web; may be given several times")
 	cmd.Flags().Uint64Var(&o.index, "index", 0, "start with the stored events of this `index`")
-	cmd.Flags().IntVar(&o.last, "last", 0, "start with the last `count` stored events")
+	cmd.Flags().IntVar(&o.storedCount, "last", 0, "start with the last `count` stored events")
 	cmd.Flags().StringVar(&o.filter, "filter", "", "show those only for which this `expression` is true")
-	cmd.Flags().BoolVar(&o.json, "json", false, "print each event as one line of JSON")
+	cmd.Flags().BoolVar(&o.printJSON, "json", false, "print each event as one line of JSON")
 	topics := []string{"Job", "Evaluation", "Allocation", "Deployment", "Node", "Service", "Variable"}
-	cli.CompleteFlag(cmd, "topic", cobra.FixedCompletions(topics, cobra.ShellCompDirectiveNoFileComp))
+	cli.SetFlagCompletion(cmd, "topic", cobra.FixedCompletions(topics, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
-// streamEvent is an event with all fields of the agent's answer.
+// streamEvent is an event as the agent sends it. A filter can use all of its fields.
 type streamEvent struct {
 	Topic      string
 	Type       string
@@ -101,12 +101,12 @@ type streamEvent struct {
 	Payload    map[string]any
 }
 
-// storedEventsDelay is the time without an event after which all stored events count as received. The
-// agent sends them at once, and does not mark their end.
+// storedEventsDelay is the time without an event after which all stored events count as received: the
+// agent sends the stored events at once, and does not mark the last one.
 const storedEventsDelay = 300 * time.Millisecond
 
 func streamEvents(ctx context.Context, o streamOptions, s *cli.Streams) error {
-	p := &eventPrinter{o: o, streams: s, seen: map[string]*eventObject{}}
+	p := &eventPrinter{options: o, streams: s, lastObjectByKey: map[string]*eventObject{}}
 	if o.filter != "" {
 		var err error
 		// In a filter, a field that the event does not have is equal to "".
@@ -118,7 +118,7 @@ func streamEvents(ctx context.Context, o streamOptions, s *cli.Streams) error {
 	if err != nil {
 		return err
 	}
-	p.newestStoredIndex = newestIndex(ctx, c)
+	p.newestStoredIndex = newestChangeIndex(ctx, c)
 	params := url.Values{"index": {fmt.Sprint(o.index)}, "topic": o.topics}
 	body, err := c.Raw().Response("/v1/event/stream?"+params.Encode(), apiclient.QueryOptions(ctx, ""))
 	if err != nil {
@@ -159,9 +159,9 @@ func streamEvents(ctx context.Context, o streamOptions, s *cli.Streams) error {
 	}
 }
 
-// newestIndex returns the index of the last change that the agent has made so far. It ignores lists that
-// the client cannot read, because their events are not in the client's stream.
-func newestIndex(ctx context.Context, c *api.Client) uint64 {
+// newestChangeIndex returns the index of the latest change of any object. It ignores kinds of objects that
+// the client cannot list, because the client's stream has no events for them.
+func newestChangeIndex(ctx context.Context, c *api.Client) uint64 {
 	newest := uint64(0)
 	for _, list := range []string{"jobs", "evaluations", "allocations", "deployments", "nodes", "services", "vars"} {
 		q := apiclient.QueryOptions(ctx, "")
@@ -195,13 +195,13 @@ func readLines(stream io.Reader, lines chan<- []byte, done <-chan struct{}) erro
 
 // eventPrinter prints the events of a stream.
 type eventPrinter struct {
-	o                 streamOptions
+	options           streamOptions
 	streams           *cli.Streams
-	filter            *bexpr.Evaluator // nil matches all events
-	newestStoredIndex uint64           // newer events happen while the command runs
-	lastStored        []string         // the last stored events, which are not printed yet
-	storedPrinted     bool             // lastStored was printed, and later events are printed at once
-	seen              map[string]*eventObject
+	filter            *bexpr.Evaluator // nil selects all events
+	newestStoredIndex uint64           // events with a higher index have happened after the start of the command
+	unprintedStored   []string         // lines of the last stored events, which are printed when all stored events are received
+	hasPrintedStored  bool             // unprintedStored was printed with -last, so further stored events are printed at once
+	lastObjectByKey   map[string]*eventObject
 }
 
 func (p *eventPrinter) printBatch(line []byte) error {
@@ -223,7 +223,7 @@ func (p *eventPrinter) printEvent(text json.RawMessage) error {
 		return fmt.Errorf("follow events: read %q: %w", terminal.TruncateToWidth(string(text), 80), err)
 	}
 	object := decodeObject(text)
-	previous := p.remember(e, object)
+	previous := p.replaceLastObject(e, object)
 	if p.filter != nil {
 		if wanted, err := p.filter.Evaluate(e); err != nil {
 			return fmt.Errorf("-filter: %w", err)
@@ -231,51 +231,52 @@ func (p *eventPrinter) printEvent(text json.RawMessage) error {
 			return nil
 		}
 	}
-	if !p.o.json && object.isProgress(previous) {
+	if !p.options.printJSON && object.changesOnlyProgress(previous) {
 		return nil
 	}
 	stored := e.Index <= p.newestStoredIndex
 	line := string(text) + "\n"
-	if !p.o.json {
+	if !p.options.printJSON {
 		at := time.Now()
 		if stored {
 			at = object.modifyTime()
 		}
-		line = p.format(e, at, strings.Join(object.describeChange(previous), "; "))
+		line = p.formatLine(e, at, strings.Join(object.describeChange(previous), "; "))
 	}
-	if stored && !p.o.fromIndex && !p.storedPrinted {
-		p.lastStored = append(p.lastStored, line)
-		p.lastStored = p.lastStored[max(0, len(p.lastStored)-p.o.last):]
+	if stored && !p.options.hasIndexFlag && !p.hasPrintedStored {
+		p.unprintedStored = append(p.unprintedStored, line)
+		p.unprintedStored = p.unprintedStored[max(0, len(p.unprintedStored)-p.options.storedCount):]
 		return nil
 	}
 	if err := p.printLastStored(); err != nil {
 		return err
 	}
-	_, err := io.WriteString(p.out(), line)
+	_, err := io.WriteString(p.outWriter(), line)
 	return err
 }
 
-// printLastStored prints the last stored events. Events that arrive later are printed at once, except for
-// stored ones without -last.
+// printLastStored prints the lines in unprintedStored. Stored events that arrive later are printed at once with -last,
+// and not at all without it.
 func (p *eventPrinter) printLastStored() error {
-	p.storedPrinted = p.o.last > 0
-	text := strings.Join(p.lastStored, "")
-	p.lastStored = nil
-	_, err := io.WriteString(p.out(), text)
+	p.hasPrintedStored = p.options.storedCount > 0
+	text := strings.Join(p.unprintedStored, "")
+	p.unprintedStored = nil
+	_, err := io.WriteString(p.outWriter(), text)
 	return err
 }
 
-func (p *eventPrinter) out() io.Writer {
-	if p.o.json {
-		return p.streams.JSON()
+func (p *eventPrinter) outWriter() io.Writer {
+	if p.options.printJSON {
+		return p.streams.JSONOutput()
 	}
 	return p.streams.Out
 }
 
-// timeWidth is the width of a time with an offset from UTC.
+// timeWidth is the number of columns of a timestamp.
 const timeWidth = len("2006-01-02T15:04:05-07:00")
 
-func (p *eventPrinter) format(e streamEvent, at time.Time, change string) string {
+// formatLine returns the line for an event. at is the time of the event; the zero time is shown as "-".
+func (p *eventPrinter) formatLine(e streamEvent, at time.Time, change string) string {
 	text := "-"
 	if !at.IsZero() {
 		text = output.FormatTimestamp(at)
@@ -285,7 +286,7 @@ func (p *eventPrinter) format(e streamEvent, at time.Time, change string) string
 	return page.Text.String()
 }
 
-// truncateEventKey shortens a key that is an id, and returns other keys as they are.
+// truncateEventKey truncates a key that is a UUID, and returns any other key unchanged.
 func truncateEventKey(key string) string {
 	if len(key) == 36 && strings.Count(key, "-") == 4 {
 		return output.TruncateID(key)
@@ -293,17 +294,18 @@ func truncateEventKey(key string) string {
 	return key
 }
 
-// maxSeenObjects limits the memory of a stream that runs for months. Deleted allocations and evaluations
-// have no event.
-const maxSeenObjects = 1000
+// maxLastObjects is the maximum length of lastObjectByKey, which would otherwise grow without limit: there is no event
+// for the deletion of allocations and evaluations.
+const maxLastObjects = 1000
 
-// remember stores the object of an event, and returns the object of the event before it, or nil.
-func (p *eventPrinter) remember(e streamEvent, object *eventObject) *eventObject {
+// replaceLastObject stores the object of an event in lastObjectByKey, and returns the previous version of the object, or
+// nil if that is unknown.
+func (p *eventPrinter) replaceLastObject(e streamEvent, object *eventObject) *eventObject {
 	key := strings.Join([]string{e.Topic, e.Namespace, e.Key}, "\x00")
-	previous := p.seen[key]
-	if previous == nil && len(p.seen) >= maxSeenObjects {
-		clear(p.seen)
+	previous := p.lastObjectByKey[key]
+	if previous == nil && len(p.lastObjectByKey) >= maxLastObjects {
+		clear(p.lastObjectByKey)
 	}
-	p.seen[key] = object
+	p.lastObjectByKey[key] = object
 	return previous
 }

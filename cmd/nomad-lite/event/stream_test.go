@@ -15,7 +15,7 @@ import (
 func printEvents(t *testing.T, topic, eventType string, payloads ...string) []string {
 	t.Helper()
 	var out bytes.Buffer
-	p := &eventPrinter{streams: &cli.Streams{Out: &out}, seen: map[string]*eventObject{}}
+	p := &eventPrinter{streams: &cli.Streams{Out: &out}, lastObjectByKey: map[string]*eventObject{}}
 	for i, payload := range payloads {
 		event := fmt.Sprintf(`{"Topic": %q, "Type": %q, "Key": "KEY", "Index": %d, "Payload": %s}`, topic, eventType, i+1, payload)
 		if err := p.printBatch([]byte(`{"Events": [` + event + `]}`)); err != nil {
@@ -125,12 +125,12 @@ func TestStoredEvents(t *testing.T) {
 		want    []string
 	}{
 		"from now":           {streamOptions{}, []string{"e5"}},
-		"the last two first": {streamOptions{last: 2}, []string{"e3", "e4", "e5"}},
-		"more than stored":   {streamOptions{last: 20}, []string{"e1", "e2", "e3", "e4", "e5"}},
-		"from an index":      {streamOptions{fromIndex: true}, []string{"e1", "e2", "e3", "e4", "e5"}},
+		"the last two first": {streamOptions{storedCount: 2}, []string{"e3", "e4", "e5"}},
+		"more than stored":   {streamOptions{storedCount: 20}, []string{"e1", "e2", "e3", "e4", "e5"}},
+		"from an index":      {streamOptions{hasIndexFlag: true}, []string{"e1", "e2", "e3", "e4", "e5"}},
 	} {
 		var out bytes.Buffer
-		p := &eventPrinter{o: test.options, streams: &cli.Streams{Out: &out}, newestStoredIndex: 4, seen: map[string]*eventObject{}}
+		p := &eventPrinter{options: test.options, streams: &cli.Streams{Out: &out}, newestStoredIndex: 4, lastObjectByKey: map[string]*eventObject{}}
 		if err := p.printBatch(events(1, 5)); err != nil {
 			t.Fatal(err)
 		}
@@ -157,7 +157,7 @@ func TestStoredEventThatArrivesLate(t *testing.T) {
 	t.Parallel()
 	for last, want := range []int{0, 1} {
 		var out bytes.Buffer
-		p := &eventPrinter{o: streamOptions{last: last}, streams: &cli.Streams{Out: &out}, newestStoredIndex: 9, seen: map[string]*eventObject{}}
+		p := &eventPrinter{options: streamOptions{storedCount: last}, streams: &cli.Streams{Out: &out}, newestStoredIndex: 9, lastObjectByKey: map[string]*eventObject{}}
 		if err := p.printLastStored(); err != nil {
 			t.Fatal(err)
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 )
 
-// fmtFlags are Nomad's flags.
+// fmtFlags are the flags of the command fmt, which are those of Nomad.
 type fmtFlags struct {
 	check       bool
 	listChanged bool
@@ -41,7 +41,7 @@ a file that is not in the canonical style.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
 			f := &formatter{Streams: s, flags: flags}
-			return f.run(args)
+			return f.formatPaths(args)
 		},
 	}
 	cmd.Flags().BoolVar(&flags.check, "check", false, "change nothing: exit with 1 when a file is not in the canonical style")
@@ -51,8 +51,7 @@ a file that is not in the canonical style.`,
 	return cmd
 }
 
-// formatter formats files one after the other. After an invalid file it continues with the
-// others.
+// formatter formats files sequentially. After an invalid file it continues with the next file.
 type formatter struct {
 	*cli.Streams
 	flags      fmtFlags
@@ -60,7 +59,7 @@ type formatter struct {
 	anyFailed  bool
 }
 
-func (f *formatter) run(args []string) error {
+func (f *formatter) formatPaths(args []string) error {
 	if len(args) == 0 {
 		args = []string{"."}
 	}
@@ -98,7 +97,8 @@ func (f *formatter) formatStdin() error {
 	return nil
 }
 
-// formatText formats a text. The diagnostics of an invalid text go to standard error.
+// formatText returns the formatted text. For an invalid text it writes diagnostics to standard error, and returns an
+// ExitError.
 func (f *formatter) formatText(text []byte, name string) ([]byte, error) {
 	formatted, diags := jobspec.Format(text, name)
 	if err := jobspec.WriteDiagnostics(f.Err, diags, map[string][]byte{name: text}); err != nil {
@@ -143,7 +143,7 @@ func (f *formatter) formatPath(path string) error {
 		case !entry.Type().IsRegular() || !isHCLName(at):
 			return nil
 		}
-		// An invalid file is reported, and the walk continues.
+		// An error of one file does not end the walk.
 		if err := f.formatFile(at); err != nil {
 			f.anyFailed = true
 			fmt.Fprintln(f.Err, err)

@@ -39,7 +39,7 @@ Exit codes: the exit code of the command; 1 when it could not be run.`,
 		Example: `  nomad-lite job action -job web -task server flush-cache
   nomad-lite job action -alloc 8ba85cef flush-cache`,
 		Args: cli.RequireArgCount(1, 1, "one argument: the name of an action"),
-		ValidArgsFunction: cli.CompleteArgs(func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		ValidArgsFunction: cli.CompleteArgsByPosition(func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 			return completeActions(&o.client, cmd, o.job)
 		}),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -58,13 +58,13 @@ Exit codes: the exit code of the command; 1 when it could not be run.`,
 	cmd.Flags().StringVar(&o.alloc, "alloc", "", "`id` of an allocation, instead of a job")
 	cmd.Flags().StringVar(&o.group, "group", "", "with -job: in an allocation of this `group`")
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` that offers it; not needed if there is only one")
-	cli.CompleteFlag(cmd, "job", o.client.CompleteJobs("Stop == false"))
-	cli.CompleteFlag(cmd, "alloc", apiclient.CompleteID(&o.client, &apiclient.AllocationLookup))
+	cli.SetFlagCompletion(cmd, "job", o.client.CompleteJobs("Stop == false"))
+	cli.SetFlagCompletion(cmd, "alloc", apiclient.CompleteID(&o.client, &apiclient.AllocationLookup))
 	return cmd
 }
 
 func runAction(ctx context.Context, o actionOptions, action string, s *cli.Streams) error {
-	find := apiclient.AllocFlags{Job: o.job != "", Group: o.group}
+	find := apiclient.AllocFlags{ArgIsJobID: o.job != "", Group: o.group}
 	c, alloc, err := find.FindAlloc(ctx, &o.client, cmp.Or(o.job, o.alloc))
 	if err != nil {
 		return err
@@ -79,7 +79,8 @@ func runAction(ctx context.Context, o actionOptions, action string, s *cli.Strea
 	})
 }
 
-// findActionTask returns the named task, or the only task with the action.
+// findActionTask returns the name of the only task that has the action. If named is not empty, it considers only the
+// task with this name.
 func findActionTask(alloc *api.Allocation, named, action string) (string, error) {
 	var tasksWithAction, descriptions []string
 	for _, task := range apiclient.TasksOf(alloc) {
@@ -104,7 +105,7 @@ func findActionTask(alloc *api.Allocation, named, action string) (string, error)
 	return "", fmt.Errorf("no task of allocation %q offers an action\nActions come from action blocks in the tasks of a job", output.TruncateID(alloc.ID))
 }
 
-// completeActions suggests the actions of a job's tasks.
+// completeActions returns the actions of a job's tasks as completions, with the names of the tasks.
 func completeActions(f *apiclient.Flags, cmd *cobra.Command, job string) ([]string, cobra.ShellCompDirective) {
 	return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
 		if job == "" {

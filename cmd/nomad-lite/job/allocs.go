@@ -32,7 +32,7 @@ Allocations of an earlier job with the same name are listed only with -all.`,
 		Example: `  nomad-lite job allocs web
   nomad-lite job allocs -t '{{range .}}{{println .ID .ClientStatus}}{{end}}' web`,
 		Args:              apiclient.OneJobArg,
-		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return listJobAllocs(cmd.Context(), o, args[0], s)
 		},
@@ -59,7 +59,7 @@ func listJobAllocs(ctx context.Context, o allocsOptions, prefix string, s *cli.S
 		if err != nil {
 			job = nil // the job can be purged; its allocations are still listed
 		}
-		if evals, _, err := c.Jobs().Evaluations(id, apiclient.QueryOptions(ctx, namespace)); err == nil { // an addition to the list
+		if evals, _, err := c.Jobs().Evaluations(id, apiclient.QueryOptions(ctx, namespace)); err == nil { // without evaluations, the page has only the list
 			taskreason.PrintPlacementFailure(ctx, p, c, job, evals)
 		}
 		taskreason.PrintReasonsForJob(ctx, p, c, job, allocs, time.Now(), o.verbose)

@@ -29,7 +29,7 @@ func newDeploymentsCommand(s *cli.Streams) *cobra.Command {
 		Example: `  nomad-lite job deployments web
   nomad-lite job deployments -latest web`,
 		Args:              apiclient.OneJobArg,
-		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return listJobDeployments(cmd.Context(), o, args[0], s)
 		},

@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
-// These are the types of change in a diff.
+// The types of change in a diff.
 const (
 	diffNone    = "None"
 	diffAdded   = "Added"
@@ -20,15 +20,15 @@ const (
 	diffEdited  = "Edited"
 )
 
-// diffMarks maps each type of change to its mark, as in Nomad's output.
-var diffMarks = map[string]output.ColoredCell{
+// markByDiffType has the mark in front of a line for each type of change, as in Nomad's output.
+var markByDiffType = map[string]output.ColoredCell{
 	diffAdded:   {Colour: terminal.ColourGreen, Text: "+"},
 	diffDeleted: {Colour: terminal.ColourRed, Text: "-"},
 	diffEdited:  {Colour: terminal.ColourYellow, Text: "+/-"},
 }
 
-// planUpdateColours maps the scheduler's updates of allocations to colours.
-var planUpdateColours = map[string]string{
+// colourByPlanUpdate has the colours for the kinds of updates that the scheduler plans for allocations.
+var colourByPlanUpdate = map[string]string{
 	"create":                terminal.ColourGreen,
 	"canary":                terminal.ColourGreen,
 	"destroy":               terminal.ColourRed,
@@ -37,7 +37,7 @@ var planUpdateColours = map[string]string{
 	"create/destroy update": terminal.ColourYellow,
 }
 
-// diffPage writes the diff of a job. For parts that were added or removed as a whole it writes only
+// diffPage writes the diff of a job to a page. For a group or task that was added or removed it writes only
 // the name, unless showAll is set.
 type diffPage struct {
 	*output.Page
@@ -57,7 +57,7 @@ func (d diffPage) writeJob(diff *api.JobDiff) {
 func (d diffPage) writeGroup(group *api.TaskGroupDiff) {
 	var updateCounts []string
 	for _, name := range slices.Sorted(maps.Keys(group.Updates)) {
-		updateCounts = append(updateCounts, d.Colourize(planUpdateColours[name], d.FormatCell(fmt.Sprintf("%d %s", group.Updates[name], name))))
+		updateCounts = append(updateCounts, d.Colourize(colourByPlanUpdate[name], d.FormatCell(fmt.Sprintf("%d %s", group.Updates[name], name))))
 	}
 	d.writeTitle(0, group.Type, "Task Group", group.Name, strings.Join(updateCounts, ", "))
 	d.writeFieldsIfShown(2, group.Type, group.Fields, group.Objects)
@@ -67,14 +67,14 @@ func (d diffPage) writeGroup(group *api.TaskGroupDiff) {
 		}
 		var annotations []string
 		for _, note := range task.Annotations {
-			annotations = append(annotations, d.Colourize(planUpdateColours[strings.TrimPrefix(note, "forces ")], d.FormatCell(note)))
+			annotations = append(annotations, d.Colourize(colourByPlanUpdate[strings.TrimPrefix(note, "forces ")], d.FormatCell(note)))
 		}
 		d.writeTitle(2, task.Type, "Task", task.Name, strings.Join(annotations, ", "))
 		d.writeFieldsIfShown(4, task.Type, task.Fields, task.Objects)
 	}
 }
 
-// writeTitle writes the line of a job, a group or a task.
+// writeTitle writes the line with the mark and the name of a job, a group or a task. kind is the type of change.
 func (d diffPage) writeTitle(indent int, kind, noun, name, notes string) {
 	mark := d.formatMark(kind, 0)
 	if notes != "" {
@@ -83,17 +83,16 @@ func (d diffPage) writeTitle(indent int, kind, noun, name, notes string) {
 	fmt.Fprintf(&d.Text, "%s%s%s: %q%s\n", strings.Repeat(" ", indent), mark, d.Colourize(terminal.ColourBold, noun), d.FormatCell(name), notes)
 }
 
-// formatMark returns the mark at the start of a line, padded to width.
+// formatMark returns the mark for a type of change, padded to width. A width of 0 means no padding.
 func (d diffPage) formatMark(kind string, width int) string {
-	mark, ok := diffMarks[kind]
+	mark, ok := markByDiffType[kind]
 	if !ok && width == 0 {
 		return ""
 	}
 	return d.Colourize(mark.Colour, mark.Text) + strings.Repeat(" ", max(width, len(mark.Text)+1)-len(mark.Text))
 }
 
-// writeFieldsIfShown writes the fields and objects of a part of the diff, unless the page has only
-// the name of the part.
+// writeFieldsIfShown writes the fields and objects of a job, a group or a task, if that was edited or showAll is set.
 func (d diffPage) writeFieldsIfShown(indent int, kind string, fields []*api.FieldDiff, objects []*api.ObjectDiff) {
 	if kind == diffEdited || d.showAll {
 		d.writeFields(indent, fields, objects)
@@ -130,7 +129,7 @@ func withoutEmptyFields(fields []*api.FieldDiff) []*api.FieldDiff {
 	return slices.DeleteFunc(slices.Clone(fields), func(f *api.FieldDiff) bool { return f == nil || f.Old == "" && f.New == "" })
 }
 
-// withoutEmptyObjects returns the objects that were added, removed or changed, and the others that
+// withoutEmptyObjects returns the objects that were added, removed or edited, and the unchanged objects that
 // have a field with a value.
 func withoutEmptyObjects(objects []*api.ObjectDiff) []*api.ObjectDiff {
 	return slices.DeleteFunc(slices.Clone(objects), func(o *api.ObjectDiff) bool {

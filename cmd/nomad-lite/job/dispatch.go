@@ -40,9 +40,9 @@ Exit codes: as for 'job run', also with -wait.`,
   nomad-lite job dispatch -wait -logs -meta input=a.mp4 encode
   echo hello | nomad-lite job dispatch mail -`,
 		Args:              cli.RequireArgCount(1, 2, "the id of a parameterized job, and perhaps a file or - for the payload"),
-		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs(apiclient.ParameterizedJobsFilter), cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs(apiclient.ParameterizedJobsFilter), cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.wait.Check(o.monitor.Detach); err != nil {
+			if err := o.wait.CheckCombination(o.monitor.Detach); err != nil {
 				return cli.UsageError(cmd, err)
 			}
 			meta, err := cli.ParseKeyValues(o.meta)
@@ -82,7 +82,7 @@ func dispatchJob(ctx context.Context, o dispatchOptions, args []string, meta map
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("dispatch job %q", id), err)
 	}
-	cli.SetPage(ctx, cli.JobPage(out.DispatchedJobID, namespace))
+	cli.SetWebPagePath(ctx, cli.JobWebPagePath(out.DispatchedJobID, namespace))
 	p := output.NewPage(s)
 	all := output.Pairs{{"Dispatched Job ID", out.DispatchedJobID}}
 	if out.EvalID != "" {
@@ -92,7 +92,7 @@ func dispatchJob(ctx context.Context, o dispatchOptions, args []string, meta map
 	if err := output.Print(s, p); err != nil || o.monitor.Detach {
 		return err
 	}
-	if o.wait.Wait {
+	if o.wait.UntilEnded {
 		return o.wait.WaitForJob(ctx, monitor.New(s, c, namespace, o.monitor.Verbose), out.DispatchedJobID, out.EvalID, printLogs)
 	}
 	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)

@@ -32,7 +32,7 @@ policy says later or never.
 Exit codes: as for 'job run'.`,
 		Example:           `  nomad-lite job eval -force-reschedule web`,
 		Args:              apiclient.OneJobArg,
-		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return evalJob(cmd.Context(), o, args[0], s)
 		},

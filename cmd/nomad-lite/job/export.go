@@ -27,7 +27,7 @@ another agent, or a Nomad cluster, can run it with 'job run -json -'.`,
   nomad-lite job export web | nomad job run -json -
   nomad-lite job export web | nomad-lite job run -address https://nomad.example.com:4646 -json -`,
 		Args:              apiclient.OneJobArg,
-		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return exportJob(cmd.Context(), o, args[0], s)
 		},
@@ -43,10 +43,10 @@ func exportJob(ctx context.Context, o exportOptions, prefix string, s *cli.Strea
 		return err
 	}
 	clearServerFields(job)
-	return jobspec.Encode(s.JSON(), job)
+	return jobspec.Encode(s.JSONOutput(), job)
 }
 
-// clearServerFields removes the fields that an agent has set from a job.
+// clearServerFields clears the fields of a job that an agent sets, so that another agent accepts the job.
 func clearServerFields(job *api.Job) {
 	job.Stop, job.Status, job.StatusDescription, job.Stable = nil, nil, nil, nil
 	job.Version, job.VersionTag, job.SubmitTime = nil, nil, nil

@@ -18,8 +18,8 @@ type historyOptions struct {
 	client      apiclient.Flags
 	format      output.FormatFlags
 	showDiffs   bool
-	showFull    bool
-	version     int64
+	showFullJob bool
+	onlyVersion int64
 	diffVersion int64
 	diffTag     string
 }
@@ -36,7 +36,7 @@ func newHistoryCommand(s *cli.Streams) *cobra.Command {
   nomad-lite job history -version 3 -full web
   nomad-lite job history -diff-tag golden web`,
 		Args:              apiclient.OneJobArg,
-		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.diffVersion >= 0 && o.diffTag != "" {
 				return cli.UsageError(cmd, errors.New("-diff-version and -diff-tag exclude each other"))
@@ -47,14 +47,14 @@ func newHistoryCommand(s *cli.Streams) *cobra.Command {
 	o.client.Register(cmd)
 	o.format.Register(cmd)
 	cmd.Flags().BoolVarP(&o.showDiffs, "p", "p", false, "show what each version has changed")
-	cmd.Flags().BoolVar(&o.showFull, "full", false, "show the whole job of each version")
-	cmd.Flags().Int64Var(&o.version, "version", -1, "show only this `version`")
+	cmd.Flags().BoolVar(&o.showFullJob, "full", false, "show the whole job of each version")
+	cmd.Flags().Int64Var(&o.onlyVersion, "version", -1, "show only this `version`")
 	cmd.Flags().Int64Var(&o.diffVersion, "diff-version", -1, "compare each version with this `version`")
 	cmd.Flags().StringVar(&o.diffTag, "diff-tag", "", "compare each version with the version that has this `tag`")
 	return cmd
 }
 
-// jobWithDiff is a version of a job and its changes from the version before.
+// jobWithDiff is a version of a job with its changes from the previous version, or from the version that a flag selects.
 type jobWithDiff struct {
 	*api.Job
 	Diff *api.JobDiff
@@ -79,13 +79,13 @@ func showJobHistory(ctx context.Context, o historyOptions, prefix string, s *cli
 		if i < len(diffs) {
 			v.Diff = diffs[i]
 		}
-		if job != nil && (o.version < 0 || pointer.Value(job.Version) == uint64(o.version)) {
+		if job != nil && (o.onlyVersion < 0 || pointer.Value(job.Version) == uint64(o.onlyVersion)) {
 			versions = append(versions, v)
 		}
 	}
-	if len(versions) == 0 && o.version >= 0 {
+	if len(versions) == 0 && o.onlyVersion >= 0 {
 		//lint:ignore ST1005 the text is Nomad's
-		return fmt.Errorf("Error printing job history for non-existing job or job version: job %q has no version %d\nList its versions: nomad-lite job history %s", id, o.version, id)
+		return fmt.Errorf("Error printing job history for non-existing job or job version: job %q has no version %d\nList its versions: nomad-lite job history %s", id, o.onlyVersion, id)
 	}
 	if o.format.IsSet() {
 		if options.Diffs {
@@ -109,8 +109,8 @@ func showJobHistory(ctx context.Context, o historyOptions, prefix string, s *cli
 	return output.Print(s, p)
 }
 
-// printJobVersion adds a version. A diff or a whole job follows the fields of the version, after a
-// field whose value names what follows.
+// printJobVersion adds a version of a job to the page: its fields and, depending on the flags, its diff or the whole
+// job as JSON.
 func (o historyOptions) printJobVersion(p *output.Page, version jobWithDiff) error {
 	j := version.Job
 	all := output.Pairs{
@@ -124,7 +124,7 @@ func (o historyOptions) printJobVersion(p *output.Page, version jobWithDiff) err
 			all = append(all, [2]any{"Tag Description", t.Description})
 		}
 	}
-	if !o.showFull {
+	if !o.showFullJob {
 		if version.Diff == nil {
 			p.Pairs(all)
 			return nil

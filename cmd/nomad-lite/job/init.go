@@ -22,11 +22,11 @@ var longExampleJob string
 //go:embed template/short.nomad.hcl
 var shortExampleJob string
 
-// exampleFileName is the default name of the example. It is Nomad's.
+// exampleFileName is the default name of the example file, the same as in Nomad.
 const exampleFileName = "example.nomad.hcl"
 
-// templateDir is the directory of the variables that hold templates of job files. It is Nomad's, as are
-// the items of these variables.
+// templateDir is the path prefix of the variables that hold templates of job files. The prefix and the names of the
+// items are the same as in Nomad.
 const (
 	templateDir             = "nomad/job-templates"
 	templateItem            = "template"
@@ -107,7 +107,7 @@ func printJobTemplates(ctx context.Context, o initOptions, s *cli.Streams) error
 	return output.Print(s, p)
 }
 
-// readExample returns the text of an example, from an agent with -template.
+// readExample returns the text of an example job file: a built-in example or, with -template, a variable of the agent.
 func (o initOptions) readExample(ctx context.Context) (string, error) {
 	switch {
 	case o.template != "":

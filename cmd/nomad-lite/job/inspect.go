@@ -42,7 +42,7 @@ kept it.`,
   nomad-lite job inspect -hcl web > web.nomad.hcl
   nomad-lite job inspect -version 3 -t '{{(index .TaskGroups 0).Count}}' web`,
 		Args:              apiclient.OneJobArg,
-		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return inspectJob(cmd.Context(), o, args[0], s)
 		},
@@ -71,7 +71,7 @@ func inspectJob(ctx context.Context, o inspectOptions, prefix string, s *cli.Str
 	return output.PrintJSON(s, struct{ Job *api.Job }{job})
 }
 
-// findJobVersion finds a job and reads its current version, or the given one.
+// findJobVersion finds a job by its id or prefix, and reads the given version; a negative version means the current one.
 func findJobVersion(ctx context.Context, f *apiclient.Flags, prefix string, version int64) (*api.Client, *api.Job, error) {
 	c, id, namespace, err := f.FindJob(ctx, prefix, "")
 	if err != nil {
@@ -118,15 +118,15 @@ func printJobSource(ctx context.Context, o inspectOptions, c *api.Client, job *a
 	return err
 }
 
-// printVariableFlags prints the variables of a job file as flags to standard error, so that standard
-// output holds only the file. The text of variable files is not a flag, and is printed as it is.
+// printVariableFlags prints the variables with which a job file was run to standard error: the text of the variable
+// files, and then the values of -var as flags. Standard output has only the job file.
 func printVariableFlags(source *api.JobSubmission, s *cli.Streams) {
 	if source.Variables != "" {
 		fmt.Fprintf(s.Err, "%s\n", terminal.SanitizeText([]byte(strings.TrimRight(source.Variables, "\n")), false))
 	}
 	var flagArgs []string
 	for _, name := range slices.Sorted(maps.Keys(source.VariableFlags)) {
-		flagArgs = append(flagArgs, "-var "+cli.ShellWord(name+"="+source.VariableFlags[name]))
+		flagArgs = append(flagArgs, "-var "+cli.ShellQuoteIfNeeded(name+"="+source.VariableFlags[name]))
 	}
 	if flagArgs != nil {
 		fmt.Fprintf(s.Err, "%s\n", terminal.SanitizeText([]byte(strings.Join(flagArgs, " ")), false))

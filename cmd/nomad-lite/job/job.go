@@ -7,7 +7,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/monitor"
 )
 
-// NewCommand returns the command "job" with the subcommands that send requests. printLogs is called for the flag -logs.
+// NewCommand returns the command "job" with the subcommands that send requests to an agent; package root adds the others.
+// printLogs is called for the flag -logs.
 func NewCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.Command {
 	return cli.NewGroupCommand("job", "Run, update and inspect jobs on an agent",
 		NewActionCommand(s),

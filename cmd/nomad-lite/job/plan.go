@@ -53,11 +53,11 @@ func NewPlanCommand(s *cli.Streams) *cobra.Command {
 		Long:  planHelp,
 		Example: `  nomad-lite job plan web.nomad.hcl
   nomad-lite job plan -var image=web:2 -verbose web.nomad.hcl`,
-		Args: func(cmd *cobra.Command, args []string) error { return wrapPlanError(jobfile.OneFileArg(cmd, args)) },
+		Args: func(cmd *cobra.Command, args []string) error { return withPlanExitCode(jobfile.OneFileArg(cmd, args)) },
 		RunE: func(cmd *cobra.Command, args []string) error {
 			changes, err := planJob(cmd.Context(), o, args[0], s)
 			if err != nil {
-				return wrapPlanError(err)
+				return withPlanExitCode(err)
 			}
 			if changes {
 				return &cli.ExitError{Code: 1}
@@ -65,7 +65,7 @@ func NewPlanCommand(s *cli.Streams) *cobra.Command {
 			return nil
 		},
 	}
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return wrapPlanError(cli.FlagError(cmd, err)) })
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return withPlanExitCode(cli.FlagError(cmd, err)) })
 	o.jobFile.Register(cmd)
 	o.client.Register(cmd)
 	o.format.RegisterTemplate(cmd)
@@ -76,7 +76,8 @@ func NewPlanCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func wrapPlanError(err error) error {
+// withPlanExitCode returns an error with the exit code planErrorExitCode, or nil for nil.
+func withPlanExitCode(err error) error {
 	var exitErr *cli.ExitError
 	if errors.As(err, &exitErr) {
 		err = exitErr.Err
@@ -86,7 +87,7 @@ func wrapPlanError(err error) error {
 	return &cli.ExitError{Code: planErrorExitCode, Err: err}
 }
 
-// planJob returns whether running the job would place or stop anything.
+// planJob prints the plan of a job file, and reports whether running the job would place or stop an allocation.
 func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (changes bool, err error) {
 	file, err := o.jobFile.Read(s, path, planErrorExitCode)
 	if err != nil {
@@ -105,7 +106,7 @@ func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (c
 		return false, file.AddSourcePositions(apiclient.WrapError("plan job "+path, err))
 	}
 	model.Canonicalize(file.Job)
-	var node *api.Node // set if the job cannot be placed on it
+	var node *api.Node // the only node; set if a group cannot be placed
 	if len(plan.FailedTGAllocs) > 0 {
 		node = apiclient.SingleNode(ctx, c)
 		if node != nil {
@@ -127,7 +128,7 @@ func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (c
 		p.Lines(gates)
 		p.Line("")
 	}
-	printDryRun(p, plan, taskreason.MissingDrivers(node, file.Job))
+	printDryRun(p, plan, taskreason.MissingDriverReasons(node, file.Job))
 	if plan.Warnings != "" {
 		p.Line("")
 		p.Line("%s", output.ColoredCell{Colour: terminal.ColourYellow, Text: "Job Warnings:"})
@@ -141,8 +142,8 @@ func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (c
 	return planHasChanges(plan), output.Print(s, p)
 }
 
-// printDryRun adds the changes that the scheduler would make, and by group why the node cannot run
-// its drivers.
+// printDryRun adds the result of the scheduler's plan to the page: whether all groups can be placed, the next launch,
+// and preempted allocations. missingDrivers has the drivers that the node does not have, by group.
 func printDryRun(p *output.Page, plan *api.JobPlanResponse, missingDrivers map[string][]string) {
 	p.Line("%s", output.ColoredCell{Colour: terminal.ColourBold, Text: "Scheduler dry-run:"})
 	if len(plan.FailedTGAllocs) == 0 {
@@ -174,7 +175,7 @@ func planHasChanges(plan *api.JobPlanResponse) bool {
 	})
 }
 
-// formatFlagArgs returns the flags as arguments for another command line.
+// formatFlagArgs returns the flags of a job file as quoted arguments of a command line.
 func formatFlagArgs(f *jobfile.Flags) []string {
 	var flagArgs []string
 	if f.JSON {
@@ -184,10 +185,10 @@ func formatFlagArgs(f *jobfile.Flags) []string {
 		flagArgs = append(flagArgs, "-hcl2-strict=false")
 	}
 	for _, v := range f.Vars {
-		flagArgs = append(flagArgs, "-var", cli.ShellWord(v))
+		flagArgs = append(flagArgs, "-var", cli.ShellQuoteIfNeeded(v))
 	}
 	for _, v := range f.VarFiles {
-		flagArgs = append(flagArgs, "-var-file", cli.ShellWord(v))
+		flagArgs = append(flagArgs, "-var-file", cli.ShellQuoteIfNeeded(v))
 	}
 	return flagArgs
 }

@@ -30,7 +30,7 @@ Exit codes: as for 'job run'.`,
 		Example: `  nomad-lite job promote web
   nomad-lite job promote -group frontend web`,
 		Args:              apiclient.OneJobArg,
-		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return promoteJob(cmd.Context(), o, args[0], s)
 		},

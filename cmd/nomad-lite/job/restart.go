@@ -53,13 +53,13 @@ func newRestartCommand(s *cli.Streams) *cobra.Command {
   nomad-lite job restart -group frontend -batch-size 25% -batch-wait 30s web
   nomad-lite job restart -reschedule web`,
 		Args:              apiclient.OneJobArg,
-		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("Stop == false")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("Stop == false")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := o.newBatchRestart(s)
 			if err != nil {
 				return cli.UsageError(cmd, err)
 			}
-			return r.run(cmd.Context(), args[0])
+			return r.restartJob(cmd.Context(), args[0])
 		},
 	}
 	o.client.Register(cmd)
@@ -77,21 +77,21 @@ func newRestartCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// batchRestart restarts a job in batches.
+// batchRestart restarts the allocations of a job in batches.
 type batchRestart struct {
 	restartOptions
-	streams       *cli.Streams
-	client        *api.Client
-	batchSize     int
-	sizeIsPercent bool
-	batchWait     time.Duration
-	ask           bool // the user must confirm each batch
+	streams            *cli.Streams
+	client             *api.Client
+	batchSize          int
+	isBatchSizePercent bool
+	batchWait          time.Duration
+	confirmBatches     bool // the user must confirm each batch after the first
 
-	mu               sync.Mutex // guards the output
-	anyRestartFailed bool       // the restart of an allocation has failed
+	mu               sync.Mutex // held while a page is printed
+	anyRestartFailed bool       // the restart of at least one allocation has failed
 }
 
-// newBatchRestart builds a restart from the flags.
+// newBatchRestart returns the restart that the flags describe, or an error if they are invalid.
 func (o restartOptions) newBatchRestart(s *cli.Streams) (*batchRestart, error) {
 	r := &batchRestart{restartOptions: o, streams: s}
 	size, percent := strings.CutSuffix(o.batchSize, "%")
@@ -99,8 +99,8 @@ func (o restartOptions) newBatchRestart(s *cli.Streams) (*batchRestart, error) {
 	if err != nil || n < 1 || percent && n > 100 {
 		return nil, fmt.Errorf("-batch-size %q: use a number from 1 on, or a percentage such as 25%%", o.batchSize)
 	}
-	r.batchSize, r.sizeIsPercent = n, percent
-	if r.ask = o.batchWait == "ask"; !r.ask {
+	r.batchSize, r.isBatchSizePercent = n, percent
+	if r.confirmBatches = o.batchWait == "ask"; !r.confirmBatches {
 		if r.batchWait, err = time.ParseDuration(o.batchWait); err != nil || r.batchWait < 0 {
 			return nil, fmt.Errorf("-batch-wait %q: use a time such as 30s, or ask", o.batchWait)
 		}
@@ -109,7 +109,7 @@ func (o restartOptions) newBatchRestart(s *cli.Streams) (*batchRestart, error) {
 		return nil, fmt.Errorf("-on-error %q: use ask or fail", o.onError)
 	}
 	if !s.IsInteractive() {
-		if r.ask {
+		if r.confirmBatches {
 			return nil, errors.New("-batch-wait ask: there is no terminal for an answer")
 		}
 		r.onError = "fail"
@@ -125,8 +125,8 @@ func (o restartOptions) newBatchRestart(s *cli.Streams) (*batchRestart, error) {
 	return r, nil
 }
 
-// printTimestampedLine writes a line in the format of the monitor.
-func (r *batchRestart) printTimestampedLine(add func(*output.Page)) {
+// printPage prints a page to which add adds lines. It may be called concurrently.
+func (r *batchRestart) printPage(add func(*output.Page)) {
 	p := output.NewPage(r.streams)
 	add(p)
 	r.mu.Lock()
@@ -134,7 +134,7 @@ func (r *batchRestart) printTimestampedLine(add func(*output.Page)) {
 	_ = output.Print(r.streams, p) // a failed write to the output must not interrupt the restart
 }
 
-func (r *batchRestart) run(ctx context.Context, prefix string) error {
+func (r *batchRestart) restartJob(ctx context.Context, prefix string) error {
 	c, id, namespace, err := r.restartOptions.client.FindJob(ctx, prefix, "")
 	if err != nil {
 		return err
@@ -152,23 +152,23 @@ func (r *batchRestart) run(ctx context.Context, prefix string) error {
 		return err
 	}
 	if len(allocs) == 0 {
-		r.printTimestampedLine(func(p *output.Page) { p.Line("No allocations to restart") })
+		r.printPage(func(p *output.Page) { p.Line("No allocations to restart") })
 		return nil
 	}
-	if r.sizeIsPercent {
+	if r.isBatchSizePercent {
 		r.batchSize = max(1, len(allocs)*r.batchSize/100)
 	}
-	r.printTimestampedLine(func(p *output.Page) {
+	r.printPage(func(p *output.Page) {
 		p.Heading("Restarting %s", output.FormatCount(len(allocs), "allocation"))
 	})
 	if err := r.restartBatches(ctx, job, allocs); err != nil {
 		return err
 	}
 	if r.anyRestartFailed {
-		r.printTimestampedLine(func(p *output.Page) { p.Heading("Job restart finished with errors") })
+		r.printPage(func(p *output.Page) { p.Heading("Job restart finished with errors") })
 		return &cli.ExitError{Code: 1, Err: fmt.Errorf("not all of job %q was restarted\nSee what runs: nomad-lite job status %s", id, id)}
 	}
-	r.printTimestampedLine(func(p *output.Page) {
+	r.printPage(func(p *output.Page) {
 		p.Heading("Job restart finished")
 		p.Line("")
 		p.Line("Job restarted successfully!")
@@ -229,7 +229,7 @@ func (r *batchRestart) restartBatches(ctx context.Context, job *api.Job, allocs 
 		var wg sync.WaitGroup
 		errs := make([]error, len(batch))
 		for i, a := range batch {
-			wg.Go(func() { errs[i] = r.one(ctx, job, a) })
+			wg.Go(func() { errs[i] = r.restartAlloc(ctx, job, a) })
 		}
 		wg.Wait()
 		err := errors.Join(errs...)
@@ -240,7 +240,7 @@ func (r *batchRestart) restartBatches(ctx context.Context, job *api.Job, allocs 
 		if r.onError == "fail" && !r.yes {
 			return err
 		}
-		r.printTimestampedLine(func(p *output.Page) { p.Lines(err.Error()) })
+		r.printPage(func(p *output.Page) { p.Lines(err.Error()) })
 		if !r.yes {
 			if err := r.streams.Confirm("Restart the other allocations?", "Restart cancelled"); err != nil {
 				return err
@@ -251,11 +251,11 @@ func (r *batchRestart) restartBatches(ctx context.Context, job *api.Job, allocs 
 }
 
 func (r *batchRestart) waitBetweenBatches(ctx context.Context) error {
-	if r.ask {
+	if r.confirmBatches {
 		return r.streams.Confirm("Restart the next batch?", "Restart cancelled")
 	}
 	if r.batchWait > 0 {
-		r.printTimestampedLine(func(p *output.Page) { p.Heading("Waiting %s before restarting the next batch", r.batchWait) })
+		r.printPage(func(p *output.Page) { p.Heading("Waiting %s before restarting the next batch", r.batchWait) })
 	}
 	return monitor.Sleep(ctx, r.batchWait)
 }
@@ -276,8 +276,8 @@ func (r *batchRestart) checkNoDeployment(ctx context.Context, job *api.Job) erro
 	return nil
 }
 
-// one restarts a single allocation, or replaces it if -reschedule is set.
-func (r *batchRestart) one(ctx context.Context, job *api.Job, stub *api.AllocationListStub) error {
+// restartAlloc restarts the selected tasks of one allocation, or replaces the allocation if -reschedule is set.
+func (r *batchRestart) restartAlloc(ctx context.Context, job *api.Job, stub *api.AllocationListStub) error {
 	alloc := &api.Allocation{ID: stub.ID, Namespace: stub.Namespace, NodeID: stub.NodeID}
 	q := apiclient.QueryOptions(ctx, stub.Namespace)
 	id := output.ShortID(stub.ID, r.verbose)
@@ -285,10 +285,10 @@ func (r *batchRestart) one(ctx context.Context, job *api.Job, stub *api.Allocati
 	var err error
 	switch {
 	case r.reschedule:
-		r.printTimestampedLine(func(p *output.Page) { p.DetailLine("Rescheduling allocation %q for group %q", id, stub.TaskGroup) })
+		r.printPage(func(p *output.Page) { p.DetailLine("Rescheduling allocation %q for group %q", id, stub.TaskGroup) })
 		return r.replaceAlloc(ctx, job, alloc, stub.TaskGroup)
 	case r.allTasks:
-		r.printTimestampedLine(func(p *output.Page) {
+		r.printPage(func(p *output.Page) {
 			p.DetailLine("Restarting all tasks in allocation %q for group %q", id, stub.TaskGroup)
 		})
 		err = r.client.Allocations().RestartAllTasks(alloc, q)
@@ -297,7 +297,7 @@ func (r *batchRestart) one(ctx context.Context, job *api.Job, stub *api.Allocati
 			if state := stub.TaskStates[task]; state == nil || state.State != "running" {
 				continue // this allocation does not have the task, or the task does not run
 			}
-			r.printTimestampedLine(func(p *output.Page) {
+			r.printPage(func(p *output.Page) {
 				p.DetailLine("Restarting task %q in allocation %q for group %q", task, id, stub.TaskGroup)
 			})
 			if e := r.client.Allocations().Restart(alloc, task, q); e != nil {
@@ -306,7 +306,7 @@ func (r *batchRestart) one(ctx context.Context, job *api.Job, stub *api.Allocati
 		}
 		return err
 	default:
-		r.printTimestampedLine(func(p *output.Page) {
+		r.printPage(func(p *output.Page) {
 			p.DetailLine("Restarting running tasks in allocation %q for group %q", id, stub.TaskGroup)
 		})
 		err = r.client.Allocations().Restart(alloc, "", q)
@@ -344,7 +344,7 @@ func (r *batchRestart) replaceAlloc(ctx context.Context, job *api.Job, alloc *ap
 		return fmt.Errorf("wait for what follows allocation %q: %w", id, err)
 	}
 	follower := &api.Allocation{ID: next.NextAllocation, Namespace: alloc.Namespace}
-	r.printTimestampedLine(func(p *output.Page) {
+	r.printPage(func(p *output.Page) {
 		p.DetailLine("Allocation %q replaced by %q for group %q", id, output.ShortID(follower.ID, r.verbose), group)
 	})
 	running, err := r.waitForAlloc(ctx, follower, func(a *api.Allocation) bool {
@@ -356,18 +356,18 @@ func (r *batchRestart) replaceAlloc(ctx context.Context, job *api.Job, alloc *ap
 	case running.ClientStatus == api.AllocClientStatusFailed || running.ClientStatus == api.AllocClientStatusLost:
 		return fmt.Errorf("allocation %q, which replaces %q, is %s\nSee why: nomad-lite alloc status %s", output.ShortID(follower.ID, r.verbose), id, running.ClientStatus, output.TruncateID(follower.ID))
 	}
-	r.printTimestampedLine(func(p *output.Page) {
+	r.printPage(func(p *output.Page) {
 		p.DetailLine("Allocation %q is %s", output.ShortID(follower.ID, r.verbose), output.StatusCell(running.ClientStatus))
 	})
 	return nil
 }
 
-// placementCheckInterval is the interval at which waitForAlloc checks whether the allocation can still be
-// placed.
+// placementCheckInterval is the interval at which waitForAlloc checks whether the evaluation has failed to place the
+// replacement.
 const placementCheckInterval = 10 * time.Second
 
-// waitForAlloc reads an allocation until reached accepts it. It returns an error when the evaluation
-// could not place all allocations.
+// waitForAlloc reads an allocation repeatedly until reached returns true for it. If evalID is not empty, it returns an
+// error when that evaluation could not place all allocations.
 func (r *batchRestart) waitForAlloc(ctx context.Context, alloc *api.Allocation, reached func(*api.Allocation) bool, evalID string) (*api.Allocation, error) {
 	q := apiclient.QueryOptions(ctx, alloc.Namespace)
 	q.WaitTime = placementCheckInterval
@@ -385,7 +385,7 @@ func (r *batchRestart) waitForAlloc(ctx context.Context, alloc *api.Allocation, 
 				return nil, fmt.Errorf("there is no room for it\nSee why: nomad-lite eval status %s", output.TruncateID(evalID))
 			}
 		}
-		if err := monitor.WaitForNextIndex(ctx, q, meta); err != nil {
+		if err := monitor.MakeNextQueryBlock(ctx, q, meta); err != nil {
 			return nil, err
 		}
 	}

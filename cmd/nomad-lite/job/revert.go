@@ -32,7 +32,7 @@ Exit codes: as for 'job run'.`,
 		Example: `  nomad-lite job revert web 3
   nomad-lite job revert web golden`,
 		Args:              cli.RequireArgCount(2, 2, "two arguments: the id of a job, and a version or a tag"),
-		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs(""), completeJobVersions(&o.client)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs(""), completeJobVersions(&o.client)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return revertJob(cmd.Context(), o, args[0], args[1], s)
 		},
@@ -60,7 +60,7 @@ func revertJob(ctx context.Context, o revertOptions, prefix, to string, s *cli.S
 	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
 }
 
-// findTaggedVersion returns the number of the version with a tag.
+// findTaggedVersion returns the number of the job version that has the tag.
 func findTaggedVersion(ctx context.Context, c *api.Client, id, namespace, tag string) (uint64, error) {
 	versions, _, _, err := c.Jobs().Versions(id, false, apiclient.QueryOptions(ctx, namespace))
 	if err != nil {
@@ -74,7 +74,7 @@ func findTaggedVersion(ctx context.Context, c *api.Client, id, namespace, tag st
 	return 0, fmt.Errorf("job %q has no version with the tag %q, and it is not a number\nSee the versions: nomad-lite job history %s", id, tag, id)
 }
 
-// completeJobVersions suggests the versions of the job that is the first argument.
+// completeJobVersions completes the versions of the job in the first argument.
 func completeJobVersions(f *apiclient.Flags) cli.Completer {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) (numbers []string, err error) {

@@ -62,7 +62,7 @@ func newRunCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.Comma
   nomad-lite job run -output web.nomad.hcl > web.json`,
 		Args: jobfile.OneFileArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.wait.Check(o.monitor.Detach); err != nil {
+			if err := o.wait.CheckCombination(o.monitor.Detach); err != nil {
 				return cli.UsageError(cmd, err)
 			}
 			o.registerOptions.EnforceIndex = cmd.Flags().Changed("check-index")
@@ -71,7 +71,7 @@ func newRunCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.Comma
 				return err
 			}
 			if o.printJSON {
-				return jobspec.Encode(s.JSON(), job.Job)
+				return jobspec.Encode(s.JSONOutput(), job.Job)
 			}
 			return submitJob(cmd.Context(), o, job, args[0], s, printLogs)
 		},
@@ -91,8 +91,8 @@ func newRunCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.Comma
 }
 
 func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string, s *cli.Streams, printLogs monitor.PrintLogsFunc) error {
-	if o.wait.Wait {
-		if err := checkEnds(job.Job); err != nil {
+	if o.wait.UntilEnded {
+		if err := checkJobIsFinite(job.Job); err != nil {
 			return err
 		}
 	}
@@ -114,7 +114,7 @@ func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string
 		}
 		return job.AddSourcePositions(apiclient.WrapError("submit job "+path, err))
 	}
-	cli.SetPage(ctx, cli.JobPage(pointer.Value(job.Job.ID), cmp.Or(namespace, o.client.ClientConfig().Namespace, api.DefaultNamespace)))
+	cli.SetWebPagePath(ctx, cli.JobWebPagePath(pointer.Value(job.Job.ID), cmp.Or(namespace, o.client.ClientConfig().Namespace, api.DefaultNamespace)))
 	jobfile.PrintWarnings(s.Out, out.Warnings)
 	if out.EvalID == "" {
 		return printDeferredStart(job.Job, s)
@@ -122,14 +122,15 @@ func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string
 	if o.monitor.Detach {
 		fmt.Fprintln(s.Out, "Job registration successful")
 	}
-	if o.wait.Wait {
+	if o.wait.UntilEnded {
 		return o.wait.WaitForJob(ctx, monitor.New(s, client, namespace, o.monitor.Verbose), pointer.Value(job.Job.ID), out.EvalID, printLogs)
 	}
 	return o.monitor.WatchOrPrintEvaluation(ctx, s, client, namespace, out.EvalID)
 }
 
-// checkEnds rejects a job that does not end by itself, or that runs only as other jobs.
-func checkEnds(job *api.Job) error {
+// checkJobIsFinite returns an error for a job for which -wait would never end: a service or system job, and a periodic or
+// parameterized job, of which only child jobs run.
+func checkJobIsFinite(job *api.Job) error {
 	id := pointer.Value(job.ID)
 	switch {
 	case job.Periodic != nil:
@@ -142,8 +143,8 @@ func checkEnds(job *api.Job) error {
 	return nil
 }
 
-// printDeferredStart prints how a periodic or parameterized job starts, which does not start when it
-// is registered.
+// printDeferredStart prints a message for a job that does not start at its registration: when a periodic job starts next,
+// or how to dispatch a parameterized job.
 func printDeferredStart(job *api.Job, s *cli.Streams) error {
 	_, err := fmt.Fprintln(s.Out, "Job registration successful")
 	switch {
@@ -156,7 +157,7 @@ func printDeferredStart(job *api.Job, s *cli.Streams) error {
 	return err
 }
 
-// newSubmission returns the source of the job, which the agent stores with it.
+// newSubmission returns the source of the job file and its variables, which the agent stores with the job.
 func (o runOptions) newSubmission(job *jobfile.File) *api.JobSubmission {
 	if job.Source == nil {
 		return nil
@@ -174,9 +175,9 @@ func (o runOptions) newSubmission(job *jobfile.File) *api.JobSubmission {
 		submission.VariableFlags = flags
 	}
 	var varFileTexts []string
-	for _, name := range slices.Sorted(maps.Keys(job.File.SourceTexts)) {
+	for _, name := range slices.Sorted(maps.Keys(job.Parsed.SourceTexts)) {
 		if slices.Contains(o.jobFile.VarFiles, name) {
-			varFileTexts = append(varFileTexts, string(job.File.SourceTexts[name]))
+			varFileTexts = append(varFileTexts, string(job.Parsed.SourceTexts[name]))
 		}
 	}
 	submission.Variables = strings.Join(varFileTexts, "\n")

@@ -35,7 +35,7 @@ Exit codes: as for 'job run'.`,
 		Example: `  nomad-lite job scale web 3
   nomad-lite job scale -detach web frontend 0`,
 		Args:              cli.RequireArgCount(2, 3, "two or three arguments: the id of a job, the name of a group if it has several, and a count"),
-		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			count, err := strconv.ParseInt(args[len(args)-1], 10, 32)
 			if err != nil || count < 0 {

@@ -30,7 +30,7 @@ func newScalingEventsCommand(s *cli.Streams) *cobra.Command {
 		Long:              `List the scaling events of the groups of a job with their causes, the newest first.`,
 		Example:           `  nomad-lite job scaling-events web`,
 		Args:              apiclient.OneJobArg,
-		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return listScalingEvents(cmd.Context(), o, args[0], s)
 		},

@@ -29,7 +29,7 @@ func NewStartCommand(s *cli.Streams) *cobra.Command {
 Exit codes: as for 'job run'.`,
 		Example:           `  nomad-lite job start web`,
 		Args:              apiclient.OneJobArg,
-		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("Stop == true")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("Stop == true")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return startJob(cmd.Context(), o, args[0], s)
 		},
@@ -53,7 +53,7 @@ func startJob(ctx context.Context, o startOptions, prefix string, s *cli.Streams
 		//lint:ignore ST1005 the text is Nomad's
 		return fmt.Errorf("Job %q has not been stopped: its status is %q\n%s", id, pointer.Value(job.Status), hint)
 	}
-	// The new version of the job keeps the job file of the version that is started again.
+	// The registration makes a new version of the job, which gets the job file of the stopped version.
 	source, _, err := c.Jobs().Submission(id, int(pointer.Value(job.Version)), apiclient.QueryOptions(ctx, namespace))
 	if err != nil || source == nil || source.Source == "" {
 		source = nil

@@ -45,7 +45,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
   nomad-lite job status -evals -verbose web
   nomad-lite job status -t '{{range .}}{{println .Job.ID .Job.Status}}{{end}}'`,
 		Args:              cli.RequireArgCount(0, 1, "the id of a job, or nothing for all jobs"),
-		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.client.Client()
 			if err != nil {
@@ -72,7 +72,7 @@ func listJobs(ctx context.Context, o statusOptions, c *api.Client, s *cli.Stream
 		return apiclient.WrapError("list jobs", err)
 	}
 	if o.format.IsSet() {
-		all := make([]*jobDetails, len(jobs))
+		all := make([]*jobWithDetails, len(jobs))
 		for i, j := range jobs {
 			if all[i], err = readJobDetails(ctx, c, j.ID, apiclient.JobNamespace(j), o.allAllocs); err != nil {
 				return err
@@ -85,8 +85,8 @@ func listJobs(ctx context.Context, o statusOptions, c *api.Client, s *cli.Stream
 	return output.Print(s, p)
 }
 
-// jobDetails is a job and the objects that belong to it.
-type jobDetails struct {
+// jobWithDetails is a job with its summary, allocations, latest deployment and evaluations. It is the output of -json.
+type jobWithDetails struct {
 	Job              *api.Job
 	Summary          *api.JobSummary
 	Allocations      []*api.AllocationListStub
@@ -94,8 +94,8 @@ type jobDetails struct {
 	Evaluations      []*api.Evaluation
 }
 
-func readJobDetails(ctx context.Context, c *api.Client, id, namespace string, allAllocs bool) (state *jobDetails, err error) {
-	state = new(jobDetails)
+func readJobDetails(ctx context.Context, c *api.Client, id, namespace string, allAllocs bool) (state *jobWithDetails, err error) {
+	state = new(jobWithDetails)
 	for _, part := range []struct {
 		name string
 		read func(q *api.QueryOptions) error
@@ -124,13 +124,13 @@ func showJob(ctx context.Context, o statusOptions, c *api.Client, prefix string,
 	if err != nil {
 		return err
 	}
-	cli.SetPage(ctx, cli.JobPage(id, namespace))
+	cli.SetWebPagePath(ctx, cli.JobWebPagePath(id, namespace))
 	if o.format.IsSet() {
 		state, err := readJobDetails(ctx, c, id, namespace, o.allAllocs)
 		if err != nil {
 			return err
 		}
-		return o.format.Print(s, []*jobDetails{state})
+		return o.format.Print(s, []*jobWithDetails{state})
 	}
 	p := output.NewPage(s)
 	if o.short {
@@ -153,7 +153,7 @@ func showJob(ctx context.Context, o statusOptions, c *api.Client, prefix string,
 		printParameterizedConfig(p, job.ParameterizedJob)
 		err = printChildJobs(ctx, p, c, state, dispatchedChildren)
 	default:
-		printRunningJob(ctx, p, c, state, o)
+		printJobState(ctx, p, c, state, o)
 	}
 	if err != nil {
 		return err
@@ -161,7 +161,7 @@ func showJob(ctx context.Context, o statusOptions, c *api.Client, prefix string,
 	return output.Print(s, p)
 }
 
-// printJob adds the fields of a job.
+// printJob adds the fields of a job to the page.
 func printJob(p *output.Page, j *api.Job) {
 	all := output.Pairs{
 		{"ID", pointer.Value(j.ID)},
@@ -219,20 +219,20 @@ func printParameterizedConfig(p *output.Page, config *api.ParameterizedJobConfig
 	})
 }
 
-// childJobs is a kind of jobs that an agent creates from a job.
-type childJobs struct {
-	infix               string // text after the id of the parent in the ids of its children
-	summaryTitle, title string
-	nothing             string // text instead of an empty list
+// childJobKind describes the children of periodic jobs, or those of parameterized jobs, for the output.
+type childJobKind struct {
+	idInfix                 string // text that follows the id of the parent in the id of a child
+	summaryTitle, listTitle string
+	emptyListText           string // text that is shown instead of an empty list
 }
 
 var (
-	periodicChildren   = childJobs{"/periodic-", "Children Job Summary", "Previously Launched Jobs", "No instances of periodic job found"}
-	dispatchedChildren = childJobs{"/dispatch-", "Parameterized Job Summary", "Dispatched Jobs", "No dispatched instances of parameterized job found"}
+	periodicChildren   = childJobKind{"/periodic-", "Children Job Summary", "Previously Launched Jobs", "No instances of periodic job found"}
+	dispatchedChildren = childJobKind{"/dispatch-", "Parameterized Job Summary", "Dispatched Jobs", "No dispatched instances of parameterized job found"}
 )
 
-// printChildJobs adds the jobs that were created from a job.
-func printChildJobs(ctx context.Context, p *output.Page, c *api.Client, state *jobDetails, kind childJobs) error {
+// printChildJobs adds a summary and a list of the children of a job to the page.
+func printChildJobs(ctx context.Context, p *output.Page, c *api.Client, state *jobWithDetails, kind childJobKind) error {
 	if state.Summary != nil && state.Summary.Children != nil {
 		p.Section(kind.summaryTitle)
 		t := output.NewTable("Pending", "Running", "Dead")
@@ -240,22 +240,23 @@ func printChildJobs(ctx context.Context, p *output.Page, c *api.Client, state *j
 		p.Table(t)
 	}
 	q := apiclient.QueryOptions(ctx, pointer.Value(state.Job.Namespace))
-	q.Prefix = pointer.Value(state.Job.ID) + kind.infix
+	q.Prefix = pointer.Value(state.Job.ID) + kind.idInfix
 	jobs, _, err := c.Jobs().List(q)
 	if err != nil {
 		return apiclient.WrapError("list jobs", err)
 	}
-	p.Section(kind.title)
+	p.Section(kind.listTitle)
 	t := output.NewTable("ID", "Status", "Submit Date")
 	for _, j := range jobs {
 		t.Row(j.ID, tables.JobStatusCell(j.Status, j.Stop), output.FormatDate(j.SubmitTime))
 	}
-	p.TableOrMessage(t, kind.nothing)
+	p.TableOrMessage(t, kind.emptyListText)
 	return nil
 }
 
-// printRunningJob adds the groups, deployment and allocations of a job.
-func printRunningJob(ctx context.Context, p *output.Page, c *api.Client, state *jobDetails, o statusOptions) {
+// printJobState adds the state of a job without children to the page: groups, evaluations, deployment, allocations, and
+// why tasks do not run.
+func printJobState(ctx context.Context, p *output.Page, c *api.Client, state *jobWithDetails, o statusOptions) {
 	if state.Summary != nil {
 		p.Section("Summary")
 		t := output.NewTable("Task Group", "Queued", "Starting", "Running", "Failed", "Complete", "Lost", "Unknown")
@@ -290,9 +291,9 @@ func printRunningJob(ctx context.Context, p *output.Page, c *api.Client, state *
 	taskreason.PrintReasonsForJob(ctx, p, c, state.Job, state.Allocations, time.Now(), o.verbose)
 }
 
-// allocPorts returns the ports of those allocations of a job that can use them, by allocation id. It
-// returns none if the agent does not list resources: the status of the job does not depend on them.
-func allocPorts(ctx context.Context, c *api.Client, state *jobDetails) map[string]string {
+// allocPorts returns the ports of the pending and running allocations of a job, as text by allocation id. It returns nil
+// if the request fails, because the rest of the status can be shown without ports.
+func allocPorts(ctx context.Context, c *api.Client, state *jobWithDetails) map[string]string {
 	if !slices.ContainsFunc(state.Allocations, isActiveAlloc) {
 		return nil
 	}
@@ -316,8 +317,8 @@ func isActiveAlloc(a *api.AllocationListStub) bool {
 	return a.ClientStatus == api.AllocClientStatusPending || a.ClientStatus == api.AllocClientStatusRunning
 }
 
-// printReschedules adds the times at which failed allocations will be placed again.
-func printReschedules(ctx context.Context, p *output.Page, c *api.Client, state *jobDetails, verbose bool) {
+// printReschedules adds a table to the page, with the times at which failed allocations will be rescheduled.
+func printReschedules(ctx context.Context, p *output.Page, c *api.Client, state *jobWithDetails, verbose bool) {
 	t := output.NewTable("Task Group", "Reschedule Policy", "Eval ID", "Eval Time")
 	for _, a := range state.Allocations {
 		if a.FollowupEvalID == "" || a.NextAllocation != "" {
@@ -346,7 +347,7 @@ func formatReschedulePolicy(r *api.ReschedulePolicy) string {
 	return fmt.Sprintf("%d in %s with %s delay, max_delay = %s", pointer.Value(r.Attempts), pointer.Value(r.Interval), pointer.Value(r.DelayFunction), pointer.Value(r.MaxDelay))
 }
 
-// actionTable lists the actions of a job's tasks.
+// actionTable returns a table of the actions of a job's tasks.
 func actionTable(job *api.Job) *output.Table {
 	t := output.NewTable("Action Name", "Task Group", "Task")
 	apiclient.ForEachTask(job, func(group *api.TaskGroup, task *api.Task) {

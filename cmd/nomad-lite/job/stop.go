@@ -80,7 +80,7 @@ func stopJobs(ctx context.Context, o stopOptions, prefixes []string, s *cli.Stre
 		}
 		j := stoppedJob{id: id, namespace: pointer.Value(job.Namespace)}
 		if !o.monitor.Detach {
-			if j.allocs, err = monitor.AllocsToStop(ctx, c, j.namespace, id); err != nil {
+			if j.allocsToWatch, err = monitor.AllocsToStop(ctx, c, j.namespace, id); err != nil {
 				return err
 			}
 		}
@@ -95,23 +95,23 @@ func stopJobs(ctx context.Context, o stopOptions, prefixes []string, s *cli.Stre
 		}
 	}
 	for _, j := range jobs {
-		if err := j.watch(ctx, o, c, s); err != nil {
+		if err := j.watchUntilStopped(ctx, o, c, s); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// stoppedJob is a job that the command stops.
+// stoppedJob is a job that the command stops, with what it needs to watch the stop.
 type stoppedJob struct {
 	id, namespace string
-	allocs        []*api.AllocationListStub // allocs are the allocations to wait for
-	evalID        string                    // evalID is empty if stopping the job has created no evaluation
+	allocsToWatch []*api.AllocationListStub // allocations whose end the command waits for
+	evalID        string                    // evaluation of the stop; empty if there is none
 }
 
-// watch waits until the tasks of the job have ended. With -detach, it prints the id of the evaluation
-// instead.
-func (j *stoppedJob) watch(ctx context.Context, o stopOptions, c *api.Client, s *cli.Streams) error {
+// watchUntilStopped prints how the tasks of the job end, until the last one has ended. With -detach, it prints the id of
+// the evaluation instead.
+func (j *stoppedJob) watchUntilStopped(ctx context.Context, o stopOptions, c *api.Client, s *cli.Streams) error {
 	if o.monitor.Detach {
 		if j.evalID == "" {
 			return nil
@@ -119,5 +119,5 @@ func (j *stoppedJob) watch(ctx context.Context, o stopOptions, c *api.Client, s 
 		_, err := fmt.Fprintln(s.Out, j.evalID)
 		return err
 	}
-	return monitor.New(s, c, j.namespace, o.monitor.Verbose).WatchStop(ctx, j.id, j.evalID, j.allocs)
+	return monitor.New(s, c, j.namespace, o.monitor.Verbose).WatchStop(ctx, j.id, j.evalID, j.allocsToWatch)
 }

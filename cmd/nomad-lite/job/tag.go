@@ -18,7 +18,7 @@ func newTagCommand(s *cli.Streams) *cobra.Command {
 
 type tagOptions struct {
 	client      apiclient.Flags
-	name        string
+	tagName     string
 	description string
 	version     int64
 }
@@ -53,16 +53,16 @@ func newTagChangeCommand(o *tagOptions, use, short string, run func(*cobra.Comma
 		Use:               use,
 		Short:             short,
 		Args:              apiclient.OneJobArg,
-		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if o.name == "" {
+			if o.tagName == "" {
 				return cli.UsageError(cmd, errors.New("which tag? Add -name"))
 			}
 			return run(cmd, args)
 		},
 	}
 	o.client.Register(cmd)
-	cmd.Flags().StringVar(&o.name, "name", "", "`name` of the tag")
+	cmd.Flags().StringVar(&o.tagName, "name", "", "`name` of the tag")
 	return cmd
 }
 
@@ -72,10 +72,10 @@ func tagJob(ctx context.Context, o tagOptions, prefix string, s *cli.Streams) er
 		return err
 	}
 	id, version := pointer.Value(job.ID), pointer.Value(job.Version)
-	if _, err := c.Jobs().TagVersion(id, version, o.name, o.description, apiclient.WriteOptions(ctx, pointer.Value(job.Namespace))); err != nil {
+	if _, err := c.Jobs().TagVersion(id, version, o.tagName, o.description, apiclient.WriteOptions(ctx, pointer.Value(job.Namespace))); err != nil {
 		return apiclient.WrapError(fmt.Sprintf("tag version %d of job %q", version, id), err)
 	}
-	_, err = fmt.Fprintf(s.Out, "Job version %d tagged with name %q\n", version, o.name)
+	_, err = fmt.Fprintf(s.Out, "Job version %d tagged with name %q\n", version, o.tagName)
 	return err
 }
 
@@ -84,9 +84,9 @@ func untagJob(ctx context.Context, o tagOptions, prefix string, s *cli.Streams) 
 	if err != nil {
 		return err
 	}
-	if _, err := c.Jobs().UntagVersion(id, o.name, apiclient.WriteOptions(ctx, namespace)); err != nil {
+	if _, err := c.Jobs().UntagVersion(id, o.tagName, apiclient.WriteOptions(ctx, namespace)); err != nil {
 		return apiclient.WrapError(fmt.Sprintf("untag job %q", id), err)
 	}
-	_, err = fmt.Fprintf(s.Out, "Tag %q removed from job %q\n", o.name, id)
+	_, err = fmt.Fprintf(s.Out, "Tag %q removed from job %q\n", o.tagName, id)
 	return err
 }

@@ -45,10 +45,10 @@ const logsExamples = `  nomad-lite logs                     the stored output of
 type options struct {
 	client     apiclient.Flags
 	follow     bool
-	lines      int
+	tailLines  int
 	since      string
 	timestamps bool
-	all        bool
+	allAllocs  bool
 	task       string
 	group      string
 	stdout     bool
@@ -65,7 +65,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		Example: logsExamples,
 		Args:    cli.RequireArgCount(0, 1, "the id of a job, or its beginning, or nothing for all jobs"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if cmd.Flags().Changed("tail") && o.lines < 0 {
+			if cmd.Flags().Changed("tail") && o.tailLines < 0 {
 				return cli.UsageError(cmd, errors.New("-tail takes a number that is not negative"))
 			}
 			since, err := parseSince(o.since, time.Now())
@@ -76,15 +76,15 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 			defer stop()
 			return printLogs(ctx, o, since, args, s)
 		},
-		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
 	}
 	o.client.Register(cmd)
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "continue with new output")
-	cmd.Flags().IntVarP(&o.lines, "tail", "n", -1, "begin with the last `lines` of each task")
+	cmd.Flags().IntVarP(&o.tailLines, "tail", "n", -1, "begin with the last `lines` of each task")
 	cli.HideFlagDefaults(cmd, "tail")
 	cmd.Flags().StringVar(&o.since, "since", "", "begin with output that arrived after this `time`: a duration before now, such as 10m, or a time such as 2026-05-04T12:00:00Z")
 	cmd.Flags().BoolVar(&o.timestamps, "timestamps", false, "print the time at which each line arrived")
-	cmd.Flags().BoolVar(&o.all, "all", false, "show earlier allocations as well")
+	cmd.Flags().BoolVar(&o.allAllocs, "all", false, "show earlier allocations as well")
 	cmd.Flags().StringVar(&o.task, "task", "", "show this `task` only")
 	cmd.Flags().StringVar(&o.group, "group", "", "show this `group` only")
 	cmd.Flags().BoolVar(&o.stdout, "stdout", false, "show standard output only")
@@ -111,29 +111,29 @@ func parseSince(text string, now time.Time) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("-since %q is neither a duration such as 10m nor a time such as %s", text, now.Format(time.RFC3339))
 }
 
-// logPrinter shows the output of tasks.
+// logPrinter prints the output of the tasks that options and scope select.
 type logPrinter struct {
-	o          options
-	since      time.Time
-	client     *api.Client
-	scope      scope
-	taskView   *taskview.View
-	followers  sync.WaitGroup
-	started    map[string]bool          // tasks whose output is being shown, by allocation id and task name
-	allocEnded map[string]chan struct{} // by allocation id; each channel is closed when the allocation has ended
-	jobs       map[string]*api.Job      // by namespace and id, without children; nil for a job that was purged
-	taskCount  int
+	options        options
+	since          time.Time
+	client         *api.Client
+	scope          allocScope
+	taskView       *taskview.View
+	followers      sync.WaitGroup
+	startedTasks   map[string]bool          // key: allocation id + task name; true if the output of the task is or was shown
+	allocEndedByID map[string]chan struct{} // allocation id -> channel that is closed when the allocation has ended
+	jobsByKey      map[string]*api.Job      // jobKey -> job, or nil if the job was purged; a child job is represented by its parent
+	taskCount      int
 }
 
 // outputStream is one of the two outputs of a task in an allocation.
 type outputStream struct {
-	alloc      *api.Allocation // only the ids are used
-	task       string
+	alloc      *api.Allocation // only ID, NodeID and Namespace are set
+	taskName   string
 	name       string // "stdout" or "stderr"
-	view       *taskview.Task
+	taskView   *taskview.Task
 	allocEnded <-chan struct{}
-	late       bool     // the task has started after the command, so -tail does not apply
-	position   position // of the first line that is not shown yet
+	isLate     bool     // the task has started after the command, so all of its output is shown, whatever -tail says
+	position   position // position of the first line that was not shown
 }
 
 func printLogs(ctx context.Context, o options, since time.Time, args []string, s *cli.Streams) error {
@@ -157,41 +157,42 @@ func printLogs(ctx context.Context, o options, since time.Time, args []string, s
 		}
 		p.selectJob(job)
 	}
-	return p.showAll(ctx, s)
+	return p.showSelectedTasks(ctx, s)
 }
 
 // FollowJob shows the output of a job's tasks until the job has ended or ctx ends.
 func FollowJob(ctx context.Context, c *api.Client, job *api.Job, s *cli.Streams) error {
-	p := newLogPrinter(options{follow: true, lines: -1}, time.Time{}, c)
+	p := newLogPrinter(options{follow: true, tailLines: -1}, time.Time{}, c)
 	p.selectJob(job)
-	return p.showAll(ctx, s)
+	return p.showSelectedTasks(ctx, s)
 }
 
 func newLogPrinter(o options, since time.Time, c *api.Client) *logPrinter {
-	return &logPrinter{o: o, since: since, client: c, started: map[string]bool{}, allocEnded: map[string]chan struct{}{}, jobs: map[string]*api.Job{}}
+	return &logPrinter{options: o, since: since, client: c, startedTasks: map[string]bool{}, allocEndedByID: map[string]chan struct{}{}, jobsByKey: map[string]*api.Job{}}
 }
 
-// selectJob limits the output to one job, or to the children of a periodic or parameterized job.
+// selectJob limits the output to one job or, if the job is periodic or parameterized, to its children.
 func (p *logPrinter) selectJob(job *api.Job) {
 	id, namespace := pointer.Value(job.ID), pointer.Value(job.Namespace)
-	p.scope = scope{jobID: id, namespace: namespace, children: pointer.Value(job.ParentID) == "" && (job.IsPeriodic() || job.IsParameterized())}
-	p.jobs[jobKey(namespace, id)] = job
+	p.scope = allocScope{jobID: id, namespace: namespace, isForChildren: pointer.Value(job.ParentID) == "" && (job.IsPeriodic() || job.IsParameterized())}
+	p.jobsByKey[jobKey(namespace, id)] = job
 }
 
-// showAll shows the output of the selected tasks.
-func (p *logPrinter) showAll(ctx context.Context, s *cli.Streams) error {
+// showSelectedTasks shows the output of the selected tasks, and returns when it is complete, the output is closed or ctx
+// ends.
+func (p *logPrinter) showSelectedTasks(ctx context.Context, s *cli.Streams) error {
 	p.taskView = taskview.New(s, nil)
 	defer p.taskView.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() { // cancel ends this goroutine
+	go func() { // returns after cancel
 		select {
 		case <-p.taskView.BrokenPipe:
 			cancel()
 		case <-ctx.Done():
 		}
 	}()
-	err := p.run(ctx)
+	err := p.showTasksAsTheyStart(ctx)
 	if err != nil {
 		cancel()
 	}
@@ -199,23 +200,23 @@ func (p *logPrinter) showAll(ctx context.Context, s *cli.Streams) error {
 	return err
 }
 
-// run shows the output of each task as soon as the task has started; with -f it does so until the
-// job has ended.
-func (p *logPrinter) run(ctx context.Context) error {
-	var initialIndex uint64 // index of the first list of allocations; all allocations that are created later are shown
+// showTasksAsTheyStart shows the output of the tasks that have started. With -f it also follows them, and shows the
+// output of each further task when the task has started, until the job has ended.
+func (p *logPrinter) showTasksAsTheyStart(ctx context.Context) error {
+	var initialIndex uint64 // index of the first list of allocations; allocations with a higher CreateIndex are always shown
 	q := apiclient.QueryOptions(ctx, p.scope.namespace)
 	for {
-		allocs, meta, err := p.scope.list(p.client, q)
+		allocs, meta, err := p.scope.listAllocs(p.client, q)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
 			return apiclient.WrapError("list allocations of "+p.scope.String(), err)
-		case !p.o.follow && len(allocs) == 0:
+		case !p.options.follow && len(allocs) == 0:
 			return p.scope.noAllocsError()
 		}
 		shown := allocs
-		if !p.o.all {
+		if !p.options.allAllocs {
 			shown = newestAllocPerName(allocs)
 		}
 		isFirst := initialIndex == 0
@@ -224,11 +225,11 @@ func (p *logPrinter) run(ctx context.Context) error {
 		}
 		ended := true
 		var added []*outputStream
-		slices.SortFunc(allocs, compareAllocs)
+		slices.SortFunc(allocs, compareByAge)
 		for _, a := range allocs {
 			late := a.CreateIndex > initialIndex
-			if late || p.allocEnded[a.ID] != nil || slices.Contains(shown, a) {
-				added = append(added, p.newStreams(ctx, a, late || !isFirst)...)
+			if late || p.allocEndedByID[a.ID] != nil || slices.Contains(shown, a) {
+				added = append(added, p.streamsOfNewTasks(ctx, a, late || !isFirst)...)
 			}
 			ended = ended && p.notifyIfAllocEnded(a)
 		}
@@ -238,8 +239,8 @@ func (p *logPrinter) run(ctx context.Context) error {
 		if err := p.showStreams(ctx, added); err != nil {
 			return err
 		}
-		if !p.o.follow {
-			if len(p.started) == 0 {
+		if !p.options.follow {
+			if len(p.startedTasks) == 0 {
 				p.taskView.PrintMessage(fmt.Sprintf("none of these tasks of %s has started yet; -f waits for them", p.scope))
 			}
 			return nil
@@ -252,7 +253,7 @@ func (p *logPrinter) run(ctx context.Context) error {
 			}
 			q.WaitTime = time.Second // a job can end without a change of its allocations
 		}
-		if meta.LastIndex == 0 { // this server does not support blocking queries
+		if meta.LastIndex == 0 { // the server does not support blocking queries, so the loop polls
 			select {
 			case <-time.After(time.Second):
 			case <-ctx.Done():
@@ -261,14 +262,14 @@ func (p *logPrinter) run(ctx context.Context) error {
 	}
 }
 
-// compareAllocs sorts allocations by age, oldest first, and allocations of the same age by
-// number.
-func compareAllocs(a, b *api.AllocationListStub) int {
+// compareByAge orders allocations by age, oldest first, and allocations of the same age by the index in
+// their names.
+func compareByAge(a, b *api.AllocationListStub) int {
 	return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), cmp.Compare(len(a.Name), len(b.Name)), strings.Compare(a.Name, b.Name))
 }
 
-// newestAllocPerName returns the newest of the allocations with the same name; a system job has one of
-// each name on each node.
+// newestAllocPerName returns the newest allocation of each name. allocs must be sorted, newest first. For a system job it
+// returns one of each name per node.
 func newestAllocPerName(allocs []*api.AllocationListStub) []*api.AllocationListStub {
 	seen := map[string]bool{}
 	return slices.DeleteFunc(slices.Clone(allocs), func(a *api.AllocationListStub) bool {
@@ -282,29 +283,30 @@ func newestAllocPerName(allocs []*api.AllocationListStub) []*api.AllocationListS
 	})
 }
 
-// notifyIfAllocEnded reports whether an allocation has ended, and notifies the followers of its output.
+// notifyIfAllocEnded reports whether an allocation has ended. If it has, notifyIfAllocEnded closes its channel in
+// allocEndedByID, so that the followers of its output return.
 func (p *logPrinter) notifyIfAllocEnded(a *api.AllocationListStub) bool {
 	if !apiclient.HasTerminalStatus(a) {
 		return false
 	}
-	if ended := p.allocEnded[a.ID]; ended != nil && !streaming.IsChannelClosed(ended) {
+	if ended := p.allocEndedByID[a.ID]; ended != nil && !streaming.IsChannelClosed(ended) {
 		close(ended)
 	}
 	return true
 }
 
-// newStreams returns the streams of those tasks of an allocation that have started since the last call, in
-// the order of their start.
-func (p *logPrinter) newStreams(ctx context.Context, a *api.AllocationListStub, late bool) []*outputStream {
-	if p.o.group != "" && a.TaskGroup != p.o.group {
+// streamsOfNewTasks returns the selected streams of those tasks of an allocation that have started since the last call,
+// in the order of their start. late becomes isLate of the streams.
+func (p *logPrinter) streamsOfNewTasks(ctx context.Context, a *api.AllocationListStub, late bool) []*outputStream {
+	if p.options.group != "" && a.TaskGroup != p.options.group {
 		return nil
 	}
-	if p.allocEnded[a.ID] == nil {
-		p.allocEnded[a.ID] = make(chan struct{})
+	if p.allocEndedByID[a.ID] == nil {
+		p.allocEndedByID[a.ID] = make(chan struct{})
 	}
 	var taskNames []string
 	for name, state := range a.TaskStates {
-		if state != nil && !state.StartedAt.IsZero() && (p.o.task == "" || p.o.task == name) && !p.started[a.ID+name] {
+		if state != nil && !state.StartedAt.IsZero() && (p.options.task == "" || p.options.task == name) && !p.startedTasks[a.ID+name] {
 			taskNames = append(taskNames, name)
 		}
 	}
@@ -313,16 +315,16 @@ func (p *logPrinter) newStreams(ctx context.Context, a *api.AllocationListStub, 
 	})
 	var streams []*outputStream
 	for _, name := range taskNames {
-		p.started[a.ID+name] = true
+		p.startedTasks[a.ID+name] = true
 		view := &taskview.Task{Label: p.taskLabel(ctx, a, name), Colour: taskview.TaskColours[p.taskCount%len(taskview.TaskColours)]}
 		p.taskCount++
 		for _, stream := range []string{api.FSLogNameStdout, api.FSLogNameStderr} {
-			if stream == api.FSLogNameStdout && p.o.stderr && !p.o.stdout || stream == api.FSLogNameStderr && p.o.stdout && !p.o.stderr {
+			if stream == api.FSLogNameStdout && p.options.stderr && !p.options.stdout || stream == api.FSLogNameStderr && p.options.stdout && !p.options.stderr {
 				continue
 			}
 			streams = append(streams, &outputStream{
-				alloc: &api.Allocation{ID: a.ID, NodeID: a.NodeID, Namespace: a.Namespace},
-				task:  name, name: stream, view: view, allocEnded: p.allocEnded[a.ID], late: late,
+				alloc:    &api.Allocation{ID: a.ID, NodeID: a.NodeID, Namespace: a.Namespace},
+				taskName: name, name: stream, taskView: view, allocEnded: p.allocEndedByID[a.ID], isLate: late,
 			})
 		}
 	}
@@ -330,7 +332,7 @@ func (p *logPrinter) newStreams(ctx context.Context, a *api.AllocationListStub, 
 }
 
 // taskLabel returns the label of a task: "server", or "web[1].server" if the job has several allocations.
-// With several jobs it starts with the job.
+// If the scope has several jobs, the label starts with the id of the job.
 func (p *logPrinter) taskLabel(ctx context.Context, a *api.AllocationListStub, task string) string {
 	job := p.readJob(ctx, a.Namespace, rootJobID(a.JobID))
 	label := task
@@ -343,27 +345,27 @@ func (p *logPrinter) taskLabel(ctx context.Context, a *api.AllocationListStub, t
 	return p.scope.jobLabel(a) + label
 }
 
-// readJob returns a job, or nil if it cannot be read: its allocations can outlive it.
+// readJob returns a job from jobsByKey or from the agent, or nil if the job cannot be read, as after a purge.
 func (p *logPrinter) readJob(ctx context.Context, namespace, id string) *api.Job {
 	key := jobKey(namespace, id)
-	if _, known := p.jobs[key]; !known {
+	if _, known := p.jobsByKey[key]; !known {
 		job, _, err := p.client.Jobs().Info(id, apiclient.QueryOptions(ctx, namespace))
 		if err != nil {
 			job = nil
 		}
-		p.jobs[key] = job
+		p.jobsByKey[key] = job
 	}
-	return p.jobs[key]
+	return p.jobsByKey[key]
 }
 
-// maxLabelWidth returns the maximum width of the labels of these streams, and of all tasks of the job if one
-// is selected.
+// maxLabelWidth returns the maximum width of the labels of these streams and, if one job is selected, of the labels that
+// its other tasks will have.
 func (p *logPrinter) maxLabelWidth(streams []*outputStream) int {
 	widest := 0
 	for _, s := range streams {
-		widest = max(widest, utf8.RuneCountInString(s.view.Label))
+		widest = max(widest, utf8.RuneCountInString(s.taskView.Label))
 	}
-	if job := p.jobs[jobKey(p.scope.namespace, p.scope.jobID)]; job != nil && !p.scope.children {
+	if job := p.jobsByKey[jobKey(p.scope.namespace, p.scope.jobID)]; job != nil && !p.scope.isForChildren {
 		apiclient.ForEachTask(job, func(group *api.TaskGroup, task *api.Task) {
 			label := task.Name
 			if apiclient.DesiredAllocCount(job) > 1 {
@@ -375,7 +377,8 @@ func (p *logPrinter) maxLabelWidth(streams []*outputStream) int {
 	return widest
 }
 
-// checkTaskExists rejects a group or a task that the job does not have.
+// checkTaskExists returns an error if the job does not have the group, or no task with this name in it. Empty names are
+// not checked.
 func checkTaskExists(job *api.Job, group, task string) error {
 	var taskNames []string
 	apiclient.ForEachTask(job, func(g *api.TaskGroup, t *api.Task) {

@@ -95,7 +95,7 @@ func newTestPrinter(t *testing.T, agent http.Handler, o options) (*logPrinter, *
 	var out bytes.Buffer
 	p := newLogPrinter(o, time.Time{}, client)
 	p.taskView = taskview.New(&cli.Streams{Out: &out, Err: &out}, nil)
-	s := &outputStream{alloc: &api.Allocation{ID: "a"}, task: "t", name: "stdout", view: &taskview.Task{Label: "t"}, allocEnded: make(chan struct{})}
+	s := &outputStream{alloc: &api.Allocation{ID: "a"}, taskName: "t", name: "stdout", taskView: &taskview.Task{Label: "t"}, allocEnded: make(chan struct{})}
 	return p, s, func() string {
 		p.taskView.Close()
 		return out.String()
@@ -154,19 +154,19 @@ func TestStoredLines(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			agent := &fakeAgent{files: test.files, modified: time.Unix(modifiedAt, 0)}
-			p, s, _ := newTestPrinter(t, agent, options{follow: test.open, lines: -1})
+			p, s, _ := newTestPrinter(t, agent, options{follow: test.open, tailLines: -1})
 			if test.since > 0 {
 				p.since = time.Unix(test.since, 0)
 			}
 			s.position = test.from
-			listed, err := p.lister(s).list(t.Context())
+			listed, err := p.logDirOf(s).listFiles(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			files := streamFiles(listed, "t", "stdout")
-			source := p.storedLines(s, files)
+			files := filesOfStream(listed, "t", "stdout")
+			source := p.storedLineSource(s, files)
 			if test.last != 0 {
-				p.o.lines = max(0, test.last)
+				p.options.tailLines = max(0, test.last)
 				lines, err := p.lastLinesOfTask(t.Context(), []*outputStream{s}, listed)
 				if err != nil {
 					t.Fatal(err)
@@ -182,7 +182,7 @@ func TestStoredLines(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				mark := map[bool]string{true: "@", false: "?"}[l.hasTime]
+				mark := map[bool]string{true: "@", false: "?"}[l.hasArrivalTime]
 				got += fmt.Sprintf("%s%s%d ", bytes.TrimSuffix(l.text, []byte("\n")), mark, l.time.Unix())
 			}
 			if got != test.want {
@@ -211,7 +211,7 @@ func TestMergeLines(t *testing.T) {
 	if err := mergeLines(t.Context(), sources(), func(l line) error { got += string(l.text); return nil }); err != nil || got != "adcaaccac" {
 		t.Errorf("got %s, %v", got, err)
 	}
-	lines, err := lastOfAll(t.Context(), sources(), 2)
+	lines, err := lastMergedLines(t.Context(), sources(), 2)
 	if err != nil || len(lines) != 2 || string(lines[0].text)+string(lines[1].text) != "ac" {
 		t.Errorf("the last two lines: %v, %v", lines, err)
 	}
@@ -280,9 +280,9 @@ func TestFollow(t *testing.T) {
 				time.AfterFunc(50*time.Millisecond, end)
 				<-ctx.Done()
 			}
-			p, s, printed := newTestPrinter(t, agent, options{follow: true, lines: -1})
+			p, s, printed := newTestPrinter(t, agent, options{follow: true, tailLines: -1})
 			s.position, s.allocEnded = test.from, ended
-			p.follow(ctx, s)
+			p.followStream(ctx, s)
 			cancel()
 			if got := strings.Join(strings.Fields(strings.ReplaceAll(printed(), "t |", "")), " "); got != test.want {
 				t.Errorf("got %q, want %q", got, test.want)
@@ -298,7 +298,7 @@ func TestFollow(t *testing.T) {
 
 func TestTimestamps(t *testing.T) {
 	t.Parallel()
-	p := &logPrinter{o: options{timestamps: true}}
+	p := &logPrinter{options: options{timestamps: true}}
 	at := time.Date(2026, 5, 4, 12, 0, 0, 7_000_000, time.Local)
 	if got, want := string(p.appendLine(nil, at, []byte("a"))), at.Format(timestampLayout)+" a\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
@@ -346,13 +346,13 @@ func TestScope(t *testing.T) {
 	}
 	a := &api.AllocationListStub{JobID: "clean/periodic-1", Namespace: "n"}
 	for _, test := range []struct {
-		scope scope
+		scope allocScope
 		want  string
 	}{
-		{scope{jobID: "clean/periodic-1"}, ""},
-		{scope{jobID: "clean", children: true}, "periodic-1/"},
-		{scope{}, "clean/periodic-1/"},
-		{scope{namespace: "*"}, "n/clean/periodic-1/"},
+		{allocScope{jobID: "clean/periodic-1"}, ""},
+		{allocScope{jobID: "clean", isForChildren: true}, "periodic-1/"},
+		{allocScope{}, "clean/periodic-1/"},
+		{allocScope{namespace: "*"}, "n/clean/periodic-1/"},
 	} {
 		if got := test.scope.jobLabel(a); got != test.want {
 			t.Errorf("%v: %q, want %q", test.scope, got, test.want)

@@ -11,7 +11,7 @@ import (
 // lineSource returns the next line of a stream, or io.EOF.
 type lineSource func(context.Context) (line, error)
 
-// sliceSource returns a source of these lines.
+// sliceSource returns a source that returns the given lines.
 func sliceSource(lines []line) lineSource {
 	return func(context.Context) (line, error) {
 		if len(lines) == 0 {
@@ -24,7 +24,7 @@ func sliceSource(lines []line) lineSource {
 }
 
 // mergeLines calls emit with the lines of all sources in the order of their times. The lines of one source
-// keep their order, and of lines with the same time the line of an earlier source is first.
+// keep their order. Of lines with the same time, the line of the source with the lower index is first.
 func mergeLines(ctx context.Context, sources []lineSource, emit func(line) error) error {
 	var heads lineHeap
 	for i, source := range sources {
@@ -43,7 +43,7 @@ func mergeLines(ctx context.Context, sources []lineSource, emit func(line) error
 		if err := emit(first.line); err != nil {
 			return err
 		}
-		next, err := sources[first.source](ctx)
+		next, err := sources[first.sourceIndex](ctx)
 		switch {
 		case errors.Is(err, io.EOF):
 			heap.Pop(&heads)
@@ -57,8 +57,8 @@ func mergeLines(ctx context.Context, sources []lineSource, emit func(line) error
 	return nil
 }
 
-// lastOfAll returns the last n of the lines of all sources.
-func lastOfAll(ctx context.Context, sources []lineSource, n int) ([]line, error) {
+// lastMergedLines merges the lines of all sources by time, and returns the last n of them.
+func lastMergedLines(ctx context.Context, sources []lineSource, n int) ([]line, error) {
 	var lines []line
 	err := mergeLines(ctx, sources, func(l line) error {
 		lines = append(lines, l)
@@ -67,13 +67,13 @@ func lastOfAll(ctx context.Context, sources []lineSource, n int) ([]line, error)
 	return slices.Clip(lines[max(0, len(lines)-n):]), err
 }
 
-// lineHead is the next line of a source.
+// lineHead is the next line of a source, in mergeLines.
 type lineHead struct {
-	line   line
-	source int
+	line        line
+	sourceIndex int
 }
 
-// lineHeap is a heap for package heap. The first line is the one to print next.
+// lineHeap implements heap.Interface. The first element is the line to emit next.
 type lineHeap []lineHead
 
 func (h lineHeap) Len() int { return len(h) }
@@ -82,7 +82,7 @@ func (h lineHeap) Less(i, j int) bool {
 	if order := h[i].line.time.Compare(h[j].line.time); order != 0 {
 		return order < 0
 	}
-	return h[i].source < h[j].source
+	return h[i].sourceIndex < h[j].sourceIndex
 }
 
 func (h lineHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }

@@ -9,18 +9,17 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// scope selects the allocations whose output is shown: of one job, of its children, or of all jobs.
-type scope struct {
-	namespace string
-	jobID     string // "" selects all jobs
-	children  bool   // the children of the job are selected
+// allocScope selects the allocations whose output is shown: of one job, of its children, or of all jobs.
+type allocScope struct {
+	namespace     string
+	jobID         string // id of the selected job; "" means all jobs
+	isForChildren bool   // the children of the job are selected
 }
 
-// childInfixes separate the id of a periodic or parameterized job from the rest of the ids of its children.
+// childInfixes are the texts that follow the id of a periodic or parameterized job in the ids of its children.
 var childInfixes = []string{"/periodic-", "/dispatch-"}
 
-// rootJobID returns the id of the job from which a job was launched or dispatched, or the id of the job
-// itself.
+// rootJobID returns the id of the parent of a child job, or id itself if it is not that of a child.
 func rootJobID(id string) string {
 	for _, infix := range childInfixes {
 		if i := strings.LastIndex(id, infix); i > 0 {
@@ -32,45 +31,45 @@ func rootJobID(id string) string {
 
 func jobKey(namespace, id string) string { return namespace + " " + id }
 
-// String returns the scope in the words of a message.
-func (s scope) String() string {
+// String returns a description of the scope for messages, such as "all jobs".
+func (s allocScope) String() string {
 	switch {
 	case s.jobID == "":
 		return "all jobs"
-	case s.children:
+	case s.isForChildren:
 		return fmt.Sprintf("the children of job %q", s.jobID)
 	}
 	return fmt.Sprintf("job %q", s.jobID)
 }
 
-// list returns the allocations of the scope, newest first.
-func (s scope) list(c *api.Client, q *api.QueryOptions) ([]*api.AllocationListStub, *api.QueryMeta, error) {
-	if s.jobID != "" && !s.children {
+// listAllocs reads the allocations of the scope from the agent, newest first.
+func (s allocScope) listAllocs(c *api.Client, q *api.QueryOptions) ([]*api.AllocationListStub, *api.QueryMeta, error) {
+	if s.jobID != "" && !s.isForChildren {
 		return c.Jobs().Allocations(s.jobID, false, q)
 	}
 	allocs, meta, err := c.Allocations().List(q)
 	return slices.DeleteFunc(allocs, func(a *api.AllocationListStub) bool {
-		return s.children && (a.JobID == s.jobID || rootJobID(a.JobID) != s.jobID)
+		return s.isForChildren && (a.JobID == s.jobID || rootJobID(a.JobID) != s.jobID)
 	}), meta, err
 }
 
-// noAllocsError returns the error for a scope without allocations.
-func (s scope) noAllocsError() error {
+// noAllocsError returns the error message for a scope that has no allocations.
+func (s allocScope) noAllocsError() error {
 	switch {
 	case s.jobID == "":
 		return errors.New("no job has allocations")
-	case s.children:
+	case s.isForChildren:
 		return fmt.Errorf("job %q has no children with allocations\nSee those that it has: nomad-lite job status %s", s.jobID, s.jobID)
 	}
 	return fmt.Errorf("job %q has no allocations yet\nSee why: nomad-lite job status %s", s.jobID, s.jobID)
 }
 
-// jobLabel returns the part of a label that distinguishes the jobs of the scope: "web/", or
-// "periodic-1763762400/" for a child.
-func (s scope) jobLabel(a *api.AllocationListStub) string {
+// jobLabel returns the prefix of a task's label that names the job: "web/", or "periodic-1763762400/" for a child. It is
+// empty if the scope has only one job.
+func (s allocScope) jobLabel(a *api.AllocationListStub) string {
 	label := a.JobID + "/"
 	switch {
-	case s.children:
+	case s.isForChildren:
 		return strings.TrimPrefix(label, s.jobID+"/")
 	case s.jobID != "":
 		return ""

@@ -16,7 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/logfile"
 )
 
-// showStreams shows the stored output of streams, merged by time, and starts to follow them with -f.
+// showStreams shows the stored output of streams, merged by time. With -f it then starts a goroutine that follows each
+// stream.
 func (p *logPrinter) showStreams(ctx context.Context, streams []*outputStream) error {
 	files := map[string][]*api.AllocFileInfo{}
 	var sources []lineSource
@@ -24,17 +25,17 @@ func (p *logPrinter) showStreams(ctx context.Context, streams []*outputStream) e
 		listed, known := files[s.alloc.ID]
 		if !known {
 			var err error
-			if listed, err = p.lister(s).list(ctx); err != nil {
+			if listed, err = p.logDirOf(s).listFiles(ctx); err != nil {
 				p.reportError(ctx, s, err)
 			}
 			files[s.alloc.ID] = listed
 		}
-		if p.o.lines < 0 || s.late {
-			sources = append(sources, p.storedLines(s, streamFiles(listed, s.task, s.name)))
+		if p.options.tailLines < 0 || s.isLate {
+			sources = append(sources, p.storedLineSource(s, filesOfStream(listed, s.taskName, s.name)))
 			continue
 		}
-		if i > 0 && streams[i-1].view == s.view {
-			continue // the lines of both streams of a task are counted together
+		if i > 0 && streams[i-1].taskView == s.taskView {
+			continue // lastLinesOfTask has read this stream together with the previous stream of the task
 		}
 		lines, err := p.lastLinesOfTask(ctx, streams[i:], listed)
 		if err != nil {
@@ -45,31 +46,31 @@ func (p *logPrinter) showStreams(ctx context.Context, streams []*outputStream) e
 	if err := p.showLines(ctx, sources); err != nil {
 		return err
 	}
-	if p.o.follow {
+	if p.options.follow {
 		for _, s := range streams {
-			p.followers.Go(func() { p.follow(ctx, s) })
+			p.followers.Go(func() { p.followStream(ctx, s) })
 		}
 	}
 	return nil
 }
 
-func (p *logPrinter) lister(s *outputStream) fileLister {
-	return fileLister{client: p.client, alloc: s.alloc}
+func (p *logPrinter) logDirOf(s *outputStream) logDir {
+	return logDir{client: p.client, alloc: s.alloc}
 }
 
-// reportError reports that the output of a task cannot be shown.
+// reportError prints a message that the output of a task cannot be shown, unless ctx has ended.
 func (p *logPrinter) reportError(ctx context.Context, s *outputStream, err error) {
 	if ctx.Err() == nil {
-		p.taskView.PrintMessage(apiclient.WrapError("output of task "+s.view.Label+" is not shown", err).Error())
+		p.taskView.PrintMessage(apiclient.WrapError("output of task "+s.taskView.Label+" is not shown", err).Error())
 	}
 }
 
-// storedLines returns the lines of a stream's files from the stream's position on, and moves the position
-// past each of them.
-func (p *logPrinter) storedLines(s *outputStream, files []logFile) lineSource {
+// storedLineSource returns a source of the lines in a stream's files, from the stream's position on. At its end it sets
+// the position to the end of the last line.
+func (p *logPrinter) storedLineSource(s *outputStream, files []logFile) lineSource {
 	r := p.newReader(s, files, s.position)
 	return func(ctx context.Context) (line, error) {
-		l, err := r.next(ctx)
+		l, err := r.nextLine(ctx)
 		if err == nil {
 			return l, nil
 		}
@@ -82,30 +83,31 @@ func (p *logPrinter) storedLines(s *outputStream, files []logFile) lineSource {
 }
 
 func (p *logPrinter) newReader(s *outputStream, files []logFile, from position) *lineReader {
-	r := newLineReader(p.lister(s), s, files, from, !p.o.follow || streaming.IsChannelClosed(s.allocEnded))
+	r := newLineReader(p.logDirOf(s), s, files, from, !p.options.follow || streaming.IsChannelClosed(s.allocEnded))
 	r.since = p.since
 	return r
 }
 
-// lastLinesOfTask returns the last lines of the task of the first stream, whose streams are neighbours.
+// lastLinesOfTask returns the last tailLines lines of the task of the first stream, from all of its streams, which must
+// be the first elements of streams.
 func (p *logPrinter) lastLinesOfTask(ctx context.Context, streams []*outputStream, listed []*api.AllocFileInfo) ([]line, error) {
 	var sources []lineSource
 	for _, s := range streams {
-		if s.view != streams[0].view {
+		if s.taskView != streams[0].taskView {
 			break
 		}
-		files := streamFiles(listed, s.task, s.name)
-		lines, end, err := lastLines(ctx, files, func(from position) *lineReader { return p.newReader(s, files, from) }, p.o.lines)
+		files := filesOfStream(listed, s.taskName, s.name)
+		lines, end, err := readLastLines(ctx, files, func(from position) *lineReader { return p.newReader(s, files, from) }, p.options.tailLines)
 		if err != nil {
 			p.reportError(ctx, s, err)
 		}
 		s.position = end
 		sources = append(sources, sliceSource(lines))
 	}
-	return lastOfAll(ctx, sources, p.o.lines)
+	return lastMergedLines(ctx, sources, p.options.tailLines)
 }
 
-// maxBatchSize is the number of bytes after which lines of one stream are written together.
+// maxBatchSize is the number of bytes after which showLines writes the collected lines of one stream.
 const maxBatchSize = 64 << 10
 
 // showLines shows the lines of all sources in the order of their times.
@@ -114,7 +116,7 @@ func (p *logPrinter) showLines(ctx context.Context, sources []lineSource) error 
 	var stream *outputStream
 	flush := func() {
 		if len(batch) > 0 {
-			p.print(stream, batch)
+			p.printLines(stream, batch)
 			batch = batch[:0]
 		}
 	}
@@ -124,7 +126,7 @@ func (p *logPrinter) showLines(ctx context.Context, sources []lineSource) error 
 			stream = l.stream
 		}
 		at := l.time
-		if !l.hasTime {
+		if !l.hasArrivalTime {
 			at = time.Time{}
 		}
 		batch = p.appendLine(batch, at, l.text)
@@ -137,17 +139,17 @@ func (p *logPrinter) showLines(ctx context.Context, sources []lineSource) error 
 	return err
 }
 
-func (p *logPrinter) print(s *outputStream, lines []byte) {
-	p.taskView.PrintLines(s.view, s.name == api.FSLogNameStderr, lines)
+func (p *logPrinter) printLines(s *outputStream, lines []byte) {
+	p.taskView.PrintLines(s.taskView, s.name == api.FSLogNameStderr, lines)
 }
 
-// timestampLayout has a fixed width, and the resolution of the stored times.
+// timestampLayout is the format of -timestamps. It has a fixed width, and milliseconds as the stored arrival times.
 const timestampLayout = "2006-01-02T15:04:05.000Z07:00"
 
-// appendLine appends a line with its line end, and with -timestamps the time in front of it. The zero time is
-// unknown.
+// appendLine appends a line, with a line end and, with -timestamps, the time in front of it. The zero time means that the
+// time is unknown.
 func (p *logPrinter) appendLine(b []byte, at time.Time, text []byte) []byte {
-	if p.o.timestamps {
+	if p.options.timestamps {
 		if at.IsZero() {
 			b = append(b, strings.Repeat(" ", len(time.Now().Format(timestampLayout)))...)
 		} else {
@@ -162,15 +164,15 @@ func (p *logPrinter) appendLine(b []byte, at time.Time, text []byte) []byte {
 	return b
 }
 
-// maxPartialLine is the number of bytes after which an incomplete line is shown.
-const maxPartialLine = 64 << 10
+// maxPartialLineSize is the number of bytes after which an incomplete line is shown.
+const maxPartialLineSize = 64 << 10
 
-// errGap means that a stream does not continue at the position where its shown part ended.
+// errGap means that a followed stream starts after the position up to which the output was shown.
 var errGap = errors.New("output is missing")
 
-// follow shows new output of a stream until its allocation has ended, and then the rest of its files: the
-// agent of a busy machine can send the end of the output late, or no output at all.
-func (p *logPrinter) follow(ctx context.Context, s *outputStream) {
+// followStream shows new output of a stream until its allocation has ended. It then reads the rest of the output from the
+// log files, because a busy agent may not have sent the end of the output.
+func (p *logPrinter) followStream(ctx context.Context, s *outputStream) {
 	for {
 		err := p.followFrames(ctx, s)
 		switch {
@@ -186,7 +188,7 @@ func (p *logPrinter) follow(ctx context.Context, s *outputStream) {
 				return
 			}
 		}
-		listed, err := p.lister(s).list(ctx)
+		listed, err := p.logDirOf(s).listFiles(ctx)
 		switch {
 		case apiclient.IsNotFound(err):
 			return // the files were removed
@@ -195,94 +197,95 @@ func (p *logPrinter) follow(ctx context.Context, s *outputStream) {
 			return
 		}
 		ended := streaming.IsChannelClosed(s.allocEnded)
-		if err := p.showLines(ctx, []lineSource{p.storedLines(s, streamFiles(listed, s.task, s.name))}); err != nil || ended {
+		if err := p.showLines(ctx, []lineSource{p.storedLineSource(s, filesOfStream(listed, s.taskName, s.name))}); err != nil || ended {
 			return
 		}
 	}
 }
 
-// followFrames shows new output of a stream while its allocation runs. It returns errGap if output between
-// the stream's position and the new output is missing.
+// followFrames shows the frames of new output that the agent sends, until the allocation has ended or the agent ends the
+// stream. It returns errGap if the agent does not send the output that follows the stream's position.
 func (p *logPrinter) followFrames(ctx context.Context, s *outputStream) error {
 	if streaming.IsChannelClosed(s.allocEnded) {
 		return nil
 	}
-	listed, err := p.lister(s).list(ctx)
+	listed, err := p.logDirOf(s).listFiles(ctx)
 	if err != nil {
 		return err
 	}
 	offset := s.position.offset
-	for _, f := range streamFiles(listed, s.task, s.name) {
+	for _, f := range filesOfStream(listed, s.taskName, s.name) {
 		if f.index < s.position.fileIndex {
 			offset += f.size
 		}
 	}
-	f := frameFollower{printer: p, stream: s, received: s.position}
-	request := streaming.LogRequest{Alloc: s.alloc, Task: s.task, Stream: s.name, Follow: true, TaskEnded: s.allocEnded}
-	err = request.FollowFrames(ctx, p.client, offset, f.add)
+	f := frameFollower{printer: p, stream: s, receivedUntil: s.position}
+	request := streaming.LogRequest{Alloc: s.alloc, Task: s.taskName, Stream: s.name, Follow: true, TaskEnded: s.allocEnded}
+	err = request.FollowFrames(ctx, p.client, offset, f.addFrame)
 	if ctx.Err() != nil {
 		f.showPartialLine()
 	}
 	return err
 }
 
-// frameFollower shows the frames of a stream.
+// frameFollower prints the lines in the frames of new output of a stream.
 type frameFollower struct {
-	printer  *logPrinter
-	stream   *outputStream
-	received position // end of the last frame
-	joined   bool     // received has been reached: the following frames are new output
-	partial  []byte   // the incomplete line at the stream's position
+	printer             *logPrinter
+	stream              *outputStream
+	receivedUntil       position // position after the last received output
+	hasReachedNewOutput bool     // frames have reached receivedUntil, so further frames are new output
+	partialLine         []byte   // received start of a line whose end was not received
 }
 
-// add shows the complete lines of a frame. It skips output that was shown before the stream was followed.
-func (f *frameFollower) add(frame *api.StreamFrame) error {
+// addFrame prints the complete lines of a frame, and keeps the rest in partialLine. It skips output that was shown before
+// the stream was followed.
+func (f *frameFollower) addFrame(frame *api.StreamFrame) error {
 	s := f.stream
-	index, ok := logfile.Index(path.Base(frame.File), logfile.Prefix(s.task, s.name))
+	index, ok := logfile.Index(path.Base(frame.File), logfile.Prefix(s.taskName, s.name))
 	if !ok || len(frame.Data) == 0 {
 		return nil
 	}
 	start, end, data := position{index, frame.Offset - int64(len(frame.Data))}, position{index, frame.Offset}, frame.Data
-	if !f.joined {
+	if !f.hasReachedNewOutput {
 		switch {
-		case start.compare(f.received) > 0:
+		case start.compare(f.receivedUntil) > 0:
 			return errGap
-		case end.compare(f.received) <= 0:
+		case end.compare(f.receivedUntil) <= 0:
 			return nil
-		case index == f.received.fileIndex:
-			data = data[f.received.offset-start.offset:]
+		case index == f.receivedUntil.fileIndex:
+			data = data[f.receivedUntil.offset-start.offset:]
 		}
-		f.joined = true
+		f.hasReachedNewOutput = true
 	}
-	if index != f.received.fileIndex {
-		f.showPartialLine() // a line does not continue in another file
+	if index != f.receivedUntil.fileIndex {
+		f.showPartialLine() // a line does not continue in the next log file
 	}
-	f.received = end
-	f.partial = append(f.partial, data...)
-	complete := bytes.LastIndexByte(f.partial, '\n') + 1
-	if len(f.partial)-complete >= maxPartialLine {
-		complete = len(f.partial)
+	f.receivedUntil = end
+	f.partialLine = append(f.partialLine, data...)
+	complete := bytes.LastIndexByte(f.partialLine, '\n') + 1
+	if len(f.partialLine)-complete >= maxPartialLineSize {
+		complete = len(f.partialLine)
 	}
-	f.show(f.partial[:complete])
-	f.partial = append([]byte(nil), f.partial[complete:]...)
-	s.position = position{index, end.offset - int64(len(f.partial))}
+	f.printNewLines(f.partialLine[:complete])
+	f.partialLine = append([]byte(nil), f.partialLine[complete:]...)
+	s.position = position{index, end.offset - int64(len(f.partialLine))}
 	return nil
 }
 
-// showPartialLine shows the incomplete line.
+// showPartialLine prints partialLine as a line.
 func (f *frameFollower) showPartialLine() {
-	f.show(f.partial)
-	f.partial = nil
-	f.stream.position = f.received
+	f.printNewLines(f.partialLine)
+	f.partialLine = nil
+	f.stream.position = f.receivedUntil
 }
 
-func (f *frameFollower) show(text []byte) {
+func (f *frameFollower) printNewLines(text []byte) {
 	now := time.Now()
 	var lines []byte
 	for text := range bytes.Lines(text) {
 		lines = f.printer.appendLine(lines, now, text)
 	}
 	if len(lines) > 0 {
-		f.printer.print(f.stream, lines)
+		f.printer.printLines(f.stream, lines)
 	}
 }

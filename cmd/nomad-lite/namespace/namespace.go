@@ -93,7 +93,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return showNamespace(cmd.Context(), o, args[0], cmd.CalledAs() == "inspect", s)
 		},
-		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteNamespaces),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteNamespaces),
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
@@ -150,7 +150,7 @@ func findNamespace(ctx context.Context, c *api.Client, name string) (*api.Namesp
 	for _, n := range all {
 		t.Row(n.Name, n.Description)
 	}
-	return nil, apiclient.AmbiguousPrefixError("Prefix matched multiple namespaces", t)
+	return nil, apiclient.NewAmbiguousPrefixError("Prefix matched multiple namespaces", t)
 }
 
 func newApplyCommand(s *cli.Streams) *cobra.Command {
@@ -216,7 +216,8 @@ func applyNamespace(cmd *cobra.Command, o options, name string, s *cli.Streams) 
 	return err
 }
 
-// readSpecFile returns the namespace that a file describes, nil if the argument is not a file.
+// readSpecFile returns the namespace that a file or, for "-", standard input describes. It returns nil if name is the
+// name of a namespace and not of a file.
 func (o options) readSpecFile(name string, stdin io.Reader) (*api.Namespace, error) {
 	var specText []byte
 	var err error
@@ -298,7 +299,7 @@ func newDeleteCommand(s *cli.Streams) *cobra.Command {
 			_, err = fmt.Fprintf(s.Out, "Successfully deleted namespace %q!\n", args[0])
 			return err
 		},
-		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteNamespaces),
+		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteNamespaces),
 	}
 	o.client.Register(cmd)
 	return cmd

@@ -56,14 +56,14 @@ func newDrainCommand(s *cli.Streams) *cobra.Command {
 			if err := o.checkFlags(cmd); err != nil {
 				return err
 			}
-			if err := o.nodeFlags.check(cmd, args); err != nil {
+			if err := o.nodeFlags.checkArgs(cmd, args); err != nil {
 				return err
 			}
 			ctx, stop := cli.ContextUntilInterrupted(cmd.Context())
 			defer stop()
 			return drainNode(ctx, o, args, s)
 		},
-		ValidArgsFunction: cli.CompleteArgs(apiclient.CompleteID(&o.client, &apiclient.NodeLookup)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.client, &apiclient.NodeLookup)),
 	}
 	o.client.Register(cmd)
 	o.nodeFlags.register(cmd)
@@ -115,7 +115,7 @@ func drainNode(ctx context.Context, o drainOptions, args []string, s *cli.Stream
 			return err
 		}
 	} else {
-		options, err := o.newRequest()
+		options, err := o.newDrainOptions()
 		if err != nil {
 			return err
 		}
@@ -139,7 +139,7 @@ func drainNode(ctx context.Context, o drainOptions, args []string, s *cli.Stream
 	return o.watchDrain(ctx, c, node.ID, index, s)
 }
 
-// confirmPrefix asks the user for confirmation if the argument is only the beginning of the node's id.
+// confirmPrefix asks the user for confirmation if the argument is only a prefix of the node's ID.
 func (o drainOptions) confirmPrefix(node *api.Node, args []string, s *cli.Streams) error {
 	if o.yes || len(args) == 0 || args[0] == node.ID {
 		return nil
@@ -151,8 +151,8 @@ func (o drainOptions) confirmPrefix(node *api.Node, args []string, s *cli.Stream
 	return s.Confirm(fmt.Sprintf("Are you sure you want to %s drain mode for node %q?", verb, node.ID), "Canceling drain toggle")
 }
 
-// newRequest returns the drain that the flags describe.
-func (o drainOptions) newRequest() (*api.DrainOptions, error) {
+// newDrainOptions returns the body of the drain request that the flags describe.
+func (o drainOptions) newDrainOptions() (*api.DrainOptions, error) {
 	options := &api.DrainOptions{MarkEligible: o.disable && !o.keepIneligible}
 	for _, pair := range o.meta {
 		name, value, found := strings.Cut(pair, "=")

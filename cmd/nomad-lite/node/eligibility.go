@@ -38,12 +38,12 @@ func newEligibilityCommand(s *cli.Streams) *cobra.Command {
 			if o.enable == o.disable {
 				return cli.UsageError(cmd, errors.New("takes either -enable or -disable"))
 			}
-			if err := o.nodeFlags.check(cmd, args); err != nil {
+			if err := o.nodeFlags.checkArgs(cmd, args); err != nil {
 				return err
 			}
 			return setEligibility(cmd.Context(), o, args, s)
 		},
-		ValidArgsFunction: cli.CompleteArgs(apiclient.CompleteID(&o.client, &apiclient.NodeLookup)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.client, &apiclient.NodeLookup)),
 	}
 	o.client.Register(cmd)
 	o.nodeFlags.register(cmd)

@@ -81,11 +81,11 @@ func newMetaApplyCommand() *cobra.Command {
 func (o *metaOptions) register(cmd *cobra.Command) {
 	o.client.Register(cmd)
 	cmd.Flags().StringVar(&o.nodeID, "node-id", "", "`id` of the node")
-	cli.CompleteFlag(cmd, "node-id", apiclient.CompleteID(&o.client, &apiclient.NodeLookup))
+	cli.SetFlagCompletion(cmd, "node-id", apiclient.CompleteID(&o.client, &apiclient.NodeLookup))
 }
 
-// id returns the id of the selected node; "" means the agent's own node.
-func (o metaOptions) id(ctx context.Context, c *api.Client) (string, error) {
+// selectedNodeID returns the ID of the node that -node-id selects. "" stands for the agent's own node.
+func (o metaOptions) selectedNodeID(ctx context.Context, c *api.Client) (string, error) {
 	if o.nodeID == "" {
 		return "", nil
 	}
@@ -96,8 +96,8 @@ func (o metaOptions) id(ctx context.Context, c *api.Client) (string, error) {
 	return found.ID, nil
 }
 
-// parseChanges returns the changes of node metadata that the arguments and -unset describe. A nil
-// value removes a name.
+// parseChanges returns the changes of node metadata that the arguments and -unset describe. A nil value removes the
+// key.
 func (o metaOptions) parseChanges(args []string) (map[string]*string, error) {
 	meta := map[string]*string{}
 	for _, name := range o.unsetKeys {
@@ -121,7 +121,7 @@ func readNodeMeta(ctx context.Context, o metaOptions, s *cli.Streams) error {
 	if err != nil {
 		return err
 	}
-	id, err := o.id(ctx, c)
+	id, err := o.selectedNodeID(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -147,8 +147,8 @@ func readNodeMeta(ctx context.Context, o metaOptions, s *cli.Streams) error {
 	return output.Print(s, p)
 }
 
-// dynamicMetaPairs returns the dynamic metadata of a node as sorted pairs. A nil value means that
-// the name was removed.
+// dynamicMetaPairs returns the dynamic metadata of a node as sorted pairs. A nil value stands for a removed key and is
+// shown as "<unset>".
 func dynamicMetaPairs(m map[string]*string) output.Pairs {
 	flat := map[string]string{}
 	for name, value := range m {
@@ -166,7 +166,7 @@ func applyNodeMeta(ctx context.Context, o metaOptions, meta map[string]*string) 
 	if err != nil {
 		return err
 	}
-	id, err := o.id(ctx, c)
+	id, err := o.selectedNodeID(ctx, c)
 	if err != nil {
 		return err
 	}

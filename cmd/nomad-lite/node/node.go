@@ -27,7 +27,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	)
 }
 
-// nodeFlags select the node of a command that also accepts the id of a node as its argument.
+// nodeFlags are the flags of a command whose node is selected either by -self or by the argument.
 type nodeFlags struct {
 	self bool
 }
@@ -36,8 +36,8 @@ func (f *nodeFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.self, "self", false, "take the node of the agent that is asked")
 }
 
-// check returns an error unless the command line has either -self or the id of a node.
-func (f *nodeFlags) check(cmd *cobra.Command, args []string) error {
+// checkArgs returns an error unless the command line has either -self or the id of a node.
+func (f *nodeFlags) checkArgs(cmd *cobra.Command, args []string) error {
 	switch {
 	case f.self && len(args) > 0:
 		return cli.UsageError(cmd, errors.New("-self and a node exclude each other"))
@@ -47,7 +47,7 @@ func (f *nodeFlags) check(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// findNode returns the selected node, and a client of the agent that has it.
+// findNode returns the selected node, and a client of the agent.
 func (f *nodeFlags) findNode(ctx context.Context, client *apiclient.Flags, args []string) (*api.Client, *api.Node, error) {
 	c, err := client.Client()
 	if err != nil {

@@ -83,14 +83,14 @@ func printPoolsJSON(s *cli.Streams, pools []*api.NodePool) error {
 		text.WriteByte('\n')
 	}
 	text.WriteString("]\n")
-	_, err := s.JSON().Write(text.Bytes())
+	_, err := s.JSONOutput().Write(text.Bytes())
 	return err
 }
 
 var oneNodePoolArg = cli.RequireArgCount(1, 1, "the name of a node pool; 'nomad-lite node pool list' lists them")
 
-// completePools suggests the names of node pools.
-func completePools(f *apiclient.Flags) cli.Completer {
+// completePoolNames suggests the names of node pools.
+func completePoolNames(f *apiclient.Flags) cli.Completer {
 	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 		return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
 			all, _, err := c.NodePools().PrefixList(begun, apiclient.QueryOptions(ctx, ""))
@@ -102,8 +102,8 @@ func completePools(f *apiclient.Flags) cli.Completer {
 	}
 }
 
-// findPool returns the name of the node pool with this name, or of the only one with this prefix.
-func findPool(ctx context.Context, c *api.Client, name string) (string, error) {
+// findPoolName returns the name of the node pool that is called name, or else of the only one whose name has this prefix.
+func findPoolName(ctx context.Context, c *api.Client, name string) (string, error) {
 	all, _, err := c.NodePools().PrefixList(name, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
 		return "", apiclient.WrapError(fmt.Sprintf("look for node pool %q", name), err)
@@ -122,11 +122,11 @@ func findPool(ctx context.Context, c *api.Client, name string) (string, error) {
 	case 1:
 		return all[0].Name, nil
 	}
-	return "", apiclient.AmbiguousPrefixError("Prefix matched multiple node pools", t)
+	return "", apiclient.NewAmbiguousPrefixError("Prefix matched multiple node pools", t)
 }
 
-// newPoolViewCommand returns a command about a node pool: read requests data from the agent, and
-// show prints it. doing names the operation in errors.
+// newPoolViewCommand returns a command about one node pool. read requests an object from the agent and returns it with
+// a function that prints it for people. doing is the operation in error texts.
 func newPoolViewCommand(s *cli.Streams, use, short, doing string, read func(ctx context.Context, f *apiclient.Flags, c *api.Client, name string) (found any, show func(*output.Page), err error)) *cobra.Command {
 	var client apiclient.Flags
 	var format output.FormatFlags
@@ -134,13 +134,13 @@ func newPoolViewCommand(s *cli.Streams, use, short, doing string, read func(ctx 
 		Use:               use,
 		Short:             short,
 		Args:              oneNodePoolArg,
-		ValidArgsFunction: cli.CompleteArgs(completePools(&client)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(completePoolNames(&client)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := client.Client()
 			if err != nil {
 				return err
 			}
-			name, err := findPool(cmd.Context(), c, args[0])
+			name, err := findPoolName(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
 			}

@@ -32,7 +32,7 @@ type statusOptions struct {
 	short      bool
 	showStats  bool
 	showAllocs bool
-	os         bool
+	showOS     bool
 	idsOnly    bool
 	verbose    bool
 	pageFlags  apiclient.PageFlags
@@ -49,7 +49,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			one := o.nodeFlags.self || len(args) > 0
 			if one {
-				if err := o.nodeFlags.check(cmd, args); err != nil {
+				if err := o.nodeFlags.checkArgs(cmd, args); err != nil {
 					return err
 				}
 			}
@@ -58,7 +58,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 			}
 			return listNodes(cmd.Context(), o, s)
 		},
-		ValidArgsFunction: cli.CompleteArgs(apiclient.CompleteID(&o.client, &apiclient.NodeLookup)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(apiclient.CompleteID(&o.client, &apiclient.NodeLookup)),
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
@@ -67,7 +67,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 	cmd.Flags().BoolVar(&o.short, "short", false, "leave out resources and events")
 	cmd.Flags().BoolVar(&o.showStats, "stats", false, "show what each processor and each disk does")
 	cmd.Flags().BoolVar(&o.showAllocs, "allocs", false, "count the running allocations of each node")
-	cmd.Flags().BoolVar(&o.os, "os", false, "show the operating system of each node")
+	cmd.Flags().BoolVar(&o.showOS, "os", false, "show the operating system of each node")
 	cmd.Flags().BoolVarP(&o.idsOnly, "quiet", "q", false, "print only the ids of the nodes, whole; not with a node")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "whole ids, points in time, attributes and metadata")
 	return cmd
@@ -79,7 +79,7 @@ func listNodes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 		return err
 	}
 	q := o.pageFlags.QueryOptions(ctx)
-	if o.os {
+	if o.showOS {
 		q.Params = map[string]string{"os": "true"}
 	}
 	all, meta, err := c.Nodes().List(q)
@@ -97,7 +97,7 @@ func listNodes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 		return output.Print(s, p)
 	}
 	head := []string{"ID", "Node Pool", "DC", "Name", "Class"}
-	if o.os {
+	if o.showOS {
 		head = append(head, "OS")
 	}
 	if o.verbose {
@@ -110,7 +110,7 @@ func listNodes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 	t := output.NewTable(head...)
 	for _, n := range all {
 		row := []any{output.ShortID(n.ID, o.verbose), n.NodePool, n.Datacenter, n.Name, n.NodeClass}
-		if o.os {
+		if o.showOS {
 			row = append(row, n.Attributes["os.name"])
 		}
 		if o.verbose {
@@ -142,7 +142,7 @@ func showNode(ctx context.Context, o statusOptions, args []string, s *cli.Stream
 	if err != nil {
 		return err
 	}
-	cli.SetPage(ctx, "clients/"+node.ID)
+	cli.SetWebPagePath(ctx, "clients/"+node.ID)
 	if o.format.IsSet() {
 		return o.format.Print(s, node)
 	}
@@ -151,14 +151,13 @@ func showNode(ctx context.Context, o statusOptions, args []string, s *cli.Stream
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("list allocations of node %q", output.TruncateID(node.ID)), err)
 	}
-	// The resource usage of the host is optional: without it, the other parts of the status are
-	// shown.
+	// The resource usage of the host is optional: if it cannot be read, showNode prints the other parts of the status.
 	host, err := c.Nodes().Stats(node.ID, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
 		host = nil
 		fmt.Fprintln(s.Err, apiclient.WrapError("what the host uses is not known", err))
 	}
-	p.Pairs(nodeFields(node, host, o.short))
+	p.Pairs(nodeStatusPairs(node, host, o.short))
 
 	if o.verbose || !o.short && hasUnusableDriver(node) {
 		printDrivers(p, node)
@@ -181,7 +180,7 @@ func showNode(ctx context.Context, o statusOptions, args []string, s *cli.Stream
 	for i, a := range allocs {
 		stubs[i] = a.Stub()
 	}
-	tables.AllocationTable{Verbose: o.verbose, EvalID: o.verbose, JobID: true}.Print(p, stubs)
+	tables.AllocationTable{Verbose: o.verbose, ShowEvalID: o.verbose, ShowJobID: true}.Print(p, stubs)
 	if o.verbose {
 		p.Section("Attributes")
 		p.Pairs(output.SortedPairs(node.Attributes))

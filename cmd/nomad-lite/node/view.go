@@ -18,9 +18,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// nodeFields returns the description and status of a node; host can be nil. The first fields are
-// Nomad's, which depend on short.
-func nodeFields(node *api.Node, host *api.HostStats, short bool) output.Pairs {
+// nodeStatusPairs returns the description and status of a node as pairs. host can be nil. The order and the names of the
+// first fields, which depend on short, are Nomad's.
+func nodeStatusPairs(node *api.Node, host *api.HostStats, short bool) output.Pairs {
 	head := output.Pairs{
 		{"ID", node.ID},
 		{"Name", node.Name},
@@ -30,8 +30,8 @@ func nodeFields(node *api.Node, host *api.HostStats, short bool) output.Pairs {
 		{"Drain", formatDrain(node)},
 		{"Eligibility", output.StatusCell(node.SchedulingEligibility)},
 		{"Status", output.StatusCell(node.Status)},
-		{"CSI Controllers", output.JoinKeys(node.CSIControllerPlugins)},
-		{"CSI Drivers", output.JoinKeys(node.CSINodePlugins)},
+		{"CSI Controllers", output.JoinSortedKeys(node.CSIControllerPlugins)},
+		{"CSI Drivers", output.JoinSortedKeys(node.CSINodePlugins)},
 	}
 	if host != nil && !short {
 		head = append(head, [2]any{"Uptime", output.FormatDuration(time.Duration(host.Uptime) * time.Second)})
@@ -41,8 +41,8 @@ func nodeFields(node *api.Node, host *api.HostStats, short bool) output.Pairs {
 		drivers = "Drivers"
 	}
 	head = append(head, output.Pairs{
-		{"Host Volumes", output.JoinKeys(node.HostVolumes)},
-		{"Host Networks", output.JoinKeys(node.HostNetworks)},
+		{"Host Volumes", output.JoinSortedKeys(node.HostVolumes)},
+		{"Host Networks", output.JoinSortedKeys(node.HostNetworks)},
 		{"CSI Volumes", ""},
 		{drivers, formatDrivers(node)},
 	}...)
@@ -133,8 +133,8 @@ func printNodeEvents(p *output.Page, node *api.Node, verbose bool) {
 	p.Table(t)
 }
 
-// printNodeResources adds the resources that are reserved for allocations, that allocations use,
-// and that the host uses, as far as they are available.
+// printNodeResources adds tables of the resources that are reserved for allocations, that allocations use, and that the
+// host uses, as far as these values can be read.
 func printNodeResources(ctx context.Context, p *output.Page, c *api.Client, node *api.Node, allocs []*api.Allocation, host *api.HostStats, s *cli.Streams) {
 	running := filterRunningAllocs(allocs)
 	if node.NodeResources == nil {
@@ -237,7 +237,7 @@ func printHostStats(p *output.Page, host *api.HostStats) {
 	}
 }
 
-// hasUnhealthyDevice reports whether a task cannot get one of the devices of a node.
+// hasUnhealthyDevice reports whether a device of the node is unhealthy, so that no task can get it.
 func hasUnhealthyDevice(node *api.Node) bool {
 	for _, g := range pointer.Value(node.NodeResources).Devices {
 		if slices.ContainsFunc(g.Instances, func(d *api.NodeDevice) bool { return !d.Healthy }) {
@@ -247,7 +247,7 @@ func hasUnhealthyDevice(node *api.Node) bool {
 	return false
 }
 
-// hasUnusableDriver reports whether a driver of a node reports why it cannot run tasks.
+// hasUnusableDriver reports whether an unhealthy driver of the node reports a reason.
 func hasUnusableDriver(node *api.Node) bool {
 	for _, d := range node.Drivers {
 		if d != nil && !d.Healthy && d.HealthDescription != "" {

@@ -109,13 +109,13 @@ func sendAPIRequest(ctx context.Context, o apiOptions, path string, s *cli.Strea
 	}
 	out := s.Out
 	if kind, _, _ := mime.ParseMediaType(answer.Header.Get("Content-Type")); kind == "application/json" {
-		out = s.JSON()
+		out = s.JSONOutput()
 	}
 	last := &lastByteWriter{w: out}
 	if _, err := io.Copy(last, answer.Body); err != nil {
 		return apiclient.WrapError("read the answer", err)
 	}
-	if last.c != '\n' && last.c != 0 && terminal.IsTerminal(s.Out) {
+	if last.lastByte != '\n' && last.lastByte != 0 && terminal.IsTerminal(s.Out) {
 		fmt.Fprintln(s.Out)
 	}
 	if answer.StatusCode >= 400 {
@@ -124,7 +124,7 @@ func sendAPIRequest(ctx context.Context, o apiOptions, path string, s *cli.Strea
 	return nil
 }
 
-// readBody returns the body of the request, nil if it has none.
+// readBody returns the request body that -data describes. It returns nil for a request without a body.
 func (o apiOptions) readBody(stdin io.Reader) ([]byte, error) {
 	name, fromFile := strings.CutPrefix(o.bodyData, "@")
 	switch {
@@ -206,8 +206,8 @@ func (o apiOptions) newRequest(ctx context.Context, config *api.Config, path str
 	return request, nil
 }
 
-// curlCommand returns the curl command line that sends the request. It refers to the token by its
-// environment variable.
+// curlCommand returns the curl command line that sends the request. It contains the environment variable of the token
+// in place of the token.
 func curlCommand(request *http.Request, socket string, config *api.Config, body []byte) string {
 	words := []string{"curl"}
 	add := func(flag, value string) {
@@ -250,15 +250,15 @@ func flattenHeader(h http.Header) map[string]string {
 	return flat
 }
 
-// lastByteWriter remembers the last byte written.
+// lastByteWriter passes data on to w, and stores the last byte.
 type lastByteWriter struct {
-	w io.Writer
-	c byte
+	w        io.Writer
+	lastByte byte
 }
 
 func (l *lastByteWriter) Write(data []byte) (int, error) {
 	if len(data) > 0 {
-		l.c = data[len(data)-1]
+		l.lastByte = data[len(data)-1]
 	}
 	return l.w.Write(data)
 }

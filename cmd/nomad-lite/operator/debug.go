@@ -42,17 +42,17 @@ bundle before you publish it.
 Exit codes: 0, or 1 when the agent cannot be reached or nothing can be written.`
 
 type debugOptions struct {
-	client          apiclient.Flags
-	duration        time.Duration
-	interval        time.Duration
-	profileDuration time.Duration
-	logLevel        string
-	includeLocation bool
-	eventTopics     string
-	eventIndex      uint64
-	maxNodes        int
-	nodeIDPrefixes  string
-	outputPath      string
+	client            apiclient.Flags
+	duration          time.Duration
+	interval          time.Duration
+	profileDuration   time.Duration
+	logLevel          string
+	logSourceLocation bool
+	eventTopics       string
+	eventIndex        uint64
+	maxNodes          int
+	nodeIDPrefixes    string
+	outputPath        string
 }
 
 func newDebugCommand(s *cli.Streams) *cobra.Command {
@@ -79,7 +79,7 @@ func newDebugCommand(s *cli.Streams) *cobra.Command {
 	f.DurationVar(&o.interval, "interval", 30*time.Second, "capture what there is each `time`")
 	f.DurationVar(&o.profileDuration, "pprof-duration", time.Second, "how `long` to look at what the processors do")
 	f.StringVar(&o.logLevel, "log-level", "DEBUG", "`level` to log at: TRACE, DEBUG, INFO, WARN or ERROR")
-	f.BoolVar(&o.includeLocation, "log-include-location", false, "say where in the program each line of the log comes from")
+	f.BoolVar(&o.logSourceLocation, "log-include-location", false, "say where in the program each line of the log comes from")
 	f.StringVar(&o.eventTopics, "event-topic", "none", "`topics` of events, with commas, such as Job:web,Allocation; all or none")
 	f.Uint64Var(&o.eventIndex, "event-index", 0, "begin with the events of this `index`")
 	f.IntVar(&o.maxNodes, "max-nodes", 10, "capture at most so `many` nodes; 0 means all")
@@ -88,7 +88,7 @@ func newDebugCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// captureRequest is a file of the bundle, and the API path of its content.
+// captureRequest is an API request whose response is saved in a file of the debug bundle.
 type captureRequest struct{ fileName, apiPath string }
 
 var (
@@ -124,13 +124,13 @@ var (
 	}
 )
 
-// debugCapture writes answers of an agent into the files of a directory.
+// debugCapture saves responses of an agent in the files of a directory.
 type debugCapture struct {
 	client *api.Client
 	dir    *os.Root
 
 	mu           sync.Mutex
-	errorsByFile map[string]string // by file name: why the file is missing or incomplete; guarded by mu
+	errorsByFile map[string]string // file name -> why the file is missing or incomplete
 }
 
 func captureDebug(ctx context.Context, o debugOptions, s *cli.Streams) (err error) {
@@ -178,7 +178,7 @@ func captureDebug(ctx context.Context, o debugOptions, s *cli.Streams) (err erro
 	defer dir.Close()
 	c := &debugCapture{client: client, dir: dir, errorsByFile: make(map[string]string)}
 	nodeIDs, nodeCount := c.selectNodes(ctx, o)
-	// Scripts read these lines of Nomad.
+	// These lines are Nomad's, and scripts parse them.
 	if _, err := fmt.Fprintf(s.Out, "Starting debugger...\n\n"+strings.Repeat("%17s: %v\n", 8)+"\nCapturing cluster data...\n",
 		"Nomad CLI Version", "nomad-lite "+version.String(), "Region", o.client.ClientConfig().Region, "Namespace", o.client.ClientConfig().Namespace,
 		"Servers", fmt.Sprintf("(1/1) [%s]", self.Member.Name), "Clients", fmt.Sprintf("(%d/%d) %v", len(nodeIDs), nodeCount, nodeIDs),
@@ -186,7 +186,7 @@ func captureDebug(ctx context.Context, o debugOptions, s *cli.Streams) (err erro
 		return err
 	}
 	begun := time.Now().UTC()
-	c.run(ctx, o, nodeIDs)
+	c.captureUntilDone(ctx, o, nodeIDs)
 	index := map[string]any{
 		"Captured": begun, "Took": time.Since(begun).Round(time.Millisecond).String(), "By": "nomad-lite " + version.String(),
 		"Agent": o.client.ClientConfig().Address, "Interval": o.interval.String(), "Missing": c.errorsByFile,
@@ -205,13 +205,14 @@ func captureDebug(ctx context.Context, o debugOptions, s *cli.Streams) (err erro
 	return err
 }
 
-// run captures until the duration has passed or ctx ends.
-func (c *debugCapture) run(ctx context.Context, o debugOptions, nodeIDs []string) {
+// captureUntilDone saves the responses of all requests, and those of stateCaptureRequests again each interval, until the duration
+// has passed or ctx ends.
+func (c *debugCapture) captureUntilDone(ctx context.Context, o debugOptions, nodeIDs []string) {
 	during, stop := context.WithTimeout(ctx, o.duration)
 	defer stop()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	log := url.Values{"plain": {"true"}, "log_level": {o.logLevel}, "log_include_location": {fmt.Sprint(o.includeLocation)}}
+	log := url.Values{"plain": {"true"}, "log_level": {o.logLevel}, "log_include_location": {fmt.Sprint(o.logSourceLocation)}}
 	wg.Go(func() {
 		c.saveResponse(during, captureRequest{"agent/monitor.log", "/v1/agent/monitor?" + log.Encode()})
 	})
@@ -259,8 +260,8 @@ func (c *debugCapture) selectNodes(ctx context.Context, o debugOptions) (ids []s
 	return ids, len(nodes)
 }
 
-// saveResponses saves the answer to each request in a file below dir. It replaces name in the API
-// paths by value.
+// saveResponses saves the response to each request in a file below dir. In the API paths, value replaces the
+// placeholder name.
 func (c *debugCapture) saveResponses(ctx context.Context, all []captureRequest, dir, name, value string) {
 	for _, r := range all {
 		if name != "" {
@@ -270,8 +271,7 @@ func (c *debugCapture) saveResponses(ctx context.Context, all []captureRequest, 
 	}
 }
 
-// saveResponse writes an answer to a file. A stream that is cut off because ctx has ended counts as
-// complete.
+// saveResponse saves the response to one request. A stream that the end of ctx cuts off counts as complete.
 func (c *debugCapture) saveResponse(ctx context.Context, r captureRequest) {
 	if ctx.Err() != nil {
 		return
@@ -309,7 +309,7 @@ func (c *debugCapture) recordError(file string, err error) {
 	c.errorsByFile[file] = text
 }
 
-// printErrors prints the files that were not captured, one line per reason.
+// printErrors prints the names of the files that were not captured, in one line for each reason.
 func (c *debugCapture) printErrors(s *cli.Streams) {
 	files := make(map[string][]string)
 	for _, file := range slices.Sorted(maps.Keys(c.errorsByFile)) {
@@ -323,7 +323,7 @@ func (c *debugCapture) printErrors(s *cli.Streams) {
 	}
 }
 
-// writeArchive writes the content of a directory as an archive.
+// writeArchive writes the content of a directory as a gzipped tar archive.
 func writeArchive(to io.Writer, dir string) error {
 	compressed := gzip.NewWriter(to)
 	archive := tar.NewWriter(compressed)

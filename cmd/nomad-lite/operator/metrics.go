@@ -20,7 +20,7 @@ const metricsExamples = `  nomad-lite operator metrics -pretty
 type metricsOptions struct {
 	client       apiclient.Flags
 	format       output.FormatFlags
-	pretty       bool
+	indentJSON   bool
 	outputFormat string
 }
 
@@ -41,7 +41,7 @@ func newMetricsCommand(s *cli.Streams) *cobra.Command {
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
-	cmd.Flags().BoolVar(&o.pretty, "pretty", false, "indent the JSON")
+	cmd.Flags().BoolVar(&o.indentJSON, "pretty", false, "indent the JSON")
 	cmd.Flags().StringVar(&o.outputFormat, "format", "json", "`form` to print: json or prometheus")
 	return cmd
 }
@@ -60,7 +60,7 @@ func printMetrics(ctx context.Context, o metricsOptions, s *cli.Streams) error {
 	}
 	q := apiclient.QueryOptions(ctx, "")
 	q.Params = map[string]string{}
-	if o.pretty {
+	if o.indentJSON {
 		q.Params["pretty"] = "1"
 	}
 	if o.outputFormat == "prometheus" {
@@ -70,7 +70,7 @@ func printMetrics(ctx context.Context, o metricsOptions, s *cli.Streams) error {
 	if err != nil {
 		return apiclient.WrapError("read metrics", err)
 	}
-	out := s.JSON()
+	out := s.JSONOutput()
 	if o.outputFormat == "prometheus" {
 		out = s.Out
 	}

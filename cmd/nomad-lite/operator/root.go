@@ -37,13 +37,13 @@ func newRootKeyringCommand(s *cli.Streams) *cobra.Command {
 	return cli.NewGroupCommand("root", "Manage the encryption keys of variables", keyring)
 }
 
-// printRootKeys prints keys in Nomad's format.
+// printRootKeys prints a table of encryption keys in Nomad's format.
 func printRootKeys(s *cli.Streams, verbose bool, keys ...*api.RootKeyMeta) error {
 	p := output.NewPage(s)
 	t := output.NewTable("Key", "State", "Create Time", "Publish Time")
 	for _, k := range keys {
 		if k == nil {
-			continue // an odd server
+			continue // a faulty server can send null
 		}
 		published := "<none>"
 		if k.PublishTime > 0 {

@@ -80,7 +80,7 @@ type setSchedulerConfigOptions struct {
 	client     apiclient.Flags
 	checkIndex uint64
 	algorithm  string
-	config     api.SchedulerConfiguration // config has the values of the flags
+	flagValues api.SchedulerConfiguration // the values of the flags that set a configuration value
 }
 
 func newSetSchedulerConfigCommand(s *cli.Streams) *cobra.Command {
@@ -94,7 +94,7 @@ func newSetSchedulerConfigCommand(s *cli.Streams) *cobra.Command {
 		Args:              cli.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o.config.SchedulerAlgorithm = api.SchedulerAlgorithm(o.algorithm)
+			o.flagValues.SchedulerAlgorithm = api.SchedulerAlgorithm(o.algorithm)
 			return setSchedulerConfig(cmd, o, s)
 		},
 	}
@@ -102,14 +102,14 @@ func newSetSchedulerConfigCommand(s *cli.Streams) *cobra.Command {
 	flags := cmd.Flags()
 	flags.Uint64Var(&o.checkIndex, "check-index", 0, "change it only if its modify `index` is this one")
 	flags.StringVar(&o.algorithm, "scheduler-algorithm", "", "`name` of the algorithm: binpack or spread")
-	flags.BoolVar(&o.config.MemoryOversubscriptionEnabled, "memory-oversubscription", false, "let tasks use memory_max")
-	flags.BoolVar(&o.config.RejectJobRegistration, "reject-job-registration", false, "accept no jobs")
-	flags.BoolVar(&o.config.PauseEvalBroker, "pause-eval-broker", false, "process no evaluations")
-	flags.BoolVar(&o.config.PreemptionConfig.SystemSchedulerEnabled, "preempt-system-scheduler", false, "let system jobs stop others")
-	flags.BoolVar(&o.config.PreemptionConfig.ServiceSchedulerEnabled, "preempt-service-scheduler", false, "let service jobs stop others")
-	flags.BoolVar(&o.config.PreemptionConfig.BatchSchedulerEnabled, "preempt-batch-scheduler", false, "let batch jobs stop others")
-	flags.BoolVar(&o.config.PreemptionConfig.SysBatchSchedulerEnabled, "preempt-sysbatch-scheduler", false, "let sysbatch jobs stop others")
-	flags.UintVar(&o.config.NodeLimitForFeasibilityChecks, "node-limit-for-feasibility-checks", 0, "`count` of nodes to consider for a spread or an affinity")
+	flags.BoolVar(&o.flagValues.MemoryOversubscriptionEnabled, "memory-oversubscription", false, "let tasks use memory_max")
+	flags.BoolVar(&o.flagValues.RejectJobRegistration, "reject-job-registration", false, "accept no jobs")
+	flags.BoolVar(&o.flagValues.PauseEvalBroker, "pause-eval-broker", false, "process no evaluations")
+	flags.BoolVar(&o.flagValues.PreemptionConfig.SystemSchedulerEnabled, "preempt-system-scheduler", false, "let system jobs stop others")
+	flags.BoolVar(&o.flagValues.PreemptionConfig.ServiceSchedulerEnabled, "preempt-service-scheduler", false, "let service jobs stop others")
+	flags.BoolVar(&o.flagValues.PreemptionConfig.BatchSchedulerEnabled, "preempt-batch-scheduler", false, "let batch jobs stop others")
+	flags.BoolVar(&o.flagValues.PreemptionConfig.SysBatchSchedulerEnabled, "preempt-sysbatch-scheduler", false, "let sysbatch jobs stop others")
+	flags.UintVar(&o.flagValues.NodeLimitForFeasibilityChecks, "node-limit-for-feasibility-checks", 0, "`count` of nodes to consider for a spread or an affinity")
 	return cmd
 }
 
@@ -124,28 +124,31 @@ func setSchedulerConfig(cmd *cobra.Command, o setSchedulerConfigOptions, s *cli.
 	}
 	next := answer.SchedulerConfig
 	for flag, take := range map[string]func(){
-		"scheduler-algorithm":     func() { next.SchedulerAlgorithm = o.config.SchedulerAlgorithm },
-		"memory-oversubscription": func() { next.MemoryOversubscriptionEnabled = o.config.MemoryOversubscriptionEnabled },
-		"reject-job-registration": func() { next.RejectJobRegistration = o.config.RejectJobRegistration },
-		"pause-eval-broker":       func() { next.PauseEvalBroker = o.config.PauseEvalBroker },
+		"scheduler-algorithm":     func() { next.SchedulerAlgorithm = o.flagValues.SchedulerAlgorithm },
+		"memory-oversubscription": func() { next.MemoryOversubscriptionEnabled = o.flagValues.MemoryOversubscriptionEnabled },
+		"reject-job-registration": func() { next.RejectJobRegistration = o.flagValues.RejectJobRegistration },
+		"pause-eval-broker":       func() { next.PauseEvalBroker = o.flagValues.PauseEvalBroker },
 		"preempt-system-scheduler": func() {
-			next.PreemptionConfig.SystemSchedulerEnabled = o.config.PreemptionConfig.SystemSchedulerEnabled
+			next.PreemptionConfig.SystemSchedulerEnabled = o.flagValues.PreemptionConfig.SystemSchedulerEnabled
 		},
 		"preempt-service-scheduler": func() {
-			next.PreemptionConfig.ServiceSchedulerEnabled = o.config.PreemptionConfig.ServiceSchedulerEnabled
+			next.PreemptionConfig.ServiceSchedulerEnabled = o.flagValues.PreemptionConfig.ServiceSchedulerEnabled
 		},
-		"preempt-batch-scheduler": func() { next.PreemptionConfig.BatchSchedulerEnabled = o.config.PreemptionConfig.BatchSchedulerEnabled },
+		"preempt-batch-scheduler": func() {
+			next.PreemptionConfig.BatchSchedulerEnabled = o.flagValues.PreemptionConfig.BatchSchedulerEnabled
+		},
 		"preempt-sysbatch-scheduler": func() {
-			next.PreemptionConfig.SysBatchSchedulerEnabled = o.config.PreemptionConfig.SysBatchSchedulerEnabled
+			next.PreemptionConfig.SysBatchSchedulerEnabled = o.flagValues.PreemptionConfig.SysBatchSchedulerEnabled
 		},
-		"node-limit-for-feasibility-checks": func() { next.NodeLimitForFeasibilityChecks = o.config.NodeLimitForFeasibilityChecks },
+		"node-limit-for-feasibility-checks": func() { next.NodeLimitForFeasibilityChecks = o.flagValues.NodeLimitForFeasibilityChecks },
 		"check-index":                       func() { next.ModifyIndex = o.checkIndex },
 	} {
 		if cmd.Flags().Changed(flag) {
 			take()
 		}
 	}
-	// The index makes a change of another client between the two requests an error.
+	// The request contains the modify index of the configuration that was read. If another client has changed the
+	// configuration since, the agent rejects the request.
 	result, _, err := c.Operator().SchedulerCASConfiguration(next, apiclient.WriteOptions(cmd.Context(), ""))
 	if err != nil {
 		return apiclient.WrapError("change the scheduler configuration", err)

@@ -64,7 +64,7 @@ func newInspectCommand(s *cli.Streams) *cobra.Command {
 }
 
 func inspectPlugin(ctx context.Context, flags localplugins.Flags, target string, asJSON bool, s *cli.Streams) error {
-	local, err := flags.Read(s)
+	local, err := flags.ReadConfig(s)
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func inspectPlugin(ctx context.Context, flags localplugins.Flags, target string,
 		return p.Serves.Name == target || p.Name == target || strings.TrimPrefix(p.Name, catalog.DriverPrefix) == target
 	}
 	if strings.Contains(target, "/") {
-		path, err := selectFile(&local, target)
+		path, err := selectPluginFile(&local, target)
 		if err != nil {
 			return err
 		}
@@ -91,16 +91,16 @@ func inspectPlugin(ctx context.Context, flags localplugins.Flags, target string,
 	case found == nil:
 		return err
 	case asJSON:
-		encoder := json.NewEncoder(s.JSON())
+		encoder := json.NewEncoder(s.JSONOutput())
 		encoder.SetIndent("", "    ")
 		return errors.Join(encoder.Encode(found), err)
 	}
 	return errors.Join(found.print(s), err)
 }
 
-// selectFile makes the file the only plugin of local, with its plugin block of the configuration. It returns the
-// path of the file in the catalog.
-func selectFile(local *localplugins.Plugins, file string) (string, error) {
+// selectPluginFile makes file the only plugin of local, and keeps only the plugin block for that file. It returns the file's
+// absolute path, which the catalog uses.
+func selectPluginFile(local *localplugins.Plugins, file string) (string, error) {
 	path, err := filepath.Abs(file)
 	if err != nil {
 		return "", err
@@ -122,18 +122,19 @@ func selectFile(local *localplugins.Plugins, file string) (string, error) {
 }
 
 // describePlugin waits for the plugins of a temporary agent, and returns the description of the plugin that find
-// accepts. If the plugin has rejected its configuration, describePlugin returns both an error and what is known.
+// accepts. If that plugin has rejected its configuration, describePlugin returns both an error and what the plugin
+// reports about itself.
 func describePlugin(ctx context.Context, a *agent.Agent, target string, find func(supervisor.Plugin) bool) (*inspectedPlugin, error) {
-	if err := localplugins.WaitPlugins(ctx, a); err != nil {
+	if err := localplugins.WaitPluginsLaunched(ctx, a); err != nil {
 		return nil, err
 	}
 	plugins := slices.DeleteFunc(a.Plugins(), func(p supervisor.Plugin) bool { return !find(p) })
 	if len(plugins) == 0 {
 		return nil, fmt.Errorf("there is no such plugin; nomad-lite plugin list shows all, and ./%s is a file in this directory", target)
 	}
-	plugin := slices.MinFunc(plugins, func(a, b supervisor.Plugin) int { return cmp.Compare(rankPlugin(a), rankPlugin(b)) })
+	plugin := slices.MinFunc(plugins, func(a, b supervisor.Plugin) int { return cmp.Compare(inspectionRank(a), inspectionRank(b)) })
 	if rejected := new(launch.SettingsError); errors.As(plugin.Err, &rejected) {
-		// The schema is what the user needs to write the config block.
+		// The user needs the schema to write the config block that the plugin accepts.
 		return newInspectedPlugin(plugin.Path, &supervisor.Description{Info: rejected.Info, ConfigSchema: rejected.Schema}), plugin.Err
 	}
 	if plugin.Err != nil {
@@ -155,8 +156,9 @@ func describePlugin(ctx context.Context, a *agent.Agent, target string, find fun
 	return p, nil
 }
 
-// rankPlugin returns a lower number for a plugin that is more useful to inspect, of several with one name.
-func rankPlugin(p supervisor.Plugin) int {
+// inspectionRank returns the sort key by which the most useful of several plugins with one name is selected. The lowest
+// comes first.
+func inspectionRank(p supervisor.Plugin) int {
 	switch {
 	case p.Err != nil:
 		return 2
@@ -166,7 +168,7 @@ func rankPlugin(p supervisor.Plugin) int {
 	return 0
 }
 
-// inspectedPlugin is the output of plugin inspect.
+// inspectedPlugin is the JSON output of `plugin inspect`.
 type inspectedPlugin struct {
 	Type         string
 	Name         string
@@ -185,7 +187,7 @@ type inspectedPlugin struct {
 	AttachmentSchema *hclspec.Spec `json:",omitempty"`
 }
 
-// driverCapabilities are driver.Capabilities with names in place of numbers.
+// driverCapabilities has the fields of driver.Capabilities, with names in place of the enumeration values.
 type driverCapabilities struct {
 	SendSignals           bool
 	Exec                  bool

@@ -46,7 +46,7 @@ func newInstallCommand(s *cli.Streams) *cobra.Command {
 }
 
 func installPlugin(ctx context.Context, flags localplugins.Flags, source, name string, s *cli.Streams) error {
-	local, err := flags.ReadForInstall(s)
+	local, err := flags.ReadConfigForInstall(s)
 	if err != nil {
 		return err
 	}
@@ -57,14 +57,14 @@ func installPlugin(ctx context.Context, flags localplugins.Flags, source, name s
 	}
 	local.Config.PluginDir = i.StagingDir()
 	local.Config.Plugins = append(local.Config.Plugins, catalog.PluginBlock{Name: name})
-	started, err := localplugins.StartOnce(ctx, local, name)
+	started, err := localplugins.StartPluginOnce(ctx, local, name)
 	if err != nil {
 		return errors.Join(fmt.Errorf("install %s: %w", source, err), i.Discard())
 	}
 	if err := i.Commit(); err != nil {
 		return errors.Join(fmt.Errorf("install %s: %w", source, err), i.Discard())
 	}
-	status := pluginreport.NewPlugin(started, pluginreport.Fingerprints{})
+	status := pluginreport.DescribePlugin(started, pluginreport.Fingerprints{})
 	_, err = fmt.Fprintf(s.Out, `Installed %s, version %s, as %s
 SHA-256: %s
 
@@ -91,7 +91,7 @@ func newVerifyCommand(s *cli.Streams) *cobra.Command {
 		Example: "  nomad-lite plugin verify -plugin-dir /opt/nomad-lite/plugins",
 		Args:    cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			local, err := plugins.ReadForInstall(s)
+			local, err := plugins.ReadConfigForInstall(s)
 			if err != nil {
 				return err
 			}
@@ -121,7 +121,7 @@ func printVerifiedFiles(files []catalog.VerifiedFile, asJSON bool, s *cli.Stream
 		t.Row(f.Name, f.State, f.SHA256, installed, f.Source)
 	}
 	if asJSON {
-		encoder := json.NewEncoder(s.JSON())
+		encoder := json.NewEncoder(s.JSONOutput())
 		encoder.SetIndent("", "    ")
 		return errors.Join(encoder.Encode(files), exitErr)
 	}

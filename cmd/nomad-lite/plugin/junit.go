@@ -32,7 +32,7 @@ type junitMessage struct {
 	Text    string `xml:",chardata"`
 }
 
-// writeJUnit writes the results of the suite to a file, for CI systems.
+// writeJUnit writes the results of `plugin test` to a file in JUnit's XML format, which CI systems read.
 func writeJUnit(path, plugin string, results []sdktest.Result) error {
 	suite := junitSuite{Name: plugin, Tests: len(results)}
 	for _, r := range results {

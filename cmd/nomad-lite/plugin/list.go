@@ -52,7 +52,7 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 
 func listPlugins(ctx context.Context, plugins localplugins.Flags, s *cli.Streams) (rows []*pluginstatus.Plugin, err error) {
 	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: hclog.Error, Output: s.Err})
-	local, err := plugins.Read(s)
+	local, err := plugins.ReadConfig(s)
 	if err != nil {
 		return nil, err
 	}
@@ -60,50 +60,50 @@ func listPlugins(ctx context.Context, plugins localplugins.Flags, s *cli.Streams
 	if err != nil {
 		return nil, err
 	}
-	a, err := agent.Open(ctx, local.AgentConfig(known, logger))
+	a, err := agent.Open(ctx, local.NewAgentConfig(known, logger))
 	if err != nil {
 		return nil, err
 	}
 	if err := waitPluginsReady(ctx, a, s); err == nil {
-		rows = pluginRows(a)
+		rows = newPluginRows(a)
 	}
 	rows = append(rows, unstartedPluginRows(local.Config.PluginDir, rows)...)
 	slices.SortFunc(rows, func(a, b *pluginstatus.Plugin) int { return strings.Compare(a.Name, b.Name) })
 	return rows, a.Close()
 }
 
-// waitPluginsReady waits until the plugins have launched, and after a while prints those that are
-// missing. It returns an error only when ctx ends.
+// waitPluginsReady waits until the plugins have launched or failed, and prints the names of slow ones. It returns an
+// error only if ctx ends.
 func waitPluginsReady(ctx context.Context, a *agent.Agent, s *cli.Streams) error {
-	if err := a.WaitReady(ctx); err != nil {
+	if err := a.WaitDriversReady(ctx); err != nil {
 		return err
 	}
-	for _, row := range pluginRows(a) {
+	for _, row := range newPluginRows(a) {
 		if row.Health == pluginstatus.HealthStarting {
 			fmt.Fprintf(s.Err, "Waiting for plugin %q\n", row.Name)
 		}
 	}
-	_ = localplugins.WaitPlugins(ctx, a) // a plugin that has not launched is no error: the list shows its state
+	_ = localplugins.WaitPluginsLaunched(ctx, a) // not an error here, because the list shows the state of a plugin that has not launched
 	return ctx.Err()
 }
 
-func pluginRows(a *agent.Agent) (rows []*pluginstatus.Plugin) {
+func newPluginRows(a *agent.Agent) (rows []*pluginstatus.Plugin) {
 	fingerprints := pluginreport.Fingerprints{Drivers: a.Drivers(), Devices: a.DeviceGroups()}
 	for _, p := range a.Plugins() {
-		rows = append(rows, pluginreport.NewPlugin(p, fingerprints))
+		rows = append(rows, pluginreport.DescribePlugin(p, fingerprints))
 	}
 	return rows
 }
 
-// unstartedPluginRows returns the programs in the plugin directory that start only when a job needs
-// them. Some may not be plugins.
-func unstartedPluginRows(dir string, asked []*pluginstatus.Plugin) (rows []*pluginstatus.Plugin) {
+// unstartedPluginRows returns the executable files in the plugin directory that have no row yet, because they start
+// only when a job needs them. Some may not be plugins.
+func unstartedPluginRows(dir string, startedRows []*pluginstatus.Plugin) (rows []*pluginstatus.Plugin) {
 	entries, _ := os.ReadDir(dir) // a missing directory was reported earlier
 	for _, entry := range entries {
 		name := strings.TrimPrefix(entry.Name(), catalog.DriverPrefix)
 		info, err := os.Stat(filepath.Join(dir, entry.Name()))
 		if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 ||
-			slices.ContainsFunc(asked, func(r *pluginstatus.Plugin) bool { return strings.TrimPrefix(r.Name, catalog.DriverPrefix) == name }) {
+			slices.ContainsFunc(startedRows, func(r *pluginstatus.Plugin) bool { return strings.TrimPrefix(r.Name, catalog.DriverPrefix) == name }) {
 			continue
 		}
 		rows = append(rows, &pluginstatus.Plugin{
@@ -122,7 +122,7 @@ func printPlugins(s *cli.Streams, rows []*pluginstatus.Plugin, asJSON bool) erro
 		}
 	}
 	if asJSON {
-		encoder := json.NewEncoder(s.JSON())
+		encoder := json.NewEncoder(s.JSONOutput())
 		encoder.SetIndent("", "    ")
 		if err := encoder.Encode(rows); err != nil {
 			return err

@@ -25,7 +25,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/version"
 )
 
-// templateDirs has the directories of the templates by kind and language.
+// templateDirs maps the kind of a plugin and a language to the directories of the templates for it.
 var templateDirs = map[string][]string{
 	"driver go":     {"driver", "drivertest", "go", "common"},
 	"driver python": {"pythondriver", "python", "drivertest", "common"},
@@ -60,8 +60,7 @@ func newNewCommand(s *cli.Streams) *cobra.Command {
 	)
 }
 
-// newNewPluginCommand returns the command that creates plugins of a kind. what names the kind in
-// messages.
+// newNewPluginCommand returns the command `plugin new KIND`. what names the kind in messages.
 func newNewPluginCommand(s *cli.Streams, kind, what string) *cobra.Command {
 	var lang, replaceDir string
 	cmd := &cobra.Command{
@@ -75,25 +74,25 @@ func newNewPluginCommand(s *cli.Streams, kind, what string) *cobra.Command {
 			return nil
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			if err := newPlugin(s, kind, lang, args[0], replaceDir); err != nil {
+			if err := createPluginSource(s, kind, lang, args[0], replaceDir); err != nil {
 				return fmt.Errorf("plugin new %s: %w", kind, err)
 			}
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&lang, "lang", "go", "`language` of the program: "+strings.Join(languages(kind), " or "))
+	cmd.Flags().StringVar(&lang, "lang", "go", "`language` of the program: "+strings.Join(templateLanguages(kind), " or "))
 	cmd.Flags().StringVar(&replaceDir, "replace", "", "build with the nomad-lite checkout in this `directory`")
 	return cmd
 }
 
-// requirableVersionPattern matches the versions that a go.mod file can require. A build of a modified
-// checkout has another version.
+// requirableVersionPattern matches the versions that a go.mod file can require. The version of a build from a modified
+// checkout contains a + and does not match.
 var requirableVersionPattern = regexp.MustCompile(`^v[^+]*$`)
 
 var pluginNamePattern = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
 
-// languages returns the languages for which there are templates of a kind.
-func languages(kind string) (names []string) {
+// templateLanguages returns the programming languages for which there are templates of a kind of plugin.
+func templateLanguages(kind string) (names []string) {
 	for key := range templateDirs {
 		if lang, ok := strings.CutPrefix(key, kind+" "); ok {
 			names = append(names, lang)
@@ -103,9 +102,9 @@ func languages(kind string) (names []string) {
 	return names
 }
 
-func newPlugin(s *cli.Streams, kind, lang, name, replace string) error {
-	if !slices.Contains(languages(kind), lang) {
-		return fmt.Errorf("-lang %s: a new %s is written in %s", lang, kind, strings.Join(languages(kind), " or "))
+func createPluginSource(s *cli.Streams, kind, lang, name, replace string) error {
+	if !slices.Contains(templateLanguages(kind), lang) {
+		return fmt.Errorf("-lang %s: a new %s is written in %s", lang, kind, strings.Join(templateLanguages(kind), " or "))
 	}
 	if lang != "go" && replace != "" {
 		return fmt.Errorf("-replace is for programs in Go, not in %s", lang)
@@ -121,7 +120,7 @@ func newPlugin(s *cli.Streams, kind, lang, name, replace string) error {
 	}
 	mod := &moduleData{Name: name, templateDirs: templateDirs[kind+" "+lang]}
 	if lang == "go" {
-		if err := mod.describeModule(replace); err != nil {
+		if err := mod.setGoModuleFields(replace); err != nil {
 			return err
 		}
 	}
@@ -171,16 +170,15 @@ Run go mod tidy in %s when it can be, or remove %[2]s and begin again with
 	return nil
 }
 
-// moduleData is the data of the templates. For a program in another language than Go, it
-// has only the name.
+// moduleData is the data of the templates. For a program that is not in Go, only Name is set.
 type moduleData struct {
 	Name    string
 	Go      string
-	Version string // version of nomad-lite
+	Version string // version of nomad-lite that go.mod requires
 	Replace string // directory of a checkout for a replace line in go.mod; "" for no such line
 
 	Indirect []moduleRequirement
-	sum      []byte
+	goSum    []byte
 
 	templateDirs []string
 }
@@ -189,11 +187,11 @@ type moduleRequirement struct {
 	Path, Version string
 }
 
-// describeModule sets the fields of a Go module.
-func (m *moduleData) describeModule(replace string) error {
+// setGoModuleFields sets the fields that the templates of a Go module need. replace is the value of -replace.
+func (m *moduleData) setGoModuleFields(replace string) error {
 	m.Go, m.Version, m.Replace = strings.TrimPrefix(runtime.Version(), "go"), version.String(), replace
 	if m.Replace == "" && version.Release == "" {
-		m.Replace = checkoutDir()
+		m.Replace = buildCheckoutDir()
 		if m.Replace == "" && !requirableVersionPattern.MatchString(m.Version) {
 			return errors.New("this nomad-lite is no release, and the checkout that it was built from is not there; name one with -replace DIR")
 		}
@@ -209,7 +207,7 @@ func (m *moduleData) describeModule(replace string) error {
 	return m.copyDependencies()
 }
 
-// copyDependencies copies the dependencies of the checkout into the module, so that it builds without
+// copyDependencies copies the requirements and go.sum of the checkout into the module, so that it builds without
 // requests for versions or checksums.
 func (m *moduleData) copyDependencies() error {
 	cmd := exec.Command("go", "mod", "edit", "-json", filepath.Join(m.Replace, "go.mod"))
@@ -233,13 +231,12 @@ func (m *moduleData) copyDependencies() error {
 		return fmt.Errorf("%s is module %s, not a checkout of %s", m.Replace, goMod.Module.Path, sdkModule)
 	}
 	m.Indirect, m.Go = goMod.Require, goMod.Go
-	m.sum, err = os.ReadFile(filepath.Join(m.Replace, "go.sum"))
+	m.goSum, err = os.ReadFile(filepath.Join(m.Replace, "go.sum"))
 	return err
 }
 
-// removeUnlinkedRequirements removes from go.mod the modules of the checkout that are not
-// linked into the plugin. The copied go.sum is larger than necessary, which go mod tidy
-// corrects; go mod tidy itself would download the modules of tests.
+// removeUnlinkedRequirements removes from go.mod the checkout's requirements that are not linked into the plugin. It
+// does not run go mod tidy, which would download the modules of tests. The copied go.sum stays larger than necessary.
 func (m *moduleData) removeUnlinkedRequirements(dir string) error {
 	cmd := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", ".")
 	cmd.Dir = dir
@@ -262,8 +259,9 @@ func (m *moduleData) removeUnlinkedRequirements(dir string) error {
 	return m.writeFiles(files[i:i+1], dir)
 }
 
-// checkoutDir returns the directory that this program was built from, "" if it does not exist.
-func checkoutDir() string {
+// buildCheckoutDir returns the directory of the checkout from which this program was built, or "" if the directory no longer
+// exists.
+func buildCheckoutDir() string {
 	_, file, _, ok := runtime.Caller(0)
 	dir := filepath.Join(filepath.Dir(file), "..", "..", "..")
 	if !ok || !filepath.IsAbs(file) { // the program was built with -trimpath
@@ -281,17 +279,17 @@ type renderedFile struct {
 	text []byte
 }
 
-// renderedFileNames are the names of files whose templates have another name. git would apply
-// a template named .gitignore in this repository, and the binary embeds no file whose name
-// starts with a dot or an underscore.
+// renderedFileNames maps the name of a template to the name of its file where they differ. They differ because git
+// would apply a template named .gitignore in this repository, and go:embed skips files whose names start with a dot or
+// an underscore.
 var renderedFileNames = map[string]string{
 	"gitignore": ".gitignore",
 	"ci.yml":    ".github/workflows/ci.yml",
 	"main.py":   "src/__main__.py",
 }
 
-// renderTemplates executes the templates of a plugin, and returns the other embedded files as
-// they are. "NAME" in the name of a template stands for the plugin.
+// renderTemplates returns the files of a new plugin: the results of the templates, and the other embedded files
+// unchanged. "NAME" in the path of a template stands for the plugin's name.
 func renderTemplates(m *moduleData) (files []renderedFile, err error) {
 	for _, dir := range m.templateDirs {
 		dir = "template/" + dir
@@ -330,8 +328,8 @@ func renderTemplates(m *moduleData) (files []renderedFile, err error) {
 }
 
 func (m *moduleData) writeFiles(files []renderedFile, dir string) error {
-	if len(m.sum) > 0 {
-		files = append(files, renderedFile{"go.sum", m.sum})
+	if len(m.goSum) > 0 {
+		files = append(files, renderedFile{"go.sum", m.goSum})
 	}
 	for _, file := range files {
 		path := filepath.Join(dir, file.name)
@@ -345,7 +343,8 @@ func (m *moduleData) writeFiles(files []renderedFile, dir string) error {
 	return nil
 }
 
-// runModTidy finds the versions and checksums of a module without a checkout.
+// runModTidy runs go mod tidy, which adds the versions and checksums of the dependencies to a module that was not
+// copied from a checkout.
 func runModTidy(dir string) error {
 	cmd := exec.Command("go", "mod", "tidy")
 	cmd.Dir = dir
@@ -355,8 +354,8 @@ func runModTidy(dir string) error {
 	return nil
 }
 
-// GoLine returns the version for the go line of go.mod. The go command does not accept the
-// version of a development build of Go.
+// GoLine returns the version for the go line of go.mod. For a development build of Go, whose version the go command
+// rejects there, it returns a released version.
 func (m *moduleData) GoLine() string {
 	if goversion.IsValid("go" + m.Go) {
 		return m.Go

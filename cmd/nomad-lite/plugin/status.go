@@ -51,7 +51,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// nodeDriver is the state of a driver on one node.
+// nodeDriver is a driver of one node, as the node reports it.
 type nodeDriver struct {
 	Driver   string
 	NodeID   string
@@ -73,9 +73,9 @@ func showPluginStatus(ctx context.Context, o statusOptions, name string, s *cli.
 		return apiclient.WrapError("list CSI plugins", err)
 	}
 	csi = slices.DeleteFunc(csi, func(p *api.CSIPluginListStub) bool { return name != "" && p.ID != name })
-	report := pluginstatus.Read(c)
+	report := pluginstatus.ReadReport(c)
 	if name != "" {
-		report = report.Named(name)
+		report = report.FilterByName(name)
 	}
 	hooks, processes := report.Hooks, report.Processes
 	if name != "" && len(drivers)+len(csi)+len(hooks)+len(processes) == 0 {
@@ -109,11 +109,11 @@ func showPluginStatus(ctx context.Context, o statusOptions, name string, s *cli.
 	switch {
 	case name == "" && len(hooks) > 0:
 		p.Section("Hooks")
-		p.Table(pluginstatus.HookTable(hooks))
+		p.Table(pluginstatus.NewHookTable(hooks))
 	case len(hooks) > 0:
 		pluginstatus.PrintHook(p, hooks[0], o.verbose)
 	}
-	if t := pluginstatus.DeviceTable(processes); name == "" && t != nil {
+	if t := pluginstatus.NewDeviceTable(processes); name == "" && t != nil {
 		p.Section("Device plugins")
 		p.Table(t)
 	}
@@ -121,7 +121,7 @@ func showPluginStatus(ctx context.Context, o statusOptions, name string, s *cli.
 		for _, process := range processes {
 			pluginstatus.PrintProcess(p, process)
 		}
-	} else if t := pluginstatus.UnusableTable(processes); t != nil {
+	} else if t := pluginstatus.NewUnstartedPluginTable(processes); t != nil {
 		p.Section("Plugins that have not started")
 		p.Table(t)
 	}

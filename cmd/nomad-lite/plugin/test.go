@@ -65,16 +65,16 @@ passed Messages, and if it failed or found a quirk Why and Link.
 
 Exit codes: 0 when nothing failed, else 1.`
 
-// pluginTestFile is the name of the file that configures the test of a plugin. It is in the
-// directory of the plugin.
+// pluginTestFile is the name of the file, in the directory of a plugin's program, that says what the plugin can be made
+// to do in its test.
 const pluginTestFile = "plugin_test.hcl"
 
 type testOptions struct {
-	tasksFile, configFile, taskFile string // files that configure the test; empty without the flag
-	junitFile                       string
-	only                            string
-	caseTimeout                     time.Duration
-	json                            bool
+	suiteConfigFile, pluginConfigFile, runsConfigFile string // paths of HCL files; empty without the flag
+	junitFile                                         string
+	casePattern                                       string
+	caseTimeout                                       time.Duration
+	printJSON                                         bool
 }
 
 func newTestCommand(s *cli.Streams) *cobra.Command {
@@ -93,13 +93,13 @@ func newTestCommand(s *cli.Streams) *cobra.Command {
 			return testPlugin(cmd.Context(), o, args[0], args[1:], s)
 		},
 	}
-	cmd.Flags().StringVar(&o.tasksFile, "tasks", "", "read what the plugin is made to do from this `file`")
+	cmd.Flags().StringVar(&o.suiteConfigFile, "tasks", "", "read what the plugin is made to do from this `file`")
 	cmd.Flags().DurationVar(&o.caseTimeout, "timeout", 2*time.Minute, "fail a case that takes longer than this `duration`, and kill the plugin")
-	cmd.Flags().StringVar(&o.configFile, "config", "", "read the body of the plugin block's config from this `file`")
-	cmd.Flags().StringVar(&o.taskFile, "task", "", "read the config of a task that runs until it is stopped from this `file`")
-	cmd.Flags().StringVar(&o.only, "only", "", "run the cases whose ids match this `pattern`, such as 'exec.*'; several are separated by commas")
+	cmd.Flags().StringVar(&o.pluginConfigFile, "config", "", "read the body of the plugin block's config from this `file`")
+	cmd.Flags().StringVar(&o.runsConfigFile, "task", "", "read the config of a task that runs until it is stopped from this `file`")
+	cmd.Flags().StringVar(&o.casePattern, "only", "", "run the cases whose ids match this `pattern`, such as 'exec.*'; several are separated by commas")
 	cmd.Flags().StringVar(&o.junitFile, "junit", "", "write the results as JUnit XML to this `file`")
-	cmd.Flags().BoolVar(&o.json, "json", false, "print a JSON object for each case")
+	cmd.Flags().BoolVar(&o.printJSON, "json", false, "print a JSON object for each case")
 	return cmd
 }
 
@@ -108,7 +108,7 @@ func testPlugin(ctx context.Context, o testOptions, path string, args []string, 
 	if o.caseTimeout <= 0 {
 		return fmt.Errorf("plugin test: -timeout=%v: the time for a case must be longer than 0", o.caseTimeout)
 	}
-	p := sdktest.Plugin{Path: path, Args: args, CaseTimeout: o.caseTimeout, Only: o.only}
+	p := sdktest.Plugin{Path: path, Args: args, CaseTimeout: o.caseTimeout, Only: o.casePattern}
 	info, err := os.Stat(path)
 	_, isBuiltin := builtins.All[path]
 	if isBuiltin = isBuiltin && errors.Is(err, os.ErrNotExist); isBuiltin {
@@ -127,18 +127,18 @@ func testPlugin(ctx context.Context, o testOptions, path string, args []string, 
 	case info.Mode()&0o111 == 0:
 		return fmt.Errorf("plugin test %s: that file is not executable", path)
 	}
-	if o.tasksFile == "" && !isBuiltin {
+	if o.suiteConfigFile == "" && !isBuiltin {
 		beside := filepath.Join(filepath.Dir(path), pluginTestFile)
 		if _, err := os.Stat(beside); err == nil {
-			o.tasksFile = beside
+			o.suiteConfigFile = beside
 		}
 	}
-	if o.tasksFile != "" {
-		if err := readTestConfig(s, o.tasksFile, &p); err != nil {
+	if o.suiteConfigFile != "" {
+		if err := readTestConfig(s, o.suiteConfigFile, &p); err != nil {
 			return err
 		}
 	}
-	for file, body := range map[string]*map[string]any{o.configFile: &p.Config, o.taskFile: &p.Tasks.Runs} {
+	for file, body := range map[string]*map[string]any{o.pluginConfigFile: &p.Config, o.runsConfigFile: &p.Tasks.Runs} {
 		if file != "" {
 			if err := readConfigBody(s, file, body); err != nil {
 				return err
@@ -147,23 +147,24 @@ func testPlugin(ctx context.Context, o testOptions, path string, args []string, 
 	}
 	ctx, kill, stop := contextsUntilInterrupts(ctx, s)
 	defer stop()
-	if err := checkPlugin(ctx, kill, o, p, s); err != nil {
+	if err := runTestSuite(ctx, kill, o, p, s); err != nil {
 		return &cli.ExitError{Code: 1, Err: fmt.Errorf("plugin test %s: %w", path, err)}
 	}
 	return nil
 }
 
-// checkPlugin runs the suite, and prints its results.
-func checkPlugin(ctx, kill context.Context, o testOptions, p sdktest.Plugin, s *cli.Streams) error {
-	if !o.json && o.junitFile == "" {
+// runTestSuite runs the test suite for p and prints the results. The end of ctx stops the suite after the current case,
+// and the end of kill kills the plugin.
+func runTestSuite(ctx, kill context.Context, o testOptions, p sdktest.Plugin, s *cli.Streams) error {
+	if !o.printJSON && o.junitFile == "" {
 		return sdktest.CheckUntil(ctx, kill, s.Out, p)
 	}
 	var printErr error
 	var results []sdktest.Result
-	encoder := json.NewEncoder(s.JSON())
+	encoder := json.NewEncoder(s.JSONOutput())
 	err := sdktest.CheckEach(ctx, kill, p, func(r sdktest.Result) {
 		results = append(results, r)
-		if !o.json {
+		if !o.printJSON {
 			r.Write(s.Out)
 		} else if err := encoder.Encode(r); printErr == nil {
 			printErr = err
@@ -175,8 +176,8 @@ func checkPlugin(ctx, kill context.Context, o testOptions, p sdktest.Plugin, s *
 	return errors.Join(err, printErr)
 }
 
-// contextsUntilInterrupts returns two contexts. The first interrupt ends first, so that the suite
-// stops after the current case; the second interrupt ends kill. stop releases the signal handler.
+// contextsUntilInterrupts returns two contexts: the first interrupt ends first, so that the suite stops after the
+// current case, and the second interrupt ends kill. stop ends both and releases the signal handler.
 func contextsUntilInterrupts(ctx context.Context, s *cli.Streams) (first, kill context.Context, stop func()) {
 	first, endFirst := context.WithCancelCause(ctx)
 	kill, endKill := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -208,7 +209,7 @@ func contextsUntilInterrupts(ctx context.Context, s *cli.Streams) (first, kill c
 	}
 }
 
-// readConfigBody sets body to the arguments in the file.
+// readConfigBody sets body to the attributes of an HCL file.
 func readConfigBody(s *cli.Streams, path string, body *map[string]any) error {
 	parser := hclparse.NewParser()
 	file, diags := parser.ParseHCLFile(path)
@@ -232,7 +233,7 @@ func readConfigBody(s *cli.Streams, path string, body *map[string]any) error {
 	return err
 }
 
-// readTestConfig sets the fields of p from the file.
+// readTestConfig sets the fields of p that the attributes of the file plugin_test.hcl describe.
 func readTestConfig(s *cli.Streams, path string, p *sdktest.Plugin) error {
 	parser := hclparse.NewParser()
 	file, diags := parser.ParseHCLFile(path)
@@ -264,7 +265,7 @@ func readTestConfig(s *cli.Streams, path string, p *sdktest.Plugin) error {
 		case "shell":
 			_, diags = evalConfigBody(attribute, "exit 0")
 			p.Tasks.Shell = func(script string) map[string]any {
-				b, _ := evalConfigBody(attribute, script) // no error is possible: evalConfigBody has accepted the attribute with another script
+				b, _ := evalConfigBody(attribute, script) // the same attribute was evaluated without an error above
 				return b
 			}
 		default:
@@ -282,12 +283,12 @@ func readTestConfig(s *cli.Streams, path string, p *sdktest.Plugin) error {
 	return nil
 }
 
-// evalConfigBody returns the value of an argument in the form of a config block. script is the value
-// of the variable of that name.
+// evalConfigBody evaluates an attribute and returns its value, which must be an object, in the form of a config block.
+// script is the value of the variable script, or "" if the attribute cannot use the variable.
 func evalConfigBody(attribute *hcl.Attribute, script string) (map[string]any, hcl.Diagnostics) {
 	var variables map[string]cty.Value
 	if script != "" {
-		// The returned config block is interpolated again, so the script is quoted.
+		// The host interpolates the returned config block, so interpolations in the script are escaped.
 		variables = map[string]cty.Value{"script": cty.StringVal(hclspec.Verbatim(script))}
 	}
 	value, diags := attribute.Expr.Value(&hcl.EvalContext{Variables: variables})

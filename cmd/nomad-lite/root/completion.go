@@ -9,13 +9,13 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// isCompletion reports whether the command line is a completion request of a shell.
-func isCompletion(args []string) bool {
+// isCompletionRequest reports whether the command line is the hidden command by which a shell requests completions.
+func isCompletionRequest(args []string) bool {
 	return len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd)
 }
 
-// unquoteFlagUsages removes the backquotes from the descriptions of flags. Help finds the name
-// of a value by them; a shell would show them.
+// unquoteFlagUsages removes the backquotes from the descriptions of all flags. The help text finds the name of a flag's
+// value by the backquotes, but a shell would print them.
 func unquoteFlagUsages(cmd *cobra.Command) {
 	unquote := func(f *pflag.Flag) { _, f.Usage = pflag.UnquoteUsage(f) }
 	cmd.Flags().VisitAll(unquote)
@@ -25,8 +25,8 @@ func unquoteFlagUsages(cmd *cobra.Command) {
 	}
 }
 
-// singleDashFlagWriter writes the flags that cobra suggests to a shell with one dash instead of
-// two, because the user has typed one.
+// singleDashFlagWriter writes the completions of flags, which cobra suggests with two dashes, with one dash, for a user
+// who has typed one.
 type singleDashFlagWriter struct{ io.Writer }
 
 func (d singleDashFlagWriter) Write(line []byte) (int, error) {
@@ -37,9 +37,10 @@ func (d singleDashFlagWriter) Write(line []byte) (int, error) {
 	return n + 1, err
 }
 
-// isSingleDashCompletion reports whether the user completes a flag that starts with a single dash.
+// isSingleDashCompletion reports whether the shell requests completions for a word that starts with a single dash and a
+// letter.
 func isSingleDashCompletion(args []string) bool {
-	if len(args) < 2 || !isCompletion(args) {
+	if len(args) < 2 || !isCompletionRequest(args) {
 		return false
 	}
 	last := args[len(args)-1]

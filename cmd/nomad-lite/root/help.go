@@ -11,8 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 )
 
-// printUsage prints the usage, the examples, the subcommands and the flags of a command. The flags
-// that all commands share come last.
+// printUsage prints the usage, the examples, the subcommands and the flags of a command. The connection flags and the
+// flags of all commands come last.
 func printUsage(cmd *cobra.Command) error {
 	var b strings.Builder
 	b.WriteString("Usage:")
@@ -61,8 +61,8 @@ func printUsage(cmd *cobra.Command) error {
 	return err
 }
 
-// writeCommandList writes the commands of a group; the last group holds the commands without a
-// group.
+// writeCommandList writes the subcommands of cmd that belong to group. A group with an empty ID holds the subcommands
+// without a group.
 func writeCommandList(b *strings.Builder, cmd *cobra.Command, group *cobra.Group) {
 	title := "\n" + group.Title + "\n"
 	for _, c := range cmd.Commands() {
@@ -73,11 +73,11 @@ func writeCommandList(b *strings.Builder, cmd *cobra.Command, group *cobra.Group
 	}
 }
 
-// pflagUsagePattern matches the start of a line of pflag's help: a letter, if the flag has one, and the
-// name of the flag.
+// pflagUsagePattern matches the start of a line of pflag's help text: the shorthand letter, if the flag has one, and
+// the name of the flag.
 var pflagUsagePattern = regexp.MustCompile(`(?m)^  (?:-(\w), |    )--(\S+)`)
 
-// formatFlags returns the help of flags, with one dash as users of Nomad type them.
+// formatFlags returns pflag's help text of flags, with one dash before each name, as Nomad's users type flags.
 func formatFlags(flags *pflag.FlagSet) string {
 	return pflagUsagePattern.ReplaceAllStringFunc(flags.FlagUsages(), func(start string) string {
 		switch part := pflagUsagePattern.FindStringSubmatch(start); part[1] {

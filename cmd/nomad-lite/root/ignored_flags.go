@@ -13,17 +13,18 @@ import (
 const (
 	noVaultReason   = "Consul and Vault are not a part of it"
 	noBrowserReason = "no browser is opened; 'nomad-lite ui ID' opens the page"
-	// noIgnoredFlagWarning is for ignored flags without a message, because their effect is the default.
+	// noIgnoredFlagWarning is the reason of an ignored flag that prints no warning, because nomad-lite does by default
+	// what the flag requests.
 	noIgnoredFlagWarning = ""
 )
 
-// ignoredFlags are flags of Nomad that have no effect here. Scripts can pass them: the command
-// prints why they change nothing, and continues. A flag whose name ends in = takes a value.
+// ignoredFlags are flags of Nomad that have no effect in nomad-lite. The commands accept them for existing scripts,
+// print why the flags have no effect, and continue. A flag whose name ends in = takes a value.
 var ignoredFlags = []struct{ commands, flags, why string }{
 	{"job run, job plan, plan, job validate, validate", "consul-namespace= consul-token= vault-namespace= vault-token=", noVaultReason},
 	{"job revert", "consul-token= vault-token=", noVaultReason},
 	{"job stop, stop, alloc logs, alloc exec", "ui", noBrowserReason},
-	{"namespace status, volume status", "ui", "the web page has no view of a single one"}, // set by status -ui
+	{"namespace status, volume status", "ui", "the web page has no view of a single one"}, // the command "status" passes its flag -ui to these commands
 	{"operator debug", "consul-http-addr= consul-token= consul-token-file= consul-client-cert= consul-client-key= consul-ca-cert= consul-ca-path=", noVaultReason},
 	{"operator debug", "vault-address= vault-token= vault-client-cert= vault-client-key= vault-ca-cert= vault-ca-path=", noVaultReason},
 	{"alloc checks, alloc fs, alloc logs, alloc pause, alloc restart, alloc signal, operator debug", "verbose", noIgnoredFlagWarning},
@@ -42,7 +43,7 @@ var ignoredFlags = []struct{ commands, flags, why string }{
 	{"agent", "network-speed= no-host-uuid", "as in the configuration"},
 }
 
-// addIgnoredFlags adds the ignored flags to the commands below root. Help does not list them.
+// addIgnoredFlags adds the ignored flags to the commands below root, hidden from the help text.
 func addIgnoredFlags(root *cobra.Command, s *cli.Streams) {
 	for _, idle := range ignoredFlags {
 		for path := range strings.SplitSeq(idle.commands, ", ") {
@@ -52,7 +53,7 @@ func addIgnoredFlags(root *cobra.Command, s *cli.Streams) {
 			}
 			for name := range strings.FieldsSeq(idle.flags) {
 				name, value := strings.CutSuffix(name, "=")
-				flag := cmd.Flags().VarPF(&ignoredFlag{err: s.Err, name: name, reason: idle.why}, name, "", "")
+				flag := cmd.Flags().VarPF(&ignoredFlag{stderr: s.Err, name: name, reason: idle.why}, name, "", "")
 				flag.Hidden = true
 				if !value {
 					flag.NoOptDefVal = "true"
@@ -62,9 +63,10 @@ func addIgnoredFlags(root *cobra.Command, s *cli.Streams) {
 	}
 }
 
-// ignoredFlag is the value of an ignored flag. It prints the reason once, when it is set.
+// ignoredFlag is the pflag.Value of an ignored flag. When it is set for the first time, it prints the reason why the
+// flag has no effect.
 type ignoredFlag struct {
-	err            io.Writer
+	stderr         io.Writer
 	name, reason   string
 	warningPrinted bool
 }
@@ -74,7 +76,7 @@ func (f *ignoredFlag) Set(string) error {
 		return nil
 	}
 	f.warningPrinted = true
-	_, err := fmt.Fprintf(f.err, "warning: -%s has no effect: %s\n", f.name, f.reason)
+	_, err := fmt.Fprintf(f.stderr, "warning: -%s has no effect: %s\n", f.name, f.reason)
 	return err
 }
 

@@ -9,13 +9,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
-// toLongFlags turns Nomad's single-dash long flags (-var, -plugin-dir) into the double-dash
-// form that cobra reads. It joins the value of a flag that takes two words. It does not change other
-// values, arguments after "--", and, for a command that runs another program, the arguments after the
-// first.
+// toLongFlags rewrites Nomad's long flags with one dash (-var, -plugin-dir) to the form with two dashes that cobra
+// reads. It joins the two words of a flag with TwoWordsAnnotation. It does not change values of other flags, arguments
+// after "--", and, for a command with RunsProgramAnnotation, the arguments from the program on.
 func toLongFlags(root *cobra.Command, args []string) []string {
 	cmd := root
-	completes := isCompletion(args)
+	completes := isCompletionRequest(args)
 	out := make([]string, 0, len(args))
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
@@ -36,7 +35,7 @@ func toLongFlags(root *cobra.Command, args []string) []string {
 			arg = "-" + arg
 		}
 		out = append(out, arg)
-		if f := findValueFlag(cmd, arg); f != nil && i+1 < len(args) {
+		if f := findFlagWithSeparateValue(cmd, arg); f != nil && i+1 < len(args) {
 			i++
 			value := args[i]
 			if _, twoWords := f.Annotations[cli.TwoWordsAnnotation]; twoWords && i+1 < len(args) && !strings.Contains(value, " ") {
@@ -58,8 +57,8 @@ func findSubcommand(cmd *cobra.Command, name string) *cobra.Command {
 	return nil
 }
 
-// isLongFlag reports whether a word with one dash is a long flag (-var), and neither several short
-// flags (-it) nor a short flag with its value (-n5).
+// isLongFlag reports whether a word with one dash is a long flag such as -var, and neither several shorthands such as
+// -it nor a shorthand with its value such as -n5.
 func isLongFlag(cmd *cobra.Command, arg string) bool {
 	if len(arg) < 3 || arg[1] == '-' || strings.ContainsAny(arg[1:2], "0123456789.=") {
 		return false
@@ -80,11 +79,11 @@ func isLongFlag(cmd *cobra.Command, arg string) bool {
 	return false
 }
 
-// findValueFlag returns the flag that takes the word after arg as its value, or nil if arg is no such flag.
-func findValueFlag(cmd *cobra.Command, arg string) *pflag.Flag {
+// findFlagWithSeparateValue returns the flag arg if the next word is its value, or nil.
+func findFlagWithSeparateValue(cmd *cobra.Command, arg string) *pflag.Flag {
 	var f *pflag.Flag
 	if name, long := strings.CutPrefix(arg, "--"); long {
-		f = cmd.Flag(name) // nil for --name=value
+		f = cmd.Flag(name) // nil for --name=value, because no flag is named "name=value"
 	} else if len(arg) == 2 {
 		f = lookupShorthand(cmd, rune(arg[1]))
 	}

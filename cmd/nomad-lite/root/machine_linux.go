@@ -15,6 +15,6 @@ func newMachineCommands(s *cli.Streams) machineCommands {
 	return machineCommands{
 		agent: agent.NewCommand(s), config: agent.NewConfigCommand(s), plugin: plugin.NewCommand(s, run.NewPluginDevCommand(s)), run: run.NewCommand(s),
 		state: statefile.NewCommand(s), validate: validate.NewCommand(s),
-		ofJob: []*cobra.Command{validate.NewSchemaCommand(s), validate.NewCommand(s)},
+		jobSubcommands: []*cobra.Command{validate.NewSchemaCommand(s), validate.NewCommand(s)},
 	}
 }

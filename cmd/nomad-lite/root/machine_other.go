@@ -19,7 +19,8 @@ func newMachineCommands(*cli.Streams) machineCommands {
 	}
 }
 
-// newLinuxCommand returns a command that names the remedy, for a system on which nomad-lite is only the client of an agent.
+// newLinuxCommand returns a command that fails and says where to run it, for a system on which nomad-lite can only send
+// requests to an agent.
 func newLinuxCommand(name string) *cobra.Command {
 	return &cobra.Command{
 		Use:                name,
@@ -31,5 +32,5 @@ func newLinuxCommand(name string) *cobra.Command {
 	}
 }
 
-// findHelperProcess returns nil: only an agent starts helper processes.
+// findHelperProcess returns nil, because only agents, which run on Linux, start helper processes.
 func findHelperProcess([]string, *cli.Streams) func() error { return nil }

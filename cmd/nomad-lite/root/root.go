@@ -69,7 +69,7 @@ To complete commands, flags and ids in a shell: nomad-lite completion install`,
 	root.PersistentFlags().BoolVar(&s.ForceColour, "force-color", false, "print colours also when the output is no terminal (NOMAD_CLI_FORCE_COLOR)")
 	machine := newMachineCommands(s)
 	jobs, operators := job.NewCommand(s, logs.FollowJob), operator.NewCommand(s)
-	jobs.AddCommand(machine.ofJob...)
+	jobs.AddCommand(machine.jobSubcommands...)
 	operators.AddCommand(machine.state)
 	addCommandGroup(root, "Job files",
 		machine.run,
@@ -118,7 +118,7 @@ To complete commands, flags and ids in a shell: nomad-lite completion install`,
 	return root
 }
 
-// addCommandGroup adds commands under one title of the help.
+// addCommandGroup adds commands to root, under a title in the help text.
 func addCommandGroup(root *cobra.Command, title string, commands ...*cobra.Command) {
 	root.AddGroup(&cobra.Group{ID: title, Title: title + ":"})
 	for _, cmd := range commands {
@@ -130,25 +130,26 @@ func addCommandGroup(root *cobra.Command, title string, commands ...*cobra.Comma
 // Execute runs one command line and returns its exit code.
 func Execute(args []string, s *cli.Streams) int {
 	if serve := findHelperProcess(args, s); serve != nil {
-		return exitCode(serve(), s)
+		return printErrorAndExitCode(serve(), s)
 	}
 	safe := *s
 	s = &safe
-	s.Out, s.Err = terminal.NewWriter(s.Out), terminal.NewWriter(s.Err) // for all text of agents and tasks
+	s.Out, s.Err = terminal.NewWriter(s.Out), terminal.NewWriter(s.Err) // they sanitize all text that agents and tasks have written
 	s.CommandLine = args
 	root := newCommand(s)
 	root.SetArgs(toLongFlags(root, args))
-	if isCompletion(args) {
+	if isCompletionRequest(args) {
 		unquoteFlagUsages(root)
 	}
 	if isSingleDashCompletion(args) {
 		root.SetOut(singleDashFlagWriter{s.Out})
 	}
-	return exitCode(root.ExecuteContext(context.Background()), s)
+	return printErrorAndExitCode(root.ExecuteContext(context.Background()), s)
 }
 
-// exitCode prints an error, unless the command has printed it, and returns the exit code.
-func exitCode(err error, s *cli.Streams) int {
+// printErrorAndExitCode returns the exit code for the error of a command. It prints the error unless the command has already printed
+// the reason.
+func printErrorAndExitCode(err error, s *cli.Streams) int {
 	if err == nil {
 		return 0
 	}

@@ -16,9 +16,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
-// findHelperProcess returns the helper process of nomad-lite that these arguments start, or nil. It
-// is called before any command is constructed, because the commands and their flags would be a
-// third of the memory of an idle helper process.
+// findHelperProcess returns the function of the helper process that these arguments start, or nil. It is called before
+// any command is constructed, because the commands and their flags would be a third of the memory of an idle helper
+// process.
 func findHelperProcess(args []string, s *cli.Streams) func() error {
 	switch {
 	case slices.Equal(args, []string{"keeper"}):
@@ -37,8 +37,8 @@ func findHelperProcess(args []string, s *cli.Streams) func() error {
 	return nil
 }
 
-// exitCodeToError converts a function that returns an exit code into a function that returns an error. The
-// function has printed the reason of a code other than 0.
+// exitCodeToError converts a function that returns an exit code, and has printed the reason of a code other than 0,
+// into a function that returns an error.
 func exitCodeToError(run func() int) func() error {
 	return func() error {
 		if code := run(); code != 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/ui"
 )
 
-// uiFlags are the commands with the flag -ui, and the pages that it opens if the command shows no single object. The
-// command "status" passes its flag to the command that shows the object.
+// uiFlags are the commands with the flag -ui, each with the web page that the flag opens if the command shows no single
+// object. The command "status" is not among them, because it passes its own flag on to one of these commands.
 var uiFlags = []struct{ command, listPage string }{
 	{"job run", ""},
 	{"job dispatch", ""},

@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// environmentFlags set what tasks read while they run: environment variables, and variables of Nomad.
+// environmentFlags set environment variables of all tasks, and Nomad variables that templates read.
 type environmentFlags struct {
 	envFiles  []string
 	nomadVars []string
@@ -26,8 +26,8 @@ func (f *environmentFlags) register(cmd *cobra.Command) {
 	_ = cmd.Flags().SetAnnotation("nomad-var", cli.TwoWordsAnnotation, nil) // SetAnnotation fails only for an unknown flag
 }
 
-// addToTasks adds the variables of the files to the env blocks of a job's tasks, whose variables of the
-// same names they replace.
+// addToTasks adds the environment variables of the files to the env blocks of all tasks of a job. They replace
+// variables with the same names.
 func (f *environmentFlags) addToTasks(job *api.Job) error {
 	env := make(map[string]string)
 	for _, path := range f.envFiles {
@@ -44,9 +44,9 @@ func (f *environmentFlags) addToTasks(job *api.Job) error {
 	return nil
 }
 
-// readEnvFile adds the variables of a file to env. A line is NAME=VALUE, with or without quotes around
-// the value, or NAME for a variable of this process. Empty lines and lines that start with # have no
-// effect.
+// readEnvFile adds the variables of a file to env. A line is NAME=VALUE, with or without quotes around the value, or
+// NAME for a variable that has its value from this process's environment. Empty lines and lines that start with # have
+// no effect.
 func readEnvFile(path string, env map[string]string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -97,7 +97,7 @@ func unquoteEnvValue(value string) (string, error) {
 	return value[1 : len(value)-1], nil
 }
 
-// parseNomadVars returns the variables of the flag -nomad-var.
+// parseNomadVars returns the Nomad variables that the flag -nomad-var sets.
 func (f *environmentFlags) parseNomadVars() ([]*api.Variable, error) {
 	var all []*api.Variable
 	byPath := make(map[string]*api.Variable)

@@ -32,31 +32,31 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/variables"
 )
 
-// foregroundRun is the jobs of a run on an open agent of this process.
+// foregroundRun runs jobs on an agent of this process until they end.
 type foregroundRun struct {
-	agent    *agent.Agent
-	files    []*jobfile.File
-	paths    []string // of the files
-	reader   jobReader
-	taskView *taskview.View
-	streams  *cli.Streams
-	signals  <-chan os.Signal
+	agent     *agent.Agent
+	files     []*jobfile.File
+	filePaths []string // paths of files, in the same order
+	jobReader jobReader
+	taskView  *taskview.View
+	streams   *cli.Streams
+	signals   <-chan os.Signal
 
 	optionalHooks []string        // names of the hooks whose failure does not prevent tasks from running
 	nomadVars     []*api.Variable // variables for templates
 	logger        hclog.Logger
-	watching      bool // the run follows files, and ends only when it is stopped
+	isWatching    bool // the run watches files, and ends only when it is stopped
 	watchedPaths  []watchedPath
-	plugin        *pluginUnderWork // nil unless the run is for the author of a plugin
+	devPlugin     *devPlugin // nil unless the command is `plugin dev`
 
-	registerMu  sync.Mutex             // held while a new version of a job is registered, or all jobs are stopped
-	stopReason  atomic.Pointer[string] // nil unless all allocations are being stopped
+	registerMu  sync.Mutex             // held while a new version of a job is registered, and while all jobs are deregistered
+	stopReason  atomic.Pointer[string] // why all allocations are being stopped; nil if they are not
 	allocsEnded chan struct{}          // closed when all allocations of the jobs have ended
-	endedJobs   []*foregroundJob       // nil unless run has ended with results
+	endedJobs   []*foregroundJob       // jobs with results; nil until all of them have ended
 }
 
-func (r *foregroundRun) run(ctx context.Context) error {
-	if err := r.agent.WaitReady(ctx); err != nil {
+func (r *foregroundRun) runJobs(ctx context.Context) error {
+	if err := r.agent.WaitDriversReady(ctx); err != nil {
 		return err
 	}
 	if err := r.waitPluginsReady(ctx); err != nil {
@@ -68,8 +68,8 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	if err := r.checkCapacity(); err != nil {
 		return err
 	}
-	jobs := newForegroundJobs(r.files, r.paths)
-	if !slices.ContainsFunc(jobs, func(j *foregroundJob) bool { return j.rows.Instances > 0 }) {
+	jobs := newForegroundJobs(r.files, r.filePaths)
+	if !slices.ContainsFunc(jobs, func(j *foregroundJob) bool { return j.display.AllocCount > 0 }) {
 		r.endedJobs = jobs
 		return nil
 	}
@@ -79,32 +79,33 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	agentCtx, endAgent := context.WithCancel(ctx)
 	defer endAgent()
 	wg.Go(func() { r.agent.Run(agentCtx) })
-	wg.Go(func() { r.serveTasks(agentCtx) })
+	wg.Go(func() { r.serveTaskAPI(agentCtx) })
 	select {
 	case <-r.agent.Node().Registered():
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	// The watcher exists before the tasks start: a user can change a file as soon as their output is shown.
+	// The watcher must exist before the tasks start, because a user can change a file as soon as the tasks' output is
+	// shown.
 	var watcher *filewatch.Watcher
-	if r.watching {
+	if r.isWatching {
 		watcher = filewatch.New(r.allWatchedPaths(jobs), nil)
 	}
 	if err := r.registerJobs(ctx, jobs); err != nil {
 		return err
 	}
-	if r.watching {
+	if r.isWatching {
 		wg.Go(func() { r.watchFiles(agentCtx, watcher, jobs) })
 	}
-	if r.plugin != nil {
-		wg.Go(func() { r.followPlugin(agentCtx, jobs) })
+	if r.devPlugin != nil {
+		wg.Go(func() { r.replacePluginOnChanges(agentCtx, jobs) })
 	}
 	wg.Go(func() { r.handleSignals(ctx) })
 	return r.watchAllocs(ctx, jobs)
 }
 
-// serveTasks serves the API to the tasks of the run, and to no other client.
-func (r *foregroundRun) serveTasks(ctx context.Context) {
+// serveTaskAPI serves the HTTP API on the sockets in the tasks' directories, and to no other client.
+func (r *foregroundRun) serveTaskAPI(ctx context.Context) {
 	node := r.agent.Node()
 	tasks := httpapi.New(httpapi.Config{
 		Store: r.agent.Store(), Scheduler: r.agent.Scheduler(), Node: r.agent, NodeID: node.ID(), Region: node.TaskEnvNode().Region,
@@ -115,32 +116,33 @@ func (r *foregroundRun) serveTasks(ctx context.Context) {
 	}
 }
 
-// registerJobs gives the jobs to the scheduler. It prepares their namespaces first, because the jobs start at once.
+// registerJobs registers the jobs with the scheduler. It prepares all namespaces first, because a registered job starts
+// at once.
 func (r *foregroundRun) registerJobs(ctx context.Context, jobs []*foregroundJob) error {
 	for _, j := range jobs {
-		if err := r.prepareNamespace(ctx, *j.job.Namespace); err != nil {
+		if err := r.prepareNamespace(ctx, *j.initialJob.Namespace); err != nil {
 			return err
 		}
 	}
 	for _, j := range jobs {
-		if err := r.registerJob(ctx, j, j.file); err != nil {
+		if err := r.registerJob(ctx, j, j.registeredFile); err != nil {
 			return wrapStartError(err)
 		}
 	}
 	return nil
 }
 
-// registerJob gives a version of a job to the scheduler.
+// registerJob registers a version of a job with the scheduler.
 func (r *foregroundRun) registerJob(ctx context.Context, j *foregroundJob, file *jobfile.File) error {
-	if _, err := r.agent.Scheduler().Register(ctx, newForegroundJob(file.Job, r.watching), scheduler.RegisterOptions{}); err != nil {
+	if _, err := r.agent.Scheduler().Register(ctx, newForegroundJob(file.Job, r.isWatching), scheduler.RegisterOptions{}); err != nil {
 		return err
 	}
-	stored := r.agent.Store().Snapshot().Job(nil, *j.job.Namespace, *j.job.ID)
-	j.setCurrent(file, *stored.Version)
+	stored := r.agent.Store().Snapshot().Job(nil, *j.initialJob.Namespace, *j.initialJob.ID)
+	j.setCurrentVersion(file, *stored.Version)
 	return nil
 }
 
-// prepareNamespace creates a namespace, because the store is new, and the variables in it.
+// prepareNamespace creates a namespace, which a new store does not have, and the Nomad variables in it.
 func (r *foregroundRun) prepareNamespace(ctx context.Context, name string) error {
 	if _, err := r.agent.Store().Update(ctx, func(tx *store.Txn) error {
 		tx.PutNamespace(&api.Namespace{Name: name})
@@ -159,8 +161,8 @@ func (r *foregroundRun) prepareNamespace(ctx context.Context, name string) error
 	return nil
 }
 
-// checkCapacity rejects jobs that do not fit on this machine as a whole, because a foreground
-// run does not wait for free resources.
+// checkCapacity rejects jobs that do not fit on this machine together, because a foreground run does not wait for free
+// resources.
 func (r *foregroundRun) checkCapacity() error {
 	checks := r.files
 	if len(r.files) > 1 {
@@ -174,10 +176,9 @@ func (r *foregroundRun) checkCapacity() error {
 	return nil
 }
 
-// newForegroundJob returns the job as a foreground run executes it: a failed allocation is
-// replaced only if the file has a block for that. Nomad's default, one more attempt or
-// unlimited attempts, would delay the report of the failure. With allAtOnce, a new version
-// replaces all allocations at once, and not one after the other when each is healthy.
+// newForegroundJob returns a copy of a job with changed policies. Unless the file has a reschedule block, a failed
+// allocation is not replaced, because Nomad's default attempts would delay the report of the failure. With allAtOnce, a
+// new version replaces all allocations at once, instead of one after the other when each is healthy.
 func newForegroundJob(job *api.Job, allAtOnce bool) *api.Job {
 	next := *job
 	next.TaskGroups = slices.Clone(job.TaskGroups)
@@ -203,44 +204,44 @@ func newForegroundJob(job *api.Job, allAtOnce bool) *api.Job {
 func (r *foregroundRun) logDir(allocID string) string {
 	dir, err := r.agent.AllocDir(allocID)
 	if err != nil {
-		return "" // the ids of the scheduler are valid
+		return "" // AllocDir fails only for an invalid ID, which a scheduler does not create
 	}
 	return dir.LogDir()
 }
 
-// watchAllocs shows the updates of the jobs until all their allocations have ended and none will be
-// replaced. It returns an error if the jobs had to be stopped for lack of resources.
+// watchAllocs shows the updates of the jobs' allocations until all allocations have ended and none will be replaced. It
+// returns an error if the jobs had to be stopped for lack of resources.
 func (r *foregroundRun) watchAllocs(ctx context.Context, jobs []*foregroundJob) error {
 	shown := make(chan struct{}) // closed when the view has shown all updates
 	var outputReaders sync.WaitGroup
 	var blockedErr error
-	idle := false // all jobs have ended, and the run waits for changes of files
+	idle := false // all jobs have ended, and the run waits for a change of a watched file
 	for {
 		ws := store.NewWatchSet()
 		state := r.agent.Store().Snapshot()
-		over := true
+		allEnded := true
 		for _, j := range jobs {
-			j.read(ws, state)
-			for _, task := range r.taskView.AddTasks(j.newAllocs(), j.rows, r.logDir) {
+			j.readSnapshot(ws, state)
+			for _, task := range r.taskView.AddTasks(j.newAllocs(), j.display, r.logDir) {
 				outputReaders.Go(func() { r.showTaskOutput(ctx, task, shown) })
 			}
 			j.showUpdates(r.taskView)
-			over = over && j.isOver(state)
+			allEnded = allEnded && j.hasEnded(state)
 			if blockedErr == nil {
 				blockedErr = j.blockedError(state)
 			}
 		}
 		if blockedErr != nil && r.stopReason.Load() == nil {
-			// The jobs were checked to fit on the machine, so another process has taken resources
-			// since then.
+			// checkCapacity has found that the jobs fit on the machine, so another process has taken resources since
+			// then.
 			r.stopAllocs(ctx, "they do not fit on this machine")
 			continue
 		}
-		if over && !idle && r.watching && r.stopReason.Load() == nil {
-			r.printIdle(jobs)
+		if allEnded && !idle && r.isWatching && r.stopReason.Load() == nil {
+			r.printWaitingForChanges(jobs)
 		}
-		idle = over
-		if !over || r.watching && r.stopReason.Load() == nil {
+		idle = allEnded
+		if !allEnded || r.isWatching && r.stopReason.Load() == nil {
 			if err := ws.WatchCtx(ctx); err != nil {
 				return context.Cause(ctx)
 			}
@@ -257,11 +258,11 @@ func (r *foregroundRun) watchAllocs(ctx context.Context, jobs []*foregroundJob) 
 	}
 }
 
-// printIdle shows why all jobs have ended, in a run that then waits for changes of files.
-func (r *foregroundRun) printIdle(jobs []*foregroundJob) {
+// printWaitingForChanges shows the results of the jobs in a run that then waits for a change of a watched file.
+func (r *foregroundRun) printWaitingForChanges(jobs []*foregroundJob) {
 	for _, j := range jobs {
-		text := taskreason.SuccessText(*j.job.ID)
-		if err := taskreason.JobError(j.job, j.failures(false)); err != nil {
+		text := taskreason.JobSuccessText(*j.initialJob.ID)
+		if err := taskreason.JobError(j.initialJob, j.findFailures(false)); err != nil {
 			text = err.Error()
 		}
 		r.taskView.PrintMessage(text)
@@ -269,7 +270,7 @@ func (r *foregroundRun) printIdle(jobs []*foregroundJob) {
 	r.taskView.PrintMessage("waiting for changes of files; Ctrl-C ends the run")
 }
 
-// showResults shows why the jobs have ended, and returns the errors of those that were not successful.
+// showResults shows the results of the jobs, and returns the errors of those that were not successful.
 func (r *foregroundRun) showResults() error {
 	var errs []error
 	for _, j := range r.endedJobs {
@@ -280,25 +281,25 @@ func (r *foregroundRun) showResults() error {
 
 func (r *foregroundRun) showResult(j *foregroundJob) error {
 	stopReason := r.stopReason.Load()
-	failures := j.failures(stopReason != nil)
-	reason := taskreason.SuccessText(*j.job.ID)
-	err := taskreason.JobError(j.job, failures)
+	failures := j.findFailures(stopReason != nil)
+	reason := taskreason.JobSuccessText(*j.initialJob.ID)
+	err := taskreason.JobError(j.initialJob, failures)
 	switch {
 	case err != nil && stopReason != nil:
-		err = fmt.Errorf("%w\njob %q was stopped: %s", err, *j.job.ID, *stopReason)
+		err = fmt.Errorf("%w\njob %q was stopped: %s", err, *j.initialJob.ID, *stopReason)
 		reason = err.Error()
 	case err != nil:
 		reason = err.Error()
-	case j.rows.Instances == 0:
-		reason = fmt.Sprintf("job %q has nothing to run: the count of each group is 0", *j.job.ID)
-	case stopReason != nil && !(taskreason.IsFiniteJob(j.job) && len(j.allocs) >= j.rows.Instances): // otherwise it had completed
-		reason = fmt.Sprintf("job %q was stopped: %s", *j.job.ID, *stopReason)
+	case j.display.AllocCount == 0:
+		reason = fmt.Sprintf("job %q has nothing to run: the count of each group is 0", *j.initialJob.ID)
+	case stopReason != nil && !(taskreason.IsFiniteJob(j.initialJob) && len(j.allocs) >= j.display.AllocCount): // a finite job whose allocations all exist has completed in spite of the stop
+		reason = fmt.Sprintf("job %q was stopped: %s", *j.initialJob.ID, *stopReason)
 	}
-	r.taskView.PrintResult(*j.job.ID, failures, reason)
+	r.taskView.PrintResult(*j.initialJob.ID, failures, reason)
 	return err
 }
 
-// stopAllocs requests a stop of all allocations.
+// stopAllocs stops all allocations by deregistering the jobs. If that fails, it force kills the allocations.
 func (r *foregroundRun) stopAllocs(ctx context.Context, reason string) {
 	r.registerMu.Lock()
 	defer r.registerMu.Unlock()
@@ -312,12 +313,12 @@ func (r *foregroundRun) stopAllocs(ctx context.Context, reason string) {
 	}
 }
 
-// outputFlushTimeout is the time after the end of the job in which Ctrl-C still counts as meant for the
-// job. Later it discards the output that is not written yet.
+// outputFlushTimeout is the time after the end of the jobs in which Ctrl-C is ignored, because the user still meant it
+// for the jobs. Later Ctrl-C discards the output that is not written yet.
 const outputFlushTimeout = time.Second
 
-// waitOutputWritten waits until the last output is written, or until a signal discards it, because a
-// terminal or a pager can block the output.
+// waitOutputWritten calls writeOutput and waits until it returns. If a terminal or a pager blocks the output, a signal
+// discards the output instead.
 func (r *foregroundRun) waitOutputWritten(writeOutput func()) {
 	read := make(chan struct{})
 	go func() {
@@ -340,8 +341,8 @@ func (r *foregroundRun) waitOutputWritten(writeOutput func()) {
 	}
 }
 
-// handleSignals stops the job at the first signal, and force kills it at the second. The third exits
-// nomad-lite, if the kill is delayed.
+// handleSignals stops the jobs at the first signal, and force kills them at the second. It resets the signal handlers
+// before the kill, so that a third signal exits nomad-lite.
 func (r *foregroundRun) handleSignals(ctx context.Context) {
 	var reason string
 	select {

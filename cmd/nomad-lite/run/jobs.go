@@ -23,15 +23,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// jobReader reads the jobs of a run.
+// jobReader reads the job files of a run, and applies the run's flags to the jobs.
 type jobReader struct {
-	jobFile     jobfile.Flags
-	launcher    *launcher
-	environment environmentFlags
-	streams     *cli.Streams
+	fileFlags        jobfile.Flags
+	launcher         *launcher
+	environmentFlags environmentFlags
+	streams          *cli.Streams
 }
 
-// readJobs reads the jobs of all files, so that the user sees the errors of each.
+// readJobs reads all job files before it returns an error, so that the user sees the errors of each file.
 func (r *jobReader) readJobs(ctx context.Context, paths []string) ([]*jobfile.File, error) {
 	var files []*jobfile.File
 	var refusals []error
@@ -52,7 +52,7 @@ func (r *jobReader) readJobs(ctx context.Context, paths []string) ([]*jobfile.Fi
 	return files, nil
 }
 
-// joinStartErrors returns one error for a run that did not start, without the errors that were printed.
+// joinStartErrors returns one error for a run that did not start. It leaves out errors whose reasons were printed.
 func joinStartErrors(refusals []error) error {
 	var unprinted []error
 	for _, err := range refusals {
@@ -64,21 +64,21 @@ func joinStartErrors(refusals []error) error {
 	return &cli.ExitError{Code: 2, Err: errors.Join(unprinted...)}
 }
 
-// readJob reads a job that runs once and now, with the environment of the flags. Its error is an ExitError
-// without a text if the reason was printed.
+// readJob reads a job file and changes the job so that it runs once, now, and with the environment of the flags. If the
+// reason of an error was printed, the error is an ExitError without a text.
 func (r *jobReader) readJob(ctx context.Context, path string) (*jobfile.File, error) {
-	file, err := r.jobFile.Read(r.streams, path, 2)
+	file, err := r.fileFlags.Read(r.streams, path, 2)
 	if err != nil {
 		return nil, err
 	}
-	answer := file.Check(ctx, admission.Node{}, r.flags())
+	answer := file.CheckAdmission(ctx, admission.Node{}, r.admissionFlags())
 	if err := file.PrintWarnings(r.streams.Err, model.FormatWarnings(answer.Warnings)); err != nil {
 		return nil, err
 	}
-	if good, err := file.PrintAnswer(r.streams, "", &answer); err != nil || !good {
+	if good, err := file.PrintAdmissionAnswer(r.streams, "", &answer); err != nil || !good {
 		return nil, errors.Join(errNotStarted, err)
 	}
-	if err := errors.Join(r.launcher.launch(file.Job), r.environment.addToTasks(file.Job)); err != nil {
+	if err := errors.Join(r.launcher.makeRunnableNow(file.Job), r.environmentFlags.addToTasks(file.Job)); err != nil {
 		return nil, err
 	}
 	if good, err := jobcheck.CheckTasks(file, r.streams, true); err != nil || !good {
@@ -87,13 +87,13 @@ func (r *jobReader) readJob(ctx context.Context, path string) (*jobfile.File, er
 	return file, file.PrintIgnoredParts(r.streams, &answer)
 }
 
-// flags returns the options of the run for package admission.
-func (r *jobReader) flags() admission.Flags {
-	return admission.Flags{Caller: admission.Foreground, Now: r.launcher.now, HasVariables: len(r.environment.nomadVars) > 0}
+// admissionFlags returns the settings of the run that decide which jobs package admission accepts.
+func (r *jobReader) admissionFlags() admission.Flags {
+	return admission.Flags{Caller: admission.Foreground, Now: r.launcher.runPeriodicNow, HasVariables: len(r.environmentFlags.nomadVars) > 0}
 }
 
-// combineJobs returns a job with the groups of all jobs, for the check that they fit on the machine
-// together. The groups' names contain the jobs.
+// combineJobs returns a job that has the groups of all files, for a check whether they fit on the machine together. The
+// name of each group starts with the ID of its job.
 func combineJobs(files []*jobfile.File) *jobfile.File {
 	combined := *files[0].Job
 	combined.TaskGroups = nil
@@ -107,83 +107,83 @@ func combineJobs(files []*jobfile.File) *jobfile.File {
 		}
 	}
 	combined.ID = new(strings.Join(ids, ", "))
-	return &jobfile.File{Job: &combined, File: &jobspec.File{}}
+	return &jobfile.File{Job: &combined, Parsed: &jobspec.File{}}
 }
 
-// foregroundJob is one job of a run, with its state in the last snapshot.
+// foregroundJob is one job of a run, with its allocations and evaluations in the last snapshot that was read.
 type foregroundJob struct {
-	path  string
-	job   *api.Job // the first version
-	rows  taskview.JobRows
-	shown map[string]uint64 // last shown ModifyIndex of each allocation, by id
+	filePath           string
+	initialJob         *api.Job // the version that the run started with
+	display            taskview.JobDisplay
+	shownModifyIndexes map[string]uint64 // allocation ID -> ModifyIndex of the state that was shown last
 
 	allocs []*api.Allocation
 	evals  []*api.Evaluation
 
-	mu      sync.Mutex
-	file    *jobfile.File // the last version
-	version uint64        // number of the last version
+	mu                sync.Mutex
+	registeredFile    *jobfile.File // the version that was registered last
+	registeredVersion uint64        // number of that version
 }
 
-// currentFile returns the last version of the job's file.
+// currentFile returns the version of the job's file that was registered last.
 func (j *foregroundJob) currentFile() *jobfile.File {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.file
+	return j.registeredFile
 }
 
-// currentVersion returns the number of the last version of the job.
+// currentVersion returns the number of the version that was registered last.
 func (j *foregroundJob) currentVersion() uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.version
+	return j.registeredVersion
 }
 
-// setCurrent sets the last version of the job.
-func (j *foregroundJob) setCurrent(file *jobfile.File, version uint64) {
+// setCurrentVersion stores the version that was registered.
+func (j *foregroundJob) setCurrentVersion(file *jobfile.File, version uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.file, j.version = file, version
+	j.registeredFile, j.registeredVersion = file, version
 }
 
-// newForegroundJobs returns the jobs of the files in the same order.
+// newForegroundJobs returns a job for each file, in the same order.
 func newForegroundJobs(files []*jobfile.File, paths []string) []*foregroundJob {
 	jobs := make([]*foregroundJob, len(files))
 	for i, f := range files {
-		rows := taskview.JobRows{Position: i, Instances: apiclient.DesiredAllocCount(f.Job)}
+		rows := taskview.JobDisplay{JobPosition: i, AllocCount: apiclient.DesiredAllocCount(f.Job)}
 		if len(files) > 1 {
 			rows.LabelPrefix = *f.Job.ID + "/"
 		}
-		jobs[i] = &foregroundJob{path: paths[i], job: f.Job, file: f, rows: rows, shown: make(map[string]uint64)}
+		jobs[i] = &foregroundJob{filePath: paths[i], initialJob: f.Job, registeredFile: f, display: rows, shownModifyIndexes: make(map[string]uint64)}
 	}
 	return jobs
 }
 
-func (j *foregroundJob) read(ws store.WatchSet, state *store.Snapshot) {
-	j.allocs = state.AllocationsByJob(ws, *j.job.Namespace, *j.job.ID)
-	j.evals = state.EvaluationsByJob(ws, *j.job.Namespace, *j.job.ID)
+func (j *foregroundJob) readSnapshot(ws store.WatchSet, state *store.Snapshot) {
+	j.allocs = state.AllocationsByJob(ws, *j.initialJob.Namespace, *j.initialJob.ID)
+	j.evals = state.EvaluationsByJob(ws, *j.initialJob.Namespace, *j.initialJob.ID)
 }
 
 // newAllocs returns the allocations that were not shown yet.
 func (j *foregroundJob) newAllocs() []*api.Allocation {
 	return slices.DeleteFunc(slices.Clone(j.allocs), func(a *api.Allocation) bool {
-		_, known := j.shown[a.ID]
+		_, known := j.shownModifyIndexes[a.ID]
 		return known
 	})
 }
 
-// showUpdates queues the allocations that have changed for the view.
+// showUpdates queues the allocations that have changed since the last call, for the view.
 func (j *foregroundJob) showUpdates(v *taskview.View) {
 	for _, a := range j.allocs {
-		if j.shown[a.ID] != a.ModifyIndex {
-			j.shown[a.ID] = a.ModifyIndex
+		if j.shownModifyIndexes[a.ID] != a.ModifyIndex {
+			j.shownModifyIndexes[a.ID] = a.ModifyIndex
 			v.QueueUpdate(a.ID, a.TaskStates)
 		}
 	}
 }
 
-// isOver reports whether all allocations have ended and none will follow.
-func (j *foregroundJob) isOver(state *store.Snapshot) bool {
+// hasEnded reports whether all allocations have ended and no pending evaluation can create another one.
+func (j *foregroundJob) hasEnded(state *store.Snapshot) bool {
 	return !slices.ContainsFunc(j.allocs, func(a *api.Allocation) bool { return !state.AllocationEnded(a.ID) }) &&
 		!slices.ContainsFunc(j.evals, func(e *api.Evaluation) bool { return e.Status == api.EvalStatusPending })
 }
@@ -192,21 +192,22 @@ func (j *foregroundJob) isOver(state *store.Snapshot) bool {
 func (j *foregroundJob) blockedError(state *store.Snapshot) error {
 	for _, e := range j.evals {
 		if e.Status == api.EvalStatusBlocked {
-			return fmt.Errorf("job %q does not fit on this machine: %s", *j.job.ID, state.Evaluation(nil, e.PreviousEval).StatusDescription)
+			return fmt.Errorf("job %q does not fit on this machine: %s", *j.initialJob.ID, state.Evaluation(nil, e.PreviousEval).StatusDescription)
 		}
 	}
 	return nil
 }
 
-// failures returns why the last version of the job, whose allocations have ended, was not successful.
-func (j *foregroundJob) failures(stopped bool) []taskreason.Task {
+// findFailures returns why the registered version of the job, whose allocations have ended, was not successful. stopped
+// means that the user has stopped the job.
+func (j *foregroundJob) findFailures(stopped bool) []taskreason.Task {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	var stubs []*api.AllocationListStub
 	for _, a := range j.allocs {
-		if stub := a.Stub(); stub.JobVersion == j.version {
+		if stub := a.Stub(); stub.JobVersion == j.registeredVersion {
 			stubs = append(stubs, stub)
 		}
 	}
-	return taskreason.FindFailures(j.file.Job, stubs, stopped)
+	return taskreason.FindFailures(j.registeredFile.Job, stubs, stopped)
 }

@@ -12,28 +12,29 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// launchFlags start jobs that an agent starts at certain times or on request.
+// launchFlags are the flags by which a run starts periodic and parameterized jobs, which an agent would start at
+// certain times or on request.
 type launchFlags struct {
-	now         bool
-	meta        []string
-	payloadPath string
+	runPeriodicNow bool
+	meta           []string
+	payloadPath    string
 }
 
 func (f *launchFlags) register(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.now, "now", false, "run a periodic job once, now")
+	cmd.Flags().BoolVar(&f.runPeriodicNow, "now", false, "run a periodic job once, now")
 	cmd.Flags().StringArrayVar(&f.meta, "meta", nil, "metadata for a parameterized job, as `name=value`; may be repeated")
 	cmd.Flags().StringVar(&f.payloadPath, "payload", "", "payload for a parameterized job: a `file`, or - for standard input")
 }
 
-// newLauncher returns a launcher with the values of the flags. It reads the payload.
+// newLauncher returns a launcher with the values of the flags. It reads the file of the payload.
 func (f *launchFlags) newLauncher(s *cli.Streams) (*launcher, error) {
-	l := &launcher{now: f.now}
+	l := &launcher{runPeriodicNow: f.runPeriodicNow}
 	var err error
-	if l.request.Meta, err = cli.ParseKeyValues(f.meta); err != nil {
+	if l.dispatchRequest.Meta, err = cli.ParseKeyValues(f.meta); err != nil {
 		return nil, fmt.Errorf("-meta %w", err)
 	}
 	if f.payloadPath != "" {
-		if l.request.Payload, err = s.ReadPayload(f.payloadPath); err != nil {
+		if l.dispatchRequest.Payload, err = s.ReadPayload(f.payloadPath); err != nil {
 			return nil, err
 		}
 	}
@@ -41,19 +42,19 @@ func (f *launchFlags) newLauncher(s *cli.Streams) (*launcher, error) {
 	return l, nil
 }
 
-// launcher turns periodic and parameterized jobs into jobs that run now, and once.
+// launcher changes periodic and parameterized jobs so that they run once and at once.
 type launcher struct {
-	now        bool
-	hasPayload bool
-	request    scheduler.DispatchRequest
+	runPeriodicNow  bool
+	hasPayload      bool
+	dispatchRequest scheduler.DispatchRequest
 
-	foundPeriodic, foundParameterized bool // jobs of these kinds were launched
+	foundPeriodic, foundParameterized bool // whether launch was called with such a job
 }
 
-// launch removes the periodic block of a job if -now is set, and dispatches a parameterized job. It returns
+// makeRunnableNow removes the periodic block of a job if -now is set, and dispatches a parameterized job. It returns
 // an error with advice if the flags do not suit the job's parameterized block.
-func (l *launcher) launch(job *api.Job) error {
-	if l.now && job.Periodic != nil {
+func (l *launcher) makeRunnableNow(job *api.Job) error {
+	if l.runPeriodicNow && job.Periodic != nil {
 		l.foundPeriodic = true
 		job.Periodic = nil
 	}
@@ -61,19 +62,19 @@ func (l *launcher) launch(job *api.Job) error {
 		return nil
 	}
 	l.foundParameterized = true
-	if err := scheduler.CheckDispatch(job, l.request); err != nil {
+	if err := scheduler.CheckDispatch(job, l.dispatchRequest); err != nil {
 		return errors.New(err.Error() + l.dispatchAdvice(job.ParameterizedJob))
 	}
-	scheduler.ApplyDispatch(job, l.request)
+	scheduler.ApplyDispatch(job, l.dispatchRequest)
 	return nil
 }
 
-// checkUsed rejects flags that concern none of the jobs that were launched.
-func (l *launcher) checkUsed() error {
+// checkFlagsUsed rejects flags that apply to none of the jobs for which launch was called.
+func (l *launcher) checkFlagsUsed() error {
 	switch {
-	case l.now && !l.foundPeriodic:
+	case l.runPeriodicNow && !l.foundPeriodic:
 		return errors.New("-now: there is no job with a periodic block: leave -now out")
-	case len(l.request.Meta) > 0 && !l.foundParameterized:
+	case len(l.dispatchRequest.Meta) > 0 && !l.foundParameterized:
 		return errors.New("-meta: there is no job with a parameterized block: set variables of the file with -var")
 	case l.hasPayload && !l.foundParameterized:
 		return errors.New("-payload: there is no job with a parameterized block: leave -payload out")
@@ -81,15 +82,15 @@ func (l *launcher) checkUsed() error {
 	return nil
 }
 
-// dispatchAdvice returns the flags that a rejected dispatch lacks, in a line of its own.
+// dispatchAdvice returns the flags that a parameterized job requires and that were not given, as a line of advice.
 func (l *launcher) dispatchAdvice(config *api.ParameterizedJobConfig) string {
 	var flags []string
 	for _, name := range config.MetaRequired {
-		if _, given := l.request.Meta[name]; !given {
+		if _, given := l.dispatchRequest.Meta[name]; !given {
 			flags = append(flags, fmt.Sprintf("-meta %s=VALUE", name))
 		}
 	}
-	if config.Payload == "required" && len(l.request.Payload) == 0 {
+	if config.Payload == "required" && len(l.dispatchRequest.Payload) == 0 {
 		flags = append(flags, "-payload FILE")
 	}
 	if len(flags) == 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
-// showTaskOutput shows the output of a task, from its first start to its last byte. If the task has
-// not started when the channel shown is closed, it returns without output.
+// showTaskOutput shows the output of a task from its first start to the end of its output. If shown is closed before
+// the task has started, it returns without output.
 func (r *foregroundRun) showTaskOutput(ctx context.Context, t *taskview.Task, shown <-chan struct{}) {
 	defer close(t.OutputDone)
 	select {
@@ -27,7 +27,7 @@ func (r *foregroundRun) showTaskOutput(ctx context.Context, t *taskview.Task, sh
 	stderrReader.Wait()
 }
 
-// showStream shows one stream of a started task until the final end of the stream.
+// showStream shows one output stream of a started task until the task no longer writes to the stream.
 func (r *foregroundRun) showStream(ctx context.Context, t *taskview.Task, stream logs.Stream) {
 	var lineBuffer taskview.LineBuffer
 	last := int64(-1) // number of the log file of the last chunk
@@ -43,7 +43,7 @@ func (r *foregroundRun) showStream(ctx context.Context, t *taskview.Task, stream
 			r.taskView.PrintMessage("a part of what task " + t.Label + " wrote is not shown: it was rotated away before it was read")
 		}
 		last = file
-		lineBuffer.Add(c.Data, show)
+		lineBuffer.AddData(c.Data, show)
 		return nil
 	})
 	lineBuffer.Flush(show)

@@ -47,9 +47,9 @@ command line made no sense.`
 
 type pluginDevOptions struct {
 	options
-	jobPath    string
-	configPath localplugins.Flags
-	debug      bool
+	jobPath           string
+	pluginConfigFlags localplugins.Flags
+	useDebugger       bool
 }
 
 // NewPluginDevCommand returns the command "plugin dev".
@@ -74,11 +74,11 @@ func NewPluginDevCommand(s *cli.Streams) *cobra.Command {
 			return runPluginDev(cmd.Context(), o, target, args, s)
 		},
 	}
-	o.jobFile.Register(cmd)
-	o.environment.register(cmd)
-	o.configPath.RegisterConfig(cmd)
+	o.jobFileFlags.Register(cmd)
+	o.environmentFlags.register(cmd)
+	o.pluginConfigFlags.RegisterConfigFlag(cmd)
 	cmd.Flags().StringVar(&o.jobPath, "job", "", "run the job in this `file`; default: NAME.nomad.hcl beside the sources")
-	cmd.Flags().BoolVar(&o.debug, "debug", false, "start the plugin in dlv, or wait until a debugger is attached")
+	cmd.Flags().BoolVar(&o.useDebugger, "debug", false, "start the plugin in dlv, or wait until a debugger is attached")
 	cmd.Flags().StringVar(&o.logLevel, "log-level", "warn", "how much nomad-lite says about itself: trace, debug, info, warn or error")
 	return cmd
 }
@@ -92,61 +92,62 @@ func runPluginDev(ctx context.Context, o pluginDevOptions, target string, args [
 	if err != nil {
 		return wrapStartError(fmt.Errorf("plugin dev: %w", err))
 	}
-	local, err := o.configPath.Read(s)
+	local, err := o.pluginConfigFlags.ReadConfig(s)
 	if err != nil {
 		return wrapStartError(err)
 	}
-	workshop, err := plugindev.NewWorkshop(project, local, args)
+	pluginDir, err := plugindev.NewDevPluginDir(project, local, args)
 	if err != nil {
 		return wrapStartError(err)
 	}
-	defer func() { err = errors.Join(err, workshop.Close()) }()
-	workshop.Debuggable = o.debug
+	defer func() { err = errors.Join(err, pluginDir.Close()) }()
+	pluginDir.Debuggable = o.useDebugger
 
 	v := o.newView(s)
 	defer v.Close()
-	signals, release := notifySignals()
+	signals, release := catchStopSignals()
 	defer release()
-	// This context is for the time before the job runs. Later, a signal stops the job first.
+	// A signal ends this context, so that it interrupts the build before the job runs. Later, a signal stops the job
+	// first.
 	starting, releaseStarting := signal.NotifyContext(ctx, stopSignals...)
 	defer releaseStarting()
-	p := &pluginUnderWork{workshop: workshop, watcher: filewatch.New(project.Sources(), project.IsIgnored), taskView: v}
-	if !p.buildFirst(starting) {
+	p := &devPlugin{pluginDir: pluginDir, watcher: filewatch.New(project.Sources(), project.IsIgnored), taskView: v}
+	if !p.buildUntilStarts(starting) {
 		return nil
 	}
-	if o.debug {
+	if o.useDebugger {
 		p.debugger = &plugindev.Debugger{
-			Name: workshop.Key().Name, Socket: workshop.Socket(), Args: args, In: s.In, Print: v.PrintMessage,
+			Name: pluginDir.PluginKey().Name, Socket: pluginDir.DebugSocketPath(), Args: args, Input: s.In, Print: v.PrintMessage,
 		}
-		if err := p.debugger.Start(starting, workshop.Program()); err != nil {
+		if err := p.debugger.Start(starting, pluginDir.ProgramPath()); err != nil {
 			if starting.Err() != nil {
 				return nil
 			}
 			return wrapStartError(err)
 		}
 		defer func() { err = errors.Join(err, p.debugger.Stop()) }()
-		name, value := p.debugger.Env()
-		if err := os.Setenv(name, value); err != nil { // the plugin process of the agent inherits it
+		name, value := p.debugger.AttachEnvVar()
+		if err := os.Setenv(name, value); err != nil { // the agent of this process reads the variable
 			return err
 		}
 	}
 	if starting.Err() != nil {
 		return nil
 	}
-	return o.runJob(ctx, p, signals, &pluginLogWriter{view: v, level: level, prefix: "nomad-lite." + workshop.Name() + ":"}, s)
+	return o.runJob(ctx, p, signals, &pluginLogWriter{view: v, agentLogLevel: level, pluginLinePrefix: "nomad-lite." + pluginDir.ProgramName() + ":"}, s)
 }
 
 // runJob runs the job with the plugin until a signal stops it.
-func (o *pluginDevOptions) runJob(ctx context.Context, p *pluginUnderWork, signals chan os.Signal, log *pluginLogWriter, s *cli.Streams) error {
+func (o *pluginDevOptions) runJob(ctx context.Context, p *devPlugin, signals chan os.Signal, log *pluginLogWriter, s *cli.Streams) error {
 	path := o.jobPath
 	if path == "" {
-		found, err := p.workshop.Project.FindJob(p.workshop.Key().Name)
+		found, err := p.pluginDir.Project.FindJobFile(p.pluginDir.PluginKey().Name)
 		if err != nil {
 			return wrapStartError(fmt.Errorf("plugin dev: %w", err))
 		}
 		path = found
 	}
-	nomadVars, err := o.environment.parseNomadVars()
+	nomadVars, err := o.environmentFlags.parseNomadVars()
 	if err != nil {
 		return wrapStartError(err)
 	}
@@ -158,35 +159,35 @@ func (o *pluginDevOptions) runJob(ctx context.Context, p *pluginUnderWork, signa
 	if err != nil {
 		return err
 	}
-	local := p.workshop.AgentPlugins()
-	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: min(log.level, hclog.Debug), Output: log})
+	local := p.pluginDir.AgentPlugins()
+	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: min(log.agentLogLevel, hclog.Debug), Output: log})
 	a, err := openAgent(ctx, local, files, logger, func(c *agent.Config) {
-		// The file has the descriptions of programs by their content, which changes under this agent.
+		// The cache identifies a program by its content, which changes while this agent runs.
 		c.PluginCacheFile = ""
-		c.NoPluginTimeouts = o.debug
+		c.NoPluginTimeouts = o.useDebugger
 	})
 	if err != nil {
 		return err
 	}
 	r := &foregroundRun{
-		agent: a, files: files, paths: []string{path}, reader: *reader, taskView: p.taskView, streams: s, logger: logger, signals: signals,
+		agent: a, files: files, filePaths: []string{path}, jobReader: *reader, taskView: p.taskView, streams: s, logger: logger, signals: signals,
 		optionalHooks: local.OptionalHookNames(), nomadVars: nomadVars,
-		watching: true, plugin: p,
+		isWatching: true, devPlugin: p,
 		allocsEnded: make(chan struct{}),
 	}
-	if err := errors.Join(r.run(ctx), a.Close()); err != nil {
+	if err := errors.Join(r.runJobs(ctx), a.Close()); err != nil {
 		return err
 	}
-	_ = r.showResults() // the results are shown; the user has stopped the job, which is no failure
+	_ = r.showResults() // the error is ignored, because the user has stopped the job
 	return nil
 }
 
-// pluginLogWriter writes the log lines of the plugin from the level debug, and those of nomad-lite from another
-// level.
+// pluginLogWriter is the output of the agent's logger. It shows the plugin's log lines from the level debug, and
+// nomad-lite's own from the level of -log-level.
 type pluginLogWriter struct {
-	view   *taskview.View
-	level  hclog.Level
-	prefix string // of the plugin's lines, after the level
+	view             *taskview.View
+	agentLogLevel    hclog.Level
+	pluginLinePrefix string // text after the level in the plugin's log lines
 }
 
 // Write implements io.Writer.
@@ -194,29 +195,30 @@ func (w *pluginLogWriter) Write(line []byte) (int, error) { return w.view.Write(
 
 // LevelWrite implements hclog.LevelWriter.
 func (w *pluginLogWriter) LevelWrite(level hclog.Level, line []byte) (int, error) {
-	if level < w.level && !strings.Contains(string(line), " "+w.prefix) {
+	if level < w.agentLogLevel && !strings.Contains(string(line), " "+w.pluginLinePrefix) {
 		return len(line), nil
 	}
 	return w.view.Write(line)
 }
 
-// pluginUnderWork is a plugin that its author changes while a job uses it.
-type pluginUnderWork struct {
-	workshop *plugindev.Workshop
-	watcher  *filewatch.Watcher
-	debugger *plugindev.Debugger // nil without -debug
-	taskView *taskview.View
+// devPlugin is the plugin of `plugin dev`, whose sources its author changes while a job uses it.
+type devPlugin struct {
+	pluginDir *plugindev.DevPluginDir
+	watcher   *filewatch.Watcher
+	debugger  *plugindev.Debugger // nil without -debug
+	taskView  *taskview.View
 }
 
-// waitChange blocks until the sources have changed. It returns false when ctx ends.
-func (p *pluginUnderWork) waitChange(ctx context.Context) bool {
-	return p.watcher.Wait(ctx, p.workshop.Project.Sources()) != nil
+// waitForSourceChange blocks until the sources have changed. It returns false when ctx ends.
+func (p *devPlugin) waitForSourceChange(ctx context.Context) bool {
+	return p.watcher.WaitForChange(ctx, p.pluginDir.Project.Sources()) != nil
 }
 
-// buildFirst builds the program until it starts. It returns false when ctx ends.
-func (p *pluginUnderWork) buildFirst(ctx context.Context) bool {
+// buildUntilStarts builds the program after each change of its sources, until a build succeeds and the program starts. It
+// returns false when ctx ends.
+func (p *devPlugin) buildUntilStarts(ctx context.Context) bool {
 	for {
-		_, err := p.workshop.Update(ctx)
+		_, err := p.pluginDir.Update(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return false
@@ -225,83 +227,84 @@ func (p *pluginUnderWork) buildFirst(ctx context.Context) bool {
 		}
 		p.taskView.PrintMessage(err.Error())
 		p.taskView.PrintMessage("waiting for changes of files; Ctrl-C ends the command")
-		if !p.waitChange(ctx) {
+		if !p.waitForSourceChange(ctx) {
 			return false
 		}
 	}
 }
 
-// followPlugin replaces the plugin's process when its sources change, until ctx ends.
-func (r *foregroundRun) followPlugin(ctx context.Context, jobs []*foregroundJob) {
-	p := r.plugin
-	for p.waitChange(ctx) {
-		changed, err := p.workshop.Update(ctx)
+// replacePluginOnChanges builds the program and replaces the plugin's process each time the sources change, until ctx ends.
+func (r *foregroundRun) replacePluginOnChanges(ctx context.Context, jobs []*foregroundJob) {
+	p := r.devPlugin
+	for p.waitForSourceChange(ctx) {
+		changed, err := p.pluginDir.Update(ctx)
 		if err == nil && changed {
 			err = r.replacePlugin(ctx, jobs)
 		} else if err != nil && ctx.Err() == nil {
 			p.taskView.PrintMessage(err.Error())
-			p.taskView.PrintMessage(p.workshop.Name() + ": the old program continues")
+			p.taskView.PrintMessage(p.pluginDir.ProgramName() + ": the old program continues")
 			continue
 		}
 		if err != nil && ctx.Err() == nil {
-			p.taskView.PrintMessage(fmt.Sprintf("%s: %v", p.workshop.Name(), err))
+			p.taskView.PrintMessage(fmt.Sprintf("%s: %v", p.pluginDir.ProgramName(), err))
 		}
 	}
 }
 
-// replacePlugin starts the new program, shows what happened to the tasks, and runs jobs again that have ended.
+// replacePlugin replaces the plugin's process by one of the new program, shows whether the running tasks were
+// recovered, and runs ended jobs again.
 func (r *foregroundRun) replacePlugin(ctx context.Context, jobs []*foregroundJob) error {
-	p := r.plugin
-	before, err := r.pluginProcess()
+	p := r.devPlugin
+	before, err := r.readPluginState()
 	if err != nil {
 		return err
 	}
 	tasks := r.runningPluginTasks(jobs)
 	if p.debugger != nil {
-		p.taskView.PrintMessage(p.workshop.Name() + " has changed: the debugger starts again")
+		p.taskView.PrintMessage(p.pluginDir.ProgramName() + " has changed: the debugger starts again")
 		if err := p.debugger.Stop(); err != nil {
 			return err
 		}
-		if err := p.debugger.Start(ctx, p.workshop.Program()); err != nil {
+		if err := p.debugger.Start(ctx, p.pluginDir.ProgramPath()); err != nil {
 			return err
 		}
 	}
-	if err := r.agent.RestartPlugin(ctx, p.workshop.Name()); err != nil {
+	if err := r.agent.RestartPlugin(ctx, p.pluginDir.ProgramName()); err != nil {
 		return err
 	}
 	after, err := r.waitPluginReplaced(ctx, before.PID)
 	if err != nil {
 		return err
 	}
-	p.taskView.PrintMessage(fmt.Sprintf("%s: process %d is replaced by %d%s", p.workshop.Name(), before.PID, after.PID, r.describeRecovery(ctx, after, tasks)))
+	p.taskView.PrintMessage(fmt.Sprintf("%s: process %d is replaced by %d%s", p.pluginDir.ProgramName(), before.PID, after.PID, r.describeRecovery(ctx, after, tasks)))
 	state := r.agent.Store().Snapshot()
 	for _, j := range jobs {
-		ended := !slices.ContainsFunc(state.AllocationsByJob(nil, *j.job.Namespace, *j.job.ID), func(a *api.Allocation) bool { return !state.AllocationEnded(a.ID) })
+		ended := !slices.ContainsFunc(state.AllocationsByJob(nil, *j.initialJob.Namespace, *j.initialJob.ID), func(a *api.Allocation) bool { return !state.AllocationEnded(a.ID) })
 		if !ended {
 			continue
 		}
-		if err := r.runAgain(ctx, j); err != nil && !errors.Is(err, errStopped) {
-			return fmt.Errorf("job %q is not started again%s", *j.job.ID, unprintedText(err))
+		if err := r.rerunJob(ctx, j); err != nil && !errors.Is(err, errStopped) {
+			return fmt.Errorf("job %q is not started again%s", *j.initialJob.ID, unprintedReason(err))
 		}
 	}
 	return nil
 }
 
-// pluginProcess returns the state of the plugin.
-func (r *foregroundRun) pluginProcess() (supervisor.Plugin, error) {
+// readPluginState returns the agent's state of the plugin.
+func (r *foregroundRun) readPluginState() (supervisor.Plugin, error) {
 	plugins := r.agent.Plugins()
-	i := slices.IndexFunc(plugins, func(p supervisor.Plugin) bool { return p.Name == r.plugin.workshop.Name() && !p.Builtin })
+	i := slices.IndexFunc(plugins, func(p supervisor.Plugin) bool { return p.Name == r.devPlugin.pluginDir.ProgramName() && !p.Builtin })
 	if i < 0 {
-		return supervisor.Plugin{}, fmt.Errorf("the agent has no plugin %s", r.plugin.workshop.Name())
+		return supervisor.Plugin{}, fmt.Errorf("the agent has no plugin %s", r.devPlugin.pluginDir.ProgramName())
 	}
 	return plugins[i], nil
 }
 
-// waitPluginReplaced blocks until the plugin has another process than the one with a pid.
+// waitPluginReplaced blocks until the plugin has a process with another PID.
 func (r *foregroundRun) waitPluginReplaced(ctx context.Context, pid int) (supervisor.Plugin, error) {
 	for {
 		changed := r.agent.PluginsChanged()
-		p, err := r.pluginProcess()
+		p, err := r.readPluginState()
 		switch {
 		case err != nil || p.Err != nil:
 			return p, cmp.Or(err, p.Err)

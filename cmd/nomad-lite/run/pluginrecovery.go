@@ -19,29 +19,29 @@ import (
 )
 
 const (
-	// recoveryReportTimeout is how long describeRecovery waits for the new process.
+	// recoveryReportTimeout limits how long describeRecovery waits until the new process has recovered the tasks.
 	recoveryReportTimeout = 10 * time.Second
-	// methodStatsInterval is the time between two reads of the counters of a process.
+	// methodStatsInterval is the time between two reads of the call statistics of the plugin.
 	methodStatsInterval = 20 * time.Millisecond
 )
 
 // pluginTask is a running task that uses the plugin.
 type pluginTask struct {
-	name    string
-	devices []*api.AllocatedDeviceResource // devices of the task that a device plugin reports
+	taskName string
+	devices  []*api.AllocatedDeviceResource // devices that the task has from the device plugin
 }
 
-// runningPluginTasks returns the running tasks that use the plugin.
+// runningPluginTasks returns the running tasks that use the plugin as their driver, as a hook, or for a device.
 func (r *foregroundRun) runningPluginTasks(jobs []*foregroundJob) (tasks []pluginTask) {
-	key, state := r.plugin.workshop.Key(), r.agent.Store().Snapshot()
+	key, state := r.devPlugin.pluginDir.PluginKey(), r.agent.Store().Snapshot()
 	hooked := r.agent.AllocsUsingHook(key.Name)
 	for _, j := range jobs {
-		for _, a := range state.AllocationsByJob(nil, *j.job.Namespace, *j.job.ID) {
+		for _, a := range state.AllocationsByJob(nil, *j.initialJob.Namespace, *j.initialJob.ID) {
 			for _, task := range a.Job.LookupTaskGroup(a.TaskGroup).Tasks {
 				if s := a.TaskStates[task.Name]; s == nil || s.State != model.TaskRunning {
 					continue
 				}
-				t, isUser := pluginTask{name: task.Name}, false
+				t, isUser := pluginTask{taskName: task.Name}, false
 				switch key.Type {
 				case base.TypeDriver:
 					isUser = task.Driver == key.Name
@@ -60,30 +60,30 @@ func (r *foregroundRun) runningPluginTasks(jobs []*foregroundJob) (tasks []plugi
 	return tasks
 }
 
-// devicesOfPlugin returns the devices of a task that are in groups of the plugin.
+// devicesOfPlugin returns the devices of a task that belong to the device groups of the plugin.
 func (r *foregroundRun) devicesOfPlugin(a *api.Allocation, task string) []*api.AllocatedDeviceResource {
 	if a.AllocatedResources == nil || a.AllocatedResources.Tasks[task] == nil {
 		return nil
 	}
-	groups := r.reportedGroups()
+	groups := r.reportedDeviceGroups()
 	return slices.DeleteFunc(slices.Clone(a.AllocatedResources.Tasks[task].Devices), func(d *api.AllocatedDeviceResource) bool {
 		_, ok := groups[devices.GroupOf(d)]
 		return !ok
 	})
 }
 
-// reportedGroups returns the devices in the last report of the plugin.
-func (r *foregroundRun) reportedGroups() map[device.GroupID][]device.Device {
+// reportedDeviceGroups returns the devices that the plugin has reported last, by group.
+func (r *foregroundRun) reportedDeviceGroups() map[device.GroupID][]device.Device {
 	groups := make(map[device.GroupID][]device.Device)
 	for _, g := range r.agent.DeviceGroups() {
-		if g.Plugin == r.plugin.workshop.Key().Name {
+		if g.Plugin == r.devPlugin.pluginDir.PluginKey().Name {
 			groups[g.ID] = g.Devices
 		}
 	}
 	return groups
 }
 
-// describeRecovery waits until a new process has the running tasks, and describes the result.
+// describeRecovery waits until the new process of a plugin has recovered the running tasks, and describes the result.
 func (r *foregroundRun) describeRecovery(ctx context.Context, p supervisor.Plugin, tasks []pluginTask) string {
 	switch p.Serves.Type {
 	case base.TypeDevice:
@@ -98,8 +98,8 @@ func (r *foregroundRun) describeRecovery(ctx context.Context, p supervisor.Plugi
 	}
 }
 
-// describeRecoveryCalls waits for the calls of a method by which a new process gets the running tasks, and
-// describes their results.
+// describeRecoveryCalls waits until the agent has called a method of the new process for each running task, and
+// describes the results of the calls.
 func (r *foregroundRun) describeRecoveryCalls(ctx context.Context, p supervisor.Plugin, method string, tasks int) string {
 	if tasks == 0 {
 		return "; no task is running"
@@ -107,7 +107,7 @@ func (r *foregroundRun) describeRecoveryCalls(ctx context.Context, p supervisor.
 	limit := time.NewTimer(recoveryReportTimeout)
 	defer limit.Stop()
 	for {
-		stats := methodStats(p, method)
+		stats := findMethodStats(p, method)
 		if stats.Calls >= tasks && stats.InProgress == 0 {
 			return fmt.Sprintf("; %d of %d running tasks recovered (%s: %d calls, %d errors, %v)",
 				tasks-min(tasks, stats.Errors), tasks, method, stats.Calls, stats.Errors, stats.Total.Round(time.Microsecond))
@@ -119,13 +119,13 @@ func (r *foregroundRun) describeRecoveryCalls(ctx context.Context, p supervisor.
 		case <-ctx.Done():
 			return ""
 		}
-		if next, err := r.pluginProcess(); err == nil && next.PID == p.PID {
+		if next, err := r.readPluginState(); err == nil && next.PID == p.PID {
 			p = next
 		}
 	}
 }
 
-func methodStats(p supervisor.Plugin, method string) callstats.Method {
+func findMethodStats(p supervisor.Plugin, method string) callstats.Method {
 	for _, stats := range p.Methods {
 		if stats.Method == method {
 			return stats
@@ -139,13 +139,13 @@ func methodStats(p supervisor.Plugin, method string) callstats.Method {
 func (r *foregroundRun) describeDeviceRecovery(ctx context.Context, p supervisor.Plugin, tasks []pluginTask) string {
 	limited, cancel := context.WithTimeout(ctx, recoveryReportTimeout)
 	defer cancel()
-	if _, err := r.agent.DescribePlugin(limited, p.Serves); err != nil { // blocks until the process has reported its devices
+	if _, err := r.agent.DescribePlugin(limited, p.Serves); err != nil { // DescribePlugin blocks until the process has reported its devices
 		if ctx.Err() != nil {
 			return ""
 		}
 		return fmt.Sprintf("; it has not reported its devices within %v: %v", recoveryReportTimeout, err)
 	}
-	groups, count := r.reportedGroups(), 0
+	groups, count := r.reportedDeviceGroups(), 0
 	for _, g := range groups {
 		count += len(g)
 	}
@@ -156,13 +156,13 @@ func (r *foregroundRun) describeDeviceRecovery(ctx context.Context, p supervisor
 	var losses []string
 	for _, t := range tasks {
 		if lost := t.lostDevices(groups); len(lost) > 0 {
-			losses = append(losses, fmt.Sprintf("; task %q: %s", t.name, strings.Join(lost, ", ")))
+			losses = append(losses, fmt.Sprintf("; task %q: %s", t.taskName, strings.Join(lost, ", ")))
 		}
 	}
 	return fmt.Sprintf("%s; %d of %d running tasks keep their devices%s", text, len(tasks)-len(losses), len(tasks), strings.Join(losses, ""))
 }
 
-// lostDevices describes the devices of the task that are not in the groups, or unhealthy.
+// lostDevices describes those devices of the task that are unhealthy or not in groups.
 func (t pluginTask) lostDevices(groups map[device.GroupID][]device.Device) (lost []string) {
 	for _, allocated := range t.devices {
 		group := devices.GroupOf(allocated)

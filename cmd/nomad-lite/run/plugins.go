@@ -17,8 +17,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 )
 
-// waitPluginsReady waits until all plugins that the jobs may need are ready, also those that start too
-// slowly for the agent to wait for them. The launch timeout of each plugin limits the wait.
+// waitPluginsReady waits until all plugins that the jobs may need are ready. These include plugins for which the
+// agent's WaitReady does not wait because they start slowly. The launch timeout of each plugin limits the wait.
 func (r *foregroundRun) waitPluginsReady(ctx context.Context) error {
 	reported := false
 	for {
@@ -41,12 +41,11 @@ func (r *foregroundRun) waitPluginsReady(ctx context.Context) error {
 	}
 }
 
-// findUnreadyPlugins returns the plugins that are not ready yet and that the job may need: the plugin
-// has the name of a driver of the job, provides such a driver, or may provide a driver that no
-// launched plugin provides. A job that requests devices may need each plugin that provides, or may
-// provide, devices.
+// findUnreadyPlugins returns the names of the plugins that are not ready and that the jobs may need. A plugin may be
+// needed if its name is that of a driver of the jobs, if it provides such a driver, or if it has not launched and a
+// driver is missing. If a job requests devices, each device plugin and each plugin that has not launched may be needed.
 func (r *foregroundRun) findUnreadyPlugins() []string {
-	wanted := driverNames(r.files)
+	wanted := driverNamesOfJobs(r.files)
 	plugins := r.agent.Plugins()
 	missing := slices.ContainsFunc(wanted, func(driver string) bool {
 		return !slices.ContainsFunc(plugins, func(p supervisor.Plugin) bool {
@@ -70,10 +69,10 @@ func (r *foregroundRun) findUnreadyPlugins() []string {
 	return slowNames
 }
 
-// checkPlugins rejects the jobs when a driver or hook that they need is missing, cannot be
-// started, or does not accept a job's configuration.
+// checkPlugins rejects the jobs if a driver or hook that they need is missing, cannot be started, or rejects a job's
+// configuration.
 func (r *foregroundRun) checkPlugins(ctx context.Context) error {
-	wanted := driverNames(r.files)
+	wanted := driverNamesOfJobs(r.files)
 	drivers := r.agent.Drivers()
 	var pluginErrs []error
 	for _, name := range wanted {
@@ -98,7 +97,7 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 		hookErrs = append(hookErrs, errs...)
 	}
 	for _, p := range r.agent.Plugins() {
-		if p.Err != nil && slices.Contains(hookNames(r.files), p.Name) && !slices.Contains(r.optionalHooks, p.Name) {
+		if p.Err != nil && slices.Contains(hookNamesOfJobs(r.files), p.Name) && !slices.Contains(r.optionalHooks, p.Name) {
 			pluginErrs = append(pluginErrs, fmt.Errorf("hook %q cannot be used: %w", p.Name, p.Err))
 		}
 	}
@@ -109,23 +108,23 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 	return nil
 }
 
-// checkPluginConfigs rejects a job that this machine cannot run: its drivers are missing, the drivers or hooks do not accept its
-// configuration, or the machine does not meet its requirements. hookErrs holds the errors of hooks that could not be started.
+// checkPluginConfigs rejects a job whose drivers are missing, whose configuration a driver or hook rejects, or whose
+// requirements the machine does not meet. hookErrs are the errors of hooks that could not be started.
 func (r *foregroundRun) checkPluginConfigs(ctx context.Context, f *jobfile.File, s *cli.Streams) (hookErrs []error, err error) {
 	names := slices.AppendSeq(builtins.DriverNames(), maps.Keys(r.agent.Drivers()))
-	node := jobcheck.AgentFacts(ctx, f, r.agent, names, s)
-	answer := f.Check(ctx, node, r.reader.flags())
-	if good, err := f.PrintAnswer(s, f.CapacityHeading(), &answer); err != nil || !good {
+	node := jobcheck.AdmissionNodeOf(ctx, f, r.agent, names, s)
+	answer := f.CheckAdmission(ctx, node, r.jobReader.admissionFlags())
+	if good, err := f.PrintAdmissionAnswer(s, f.DoesNotFitHeading(), &answer); err != nil || !good {
 		return nil, errors.Join(errNotStarted, err)
 	}
 	return node.UncheckedHooks, nil
 }
 
-func driverNames(files []*jobfile.File) []string {
+func driverNamesOfJobs(files []*jobfile.File) []string {
 	return mergeNames(files, (*jobfile.File).DriverNames)
 }
 
-func hookNames(files []*jobfile.File) []string {
+func hookNamesOfJobs(files []*jobfile.File) []string {
 	return mergeNames(files, jobcheck.HookNames)
 }
 

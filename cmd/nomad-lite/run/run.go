@@ -45,14 +45,14 @@ failed, or was stopped before it was complete; 2 it was refused, or the command
 line made no sense, and nothing of it has run.`
 
 type options struct {
-	jobFile     jobfile.Flags
-	pluginFlags localplugins.Flags
-	launch      launchFlags
-	environment environmentFlags
-	watch       watchFlags
-	jsonOutput  bool
-	dataDir     string
-	logLevel    string
+	jobFileFlags     jobfile.Flags
+	pluginFlags      localplugins.Flags
+	launchFlags      launchFlags
+	environmentFlags environmentFlags
+	watchFlags       watchFlags
+	jsonOutput       bool
+	dataDir          string
+	logLevel         string
 }
 
 // NewCommand returns the command "run".
@@ -73,7 +73,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
   nomad-lite run -plugin-dir ./plugins web.nomad.hcl`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			// The flag -nomad-var can have taken the file as its second word.
-			if _, err := o.environment.parseNomadVars(); err != nil {
+			if _, err := o.environmentFlags.parseNomadVars(); err != nil {
 				return wrapStartError(err)
 			}
 			if err := checkFileArgs(cmd, args); err != nil {
@@ -92,11 +92,11 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		}
 		return wrapStartError(exitErr)
 	})
-	o.jobFile.Register(cmd)
+	o.jobFileFlags.Register(cmd)
 	o.pluginFlags.Register(cmd)
-	o.launch.register(cmd)
-	o.environment.register(cmd)
-	o.watch.register(cmd)
+	o.launchFlags.register(cmd)
+	o.environmentFlags.register(cmd)
+	o.watchFlags.register(cmd)
 	cmd.Flags().BoolVar(&o.jsonOutput, "json-output", false, "print a JSON object for each line of output, each event and each result")
 	cmd.Flags().StringVar(&o.dataDir, "data-dir", "", "keep logs and task directories in this `directory` after the run")
 	cmd.Flags().StringVar(&o.logLevel, "log-level", "warn", "how much nomad-lite says about itself: trace, debug, info, warn or error")
@@ -107,10 +107,10 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 // stacks of all goroutines.
 var stopSignals = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}
 
-// errNotStarted is the error of a run that did not start and has printed the reason.
+// errNotStarted is the error of a run that did not start because of a reason that was printed.
 var errNotStarted = &cli.ExitError{Code: 2}
 
-// wrapStartError converts an error to the error of a run that did not start.
+// wrapStartError returns err with the exit code of a run that did not start.
 func wrapStartError(err error) error {
 	var exitErr *cli.ExitError
 	if errors.As(err, &exitErr) {
@@ -119,7 +119,7 @@ func wrapStartError(err error) error {
 	return &cli.ExitError{Code: 2, Err: err}
 }
 
-// checkFileArgs accepts the paths of job files, among which standard input can be once.
+// checkFileArgs checks that the arguments are paths of job files, and contain "-" for standard input at most once.
 func checkFileArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cli.UsageError(cmd, errors.New("takes the paths of job files, or - for standard input"))
@@ -135,7 +135,7 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 	if level == hclog.NoLevel {
 		return wrapStartError(fmt.Errorf("log-level %q: use trace, debug, info, warn or error", o.logLevel))
 	}
-	nomadVars, err := o.environment.parseNomadVars()
+	nomadVars, err := o.environmentFlags.parseNomadVars()
 	if err != nil {
 		return wrapStartError(err)
 	}
@@ -147,7 +147,7 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(reader.launcher.checkUsed(), o.watch.check(paths, files)); err != nil {
+	if err := errors.Join(reader.launcher.checkFlagsUsed(), o.watchFlags.checkPaths(paths, files)); err != nil {
 		return wrapStartError(err)
 	}
 	if o.dataDir != "" {
@@ -158,18 +158,18 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 	v := o.newView(s)
 	defer v.Close()
 	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: level, Output: v})
-	local, err := o.pluginFlags.Read(s)
+	local, err := o.pluginFlags.ReadConfig(s)
 	if err != nil {
 		return wrapStartError(err)
 	}
 
-	// Signals are caught before the agent starts, so that a signal always shuts it down in order.
-	signals, release := notifySignals()
+	// Signals are caught before the agent starts, so that even an early signal shuts the agent down in order.
+	signals, release := catchStopSignals()
 	defer release()
 
 	a, err := openAgent(ctx, local, files, logger, func(c *agent.Config) {
 		c.DataDir = o.dataDir
-		c.OTLP = agentconfig.Traces(local.Config, logger)
+		c.OTLP = agentconfig.TraceExportConfig(local.Config, logger)
 		if os.Getenv("OTEL_METRICS_EXPORTER") == "otlp" {
 			logger.Warn("OTEL_METRICS_EXPORTER is ignored: only an agent exports metrics")
 		}
@@ -178,22 +178,22 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 		return err
 	}
 	r := &foregroundRun{
-		agent: a, files: files, paths: paths, reader: *reader, taskView: v, streams: s, logger: logger, signals: signals,
+		agent: a, files: files, filePaths: paths, jobReader: *reader, taskView: v, streams: s, logger: logger, signals: signals,
 		optionalHooks: local.OptionalHookNames(), nomadVars: nomadVars,
-		watching: o.watch.isSet(), watchedPaths: o.watch.parsePaths(),
+		isWatching: o.watchFlags.followsFiles(), watchedPaths: o.watchFlags.parsePaths(),
 		allocsEnded: make(chan struct{}),
 	}
-	err = errors.Join(r.run(ctx), a.Close())
+	err = errors.Join(r.runJobs(ctx), a.Close())
 	return errors.Join(err, r.showResults())
 }
 
-// openAgent opens an agent with the plugins of the jobs.
+// openAgent opens an agent that has the drivers and hooks of the jobs. configure can change the agent's configuration.
 func openAgent(ctx context.Context, local localplugins.Plugins, files []*jobfile.File, logger hclog.Logger, configure func(*agent.Config)) (*agent.Agent, error) {
-	plugins, err := local.NewCatalog(append(driverNames(files), hookNames(files)...), logger)
+	plugins, err := local.NewCatalog(append(driverNamesOfJobs(files), hookNamesOfJobs(files)...), logger)
 	if err != nil {
 		return nil, wrapStartError(err)
 	}
-	config := local.AgentConfig(plugins, logger)
+	config := local.NewAgentConfig(plugins, logger)
 	config.EphemeralState = true
 	// The directories of ended allocations are kept while their output is shown.
 	config.GC = noderunner.GC{DiskUsage: 100, InodeUsage: 100}
@@ -205,9 +205,8 @@ func openAgent(ctx context.Context, local localplugins.Plugins, files []*jobfile
 	return a, nil
 }
 
-// notifySignals returns a channel that receives the signals that end a run, until release is
-// called.
-func notifySignals() (signals chan os.Signal, release func()) {
+// catchStopSignals returns a channel that receives the signals that stop a run, until release is called.
+func catchStopSignals() (signals chan os.Signal, release func()) {
 	signals = make(chan os.Signal, 2)
 	for _, s := range stopSignals {
 		// Signals that were ignored at the start, as by nohup(1) and by shells for jobs in
@@ -216,8 +215,8 @@ func notifySignals() (signals chan os.Signal, release func()) {
 			signal.Notify(signals, s)
 		}
 	}
-	// SIGPIPE has a handler, so that it becomes a write error, which the view handles. If SIGPIPE
-	// were ignored, the tasks would inherit that.
+	// SIGPIPE has a handler, so that a write to a closed pipe returns an error, which the view handles. If SIGPIPE were
+	// ignored, the tasks would inherit that.
 	pipe := make(chan os.Signal, 1)
 	signal.Notify(pipe, syscall.SIGPIPE)
 	return signals, func() {
@@ -226,7 +225,7 @@ func notifySignals() (signals chan os.Signal, release func()) {
 	}
 }
 
-// newView returns a view, which the caller must close.
+// newView returns the view that the flags select, which the caller must close.
 func (o *options) newView(s *cli.Streams) *taskview.View {
 	if o.jsonOutput {
 		return taskview.NewJSON(s)
@@ -234,15 +233,15 @@ func (o *options) newView(s *cli.Streams) *taskview.View {
 	return taskview.New(s, terminal.NewScreen(s.Out, s.Err))
 }
 
-// newJobReader returns the reader of count job files.
+// newJobReader returns a reader for count job files.
 func (o *options) newJobReader(s *cli.Streams, count int) (*jobReader, error) {
-	l, err := o.launch.newLauncher(s)
+	l, err := o.launchFlags.newLauncher(s)
 	if err != nil {
 		return nil, err
 	}
-	r := &jobReader{jobFile: o.jobFile, launcher: l, environment: o.environment, streams: s}
+	r := &jobReader{fileFlags: o.jobFileFlags, launcher: l, environmentFlags: o.environmentFlags, streams: s}
 	if count > 1 {
-		r.jobFile.Strict = false // a variable that one file declares need not be declared by the others
+		r.fileFlags.Strict = false // a variable that one file declares need not be declared by the others
 	}
 	return r, nil
 }

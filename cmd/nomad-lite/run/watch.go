@@ -21,49 +21,51 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// watchFlags make a run follow the files of its jobs.
+// watchFlags select the files that a run watches.
 type watchFlags struct {
-	watch bool
-	paths []string
+	watchJobFiles bool
+	watchPathArgs []string
 }
 
 func (f *watchFlags) register(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.watch, "watch", false, "restart what changed when a job file changes, or a file that it reads, until Ctrl-C")
-	cmd.Flags().StringArrayVar(&f.paths, "watch-path", nil, "as -watch, and restart all tasks, or one, when this file or directory changes: `[TASK=]PATH`; may be repeated")
+	cmd.Flags().BoolVar(&f.watchJobFiles, "watch", false, "restart what changed when a job file changes, or a file that it reads, until Ctrl-C")
+	cmd.Flags().StringArrayVar(&f.watchPathArgs, "watch-path", nil, "as -watch, and restart all tasks, or one, when this file or directory changes: `[TASK=]PATH`; may be repeated")
 }
 
-// isSet reports whether the run follows files.
-func (f *watchFlags) isSet() bool { return f.watch || len(f.paths) > 0 }
+// followsFiles reports whether the run watches files.
+func (f *watchFlags) followsFiles() bool { return f.watchJobFiles || len(f.watchPathArgs) > 0 }
 
-// parsePaths returns the watched paths and the task that each restarts, "" for all.
+// parsePaths returns the paths of -watch-path, each with the name of the task that a change restarts, or "" for all
+// tasks.
 func (f *watchFlags) parsePaths() []watchedPath {
-	watched := make([]watchedPath, len(f.paths))
-	for i, text := range f.paths {
+	watched := make([]watchedPath, len(f.watchPathArgs))
+	for i, text := range f.watchPathArgs {
 		task, path, found := strings.Cut(text, "=")
 		if !found {
 			task, path = "", text
 		}
-		watched[i] = watchedPath{path: path, task: task}
+		watched[i] = watchedPath{path: path, restartedTask: task}
 	}
 	return watched
 }
 
-// watchedPath is a file or a directory whose change restarts a task.
+// watchedPath is a file or a directory whose change restarts tasks.
 type watchedPath struct {
-	path string
-	task string // empty for all tasks
-	// isTemplate means that the whole allocation is replaced: a restarted task keeps its rendered templates.
-	isTemplate bool
+	path          string
+	restartedTask string // name of the task that is restarted; empty for all tasks
+	// isTemplateSource means that the path is the source of a template. Its change replaces the whole allocation, because a
+	// task that is only restarted keeps its rendered templates.
+	isTemplateSource bool
 }
 
-// check rejects watched paths that do not exist, tasks that no job has, and standard input.
-func (f *watchFlags) check(paths []string, files []*jobfile.File) error {
-	if f.isSet() && slices.Contains(paths, "-") {
+// checkPaths rejects watched paths that do not exist, names of tasks that no job has, and a job file that is standard input.
+func (f *watchFlags) checkPaths(paths []string, files []*jobfile.File) error {
+	if f.followsFiles() && slices.Contains(paths, "-") {
 		return errors.New("-watch: standard input cannot be read again: write the job into a file")
 	}
 	for _, w := range f.parsePaths() {
-		if w.task != "" && !slices.ContainsFunc(files, func(f *jobfile.File) bool { return hasTask(f.Job, w.task) }) {
-			return fmt.Errorf("-watch-path %s=%s: no job has a task %q", w.task, w.path, w.task)
+		if w.restartedTask != "" && !slices.ContainsFunc(files, func(f *jobfile.File) bool { return jobHasTask(f.Job, w.restartedTask) }) {
+			return fmt.Errorf("-watch-path %s=%s: no job has a task %q", w.restartedTask, w.path, w.restartedTask)
 		}
 		if _, err := filepath.EvalSymlinks(w.path); err != nil {
 			return fmt.Errorf("-watch-path: %w", err)
@@ -75,7 +77,7 @@ func (f *watchFlags) check(paths []string, files []*jobfile.File) error {
 // watchFiles updates jobs and restarts tasks when their files change, until ctx ends.
 func (r *foregroundRun) watchFiles(ctx context.Context, watcher *filewatch.Watcher, jobs []*foregroundJob) {
 	for {
-		changed := watcher.Wait(ctx, r.allWatchedPaths(jobs))
+		changed := watcher.WaitForChange(ctx, r.allWatchedPaths(jobs))
 		if changed == nil {
 			return
 		}
@@ -90,7 +92,7 @@ func (r *foregroundRun) watchFiles(ctx context.Context, watcher *filewatch.Watch
 func (r *foregroundRun) allWatchedPaths(jobs []*foregroundJob) []string {
 	var paths []string
 	for _, j := range jobs {
-		paths = append(paths, r.reader.inputs(j)...)
+		paths = append(paths, r.jobReader.inputPaths(j)...)
 		for _, w := range j.templateSources() {
 			paths = append(paths, w.path)
 		}
@@ -102,16 +104,18 @@ func (r *foregroundRun) allWatchedPaths(jobs []*foregroundJob) []string {
 	return slices.Compact(paths)
 }
 
-// inputs returns the paths of the files from which a job is read.
-func (r *jobReader) inputs(j *foregroundJob) []string {
-	paths := slices.Concat(r.jobFile.VarFiles, r.environment.envFiles, j.currentFile().File.ReadPaths)
-	if j.path != "-" {
-		paths = append(paths, j.path)
+// inputPaths returns the paths of all files that are read to make a job: variable files, environment files, and the job
+// file with the files that it reads.
+func (r *jobReader) inputPaths(j *foregroundJob) []string {
+	paths := slices.Concat(r.fileFlags.VarFiles, r.environmentFlags.envFiles, j.currentFile().Parsed.ReadPaths)
+	if j.filePath != "-" {
+		paths = append(paths, j.filePath)
 	}
 	return paths
 }
 
-// templateSources returns the templates of a job that are files of this machine, and not of the task.
+// templateSources returns the sources of a job's templates that are files of this machine, and not files in the
+// directory of a task.
 func (j *foregroundJob) templateSources() []watchedPath {
 	var sources []watchedPath
 	apiclient.ForEachTask(j.currentFile().Job, func(_ *api.TaskGroup, t *api.Task) {
@@ -124,15 +128,15 @@ func (j *foregroundJob) templateSources() []watchedPath {
 	return sources
 }
 
-// applyChanges updates a job if one of its inputs has changed, else it restarts the tasks of the changed
-// files. It returns the effect, or "" if the files do not concern the job.
+// applyChanges updates a job if one of its input files has changed, and otherwise restarts the tasks to which the
+// changed paths belong. It returns a description of the effect, or "" if the paths do not concern the job.
 func (r *foregroundRun) applyChanges(ctx context.Context, j *foregroundJob, changed []string) string {
 	isChanged := func(path string) bool { return slices.Contains(changed, path) }
-	if slices.ContainsFunc(r.reader.inputs(j), isChanged) {
+	if slices.ContainsFunc(r.jobReader.inputPaths(j), isChanged) {
 		return r.updateJob(ctx, j)
 	}
 	causes := slices.DeleteFunc(slices.Concat(r.watchedPaths, j.templateSources()), func(w watchedPath) bool {
-		return !isChanged(w.path) || w.task != "" && !hasTask(j.currentFile().Job, w.task)
+		return !isChanged(w.path) || w.restartedTask != "" && !jobHasTask(j.currentFile().Job, w.restartedTask)
 	})
 	if len(causes) == 0 {
 		return ""
@@ -140,33 +144,33 @@ func (r *foregroundRun) applyChanges(ctx context.Context, j *foregroundJob, chan
 	return r.restartTasks(ctx, j, causes)
 }
 
-func hasTask(job *api.Job, name string) bool {
+func jobHasTask(job *api.Job, name string) bool {
 	found := false
 	apiclient.ForEachTask(job, func(_ *api.TaskGroup, t *api.Task) { found = found || t.Name == name })
 	return found
 }
 
-// updateJob gives the present version of a job's file to the scheduler, which replaces the allocations of the
-// groups that have changed. A file with errors changes nothing.
+// updateJob reads a job's file again and registers the job with the scheduler, which replaces the allocations of the
+// changed groups. A file with errors changes nothing. It returns a description of the effect.
 func (r *foregroundRun) updateJob(ctx context.Context, j *foregroundJob) string {
 	before := j.currentVersion()
 	file, err := r.readUpdate(ctx, j)
 	if err == nil {
-		err = r.unlessStopped(func() error { return r.registerJob(ctx, j, file) })
+		err = r.registerUnlessStopped(func() error { return r.registerJob(ctx, j, file) })
 	}
 	switch {
 	case errors.Is(err, errStopped):
 		return ""
 	case err != nil:
-		return fmt.Sprintf("job %q stays as it is%s", *j.job.ID, unprintedText(err))
+		return fmt.Sprintf("job %q stays as it is%s", *j.initialJob.ID, unprintedReason(err))
 	case j.currentVersion() == before:
-		return fmt.Sprintf("job %q is the same as before", *j.job.ID)
+		return fmt.Sprintf("job %q is the same as before", *j.initialJob.ID)
 	}
-	return fmt.Sprintf("job %q is updated", *j.job.ID)
+	return fmt.Sprintf("job %q is updated", *j.initialJob.ID)
 }
 
-// unprintedText returns the text of an error after a colon, or "" if the reason was printed.
-func unprintedText(err error) string {
+// unprintedReason returns the text of an error after a colon, or "" if the reason was printed.
+func unprintedReason(err error) string {
 	if exit := new(cli.ExitError); errors.As(err, &exit) {
 		err = exit.Err
 	}
@@ -176,12 +180,12 @@ func unprintedText(err error) string {
 	return ": " + err.Error()
 }
 
-// readUpdate reads the file of a job again, and checks that this run can execute the job. It prints errors to the
-// view.
+// readUpdate reads the file of a job again, and checks that this run can execute the job. It prints errors and warnings
+// to the view.
 func (r *foregroundRun) readUpdate(ctx context.Context, j *foregroundJob) (*jobfile.File, error) {
-	reader := r.reader
+	reader := r.jobReader
 	reader.streams = &cli.Streams{Out: r.taskView, Err: r.taskView, NoColour: true}
-	file, err := reader.readJob(ctx, j.path)
+	file, err := reader.readJob(ctx, j.filePath)
 	if err != nil {
 		return nil, err
 	}
@@ -190,10 +194,10 @@ func (r *foregroundRun) readUpdate(ctx context.Context, j *foregroundJob) (*jobf
 
 // checkUpdate rejects a new version of a job that this run cannot execute.
 func (r *foregroundRun) checkUpdate(ctx context.Context, j *foregroundJob, file *jobfile.File, s *cli.Streams) error {
-	if scheduler.KeyOf(file.Job) != scheduler.KeyOf(j.job) {
+	if scheduler.KeyOf(file.Job) != scheduler.KeyOf(j.initialJob) {
 		return fmt.Errorf("the file has job %q of namespace %q now: start another run", *file.Job.ID, *file.Job.Namespace)
 	}
-	started := append(driverNames(r.files), hookNames(r.files)...)
+	started := append(driverNamesOfJobs(r.files), hookNamesOfJobs(r.files)...)
 	for _, name := range append(file.DriverNames(), jobcheck.HookNames(file)...) {
 		if !slices.Contains(started, name) {
 			return fmt.Errorf("plugin %q was not started with this run: start another run", name)
@@ -202,55 +206,55 @@ func (r *foregroundRun) checkUpdate(ctx context.Context, j *foregroundJob, file 
 	if _, err := r.checkPluginConfigs(ctx, file, s); err != nil {
 		return err
 	}
-	// All ports count as free, because the tasks of this run can use them.
+	// All ports count as free, because the present allocations of this run can use them.
 	if fits, err := jobcheck.CheckCapacity(file, s, r.agent, func(scheduler.HostPort) bool { return true }); err != nil || !fits {
 		return errors.Join(errNotStarted, err)
 	}
 	return nil
 }
 
-// restartTasks restarts the tasks of changed files. If no allocation of the job runs, the job runs again.
+// restartTasks restarts the tasks of changed paths. If no allocation of the job runs, it runs the job again.
 func (r *foregroundRun) restartTasks(ctx context.Context, j *foregroundJob, causes []watchedPath) string {
 	state := r.agent.Store().Snapshot()
 	running := false
 	var errs []error
-	for _, a := range state.AllocationsByJob(nil, *j.job.Namespace, *j.job.ID) {
+	for _, a := range state.AllocationsByJob(nil, *j.initialJob.Namespace, *j.initialJob.ID) {
 		if !state.AllocationEnded(a.ID) {
 			running = true
 			errs = append(errs, r.restartTasksOfAlloc(ctx, a, causes))
 		}
 	}
 	if !running {
-		errs = append(errs, r.runAgain(ctx, j))
+		errs = append(errs, r.rerunJob(ctx, j))
 	}
 	switch err := errors.Join(errs...); {
 	case errors.Is(err, errStopped):
 		return ""
 	case err != nil:
-		return fmt.Sprintf("job %q is not restarted%s", *j.job.ID, unprintedText(err))
+		return fmt.Sprintf("job %q is not restarted%s", *j.initialJob.ID, unprintedReason(err))
 	}
-	if tasks := taskNames(causes); !slices.Contains(tasks, "") {
-		return fmt.Sprintf("task %s of job %q is restarted", strings.Join(tasks, ", "), *j.job.ID)
+	if tasks := restartedTaskNames(causes); !slices.Contains(tasks, "") {
+		return fmt.Sprintf("task %s of job %q is restarted", strings.Join(tasks, ", "), *j.initialJob.ID)
 	}
-	return fmt.Sprintf("job %q is restarted", *j.job.ID)
+	return fmt.Sprintf("job %q is restarted", *j.initialJob.ID)
 }
 
-// taskNames returns the tasks of changed files, sorted. An empty name means all tasks.
-func taskNames(causes []watchedPath) []string {
+// restartedTaskNames returns the sorted names of the tasks of changed paths. An empty name means all tasks.
+func restartedTaskNames(causes []watchedPath) []string {
 	names := make([]string, len(causes))
 	for i, w := range causes {
-		names[i] = w.task
+		names[i] = w.restartedTask
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
 }
 
-// restartTasksOfAlloc restarts the tasks of changed files in one allocation, or replaces the allocation if a
-// file is a template.
+// restartTasksOfAlloc restarts the tasks of changed paths in one allocation. If a path is the source of a template, it
+// replaces the allocation.
 func (r *foregroundRun) restartTasksOfAlloc(ctx context.Context, a *api.Allocation, causes []watchedPath) error {
-	causes = slices.DeleteFunc(slices.Clone(causes), func(w watchedPath) bool { return w.task != "" && a.TaskStates[w.task] == nil })
-	if slices.ContainsFunc(causes, func(w watchedPath) bool { return w.isTemplate }) {
-		return r.unlessStopped(func() error {
+	causes = slices.DeleteFunc(slices.Clone(causes), func(w watchedPath) bool { return w.restartedTask != "" && a.TaskStates[w.restartedTask] == nil })
+	if slices.ContainsFunc(causes, func(w watchedPath) bool { return w.isTemplateSource }) {
+		return r.registerUnlessStopped(func() error {
 			_, err := r.agent.Scheduler().StopAlloc(ctx, a.ID, scheduler.StopOptions{Reschedule: taskreason.IsFiniteJob(a.Job)})
 			return err
 		})
@@ -259,7 +263,7 @@ func (r *foregroundRun) restartTasksOfAlloc(ctx context.Context, a *api.Allocati
 	if runner == nil {
 		return nil
 	}
-	tasks := taskNames(causes)
+	tasks := restartedTaskNames(causes)
 	if slices.Contains(tasks, "") {
 		tasks = []string{""}
 	}
@@ -270,26 +274,27 @@ func (r *foregroundRun) restartTasksOfAlloc(ctx context.Context, a *api.Allocati
 	return errors.Join(errs...)
 }
 
-// runAgain runs a job again whose allocations have ended. The scheduler replaces them only for a new version,
-// which the start of a stopped job is.
-func (r *foregroundRun) runAgain(ctx context.Context, j *foregroundJob) error {
+// rerunJob runs a job again whose allocations have ended. It deregisters the job first, because the scheduler replaces
+// ended allocations only for a new version, and the registration of a stopped job creates one.
+func (r *foregroundRun) rerunJob(ctx context.Context, j *foregroundJob) error {
 	file, err := r.readUpdate(ctx, j)
 	if err != nil {
 		return err
 	}
-	return r.unlessStopped(func() error {
-		if _, err := r.agent.Scheduler().Deregister(ctx, scheduler.KeyOf(j.job), scheduler.DeregisterOptions{}); err != nil {
+	return r.registerUnlessStopped(func() error {
+		if _, err := r.agent.Scheduler().Deregister(ctx, scheduler.KeyOf(j.initialJob), scheduler.DeregisterOptions{}); err != nil {
 			return err
 		}
 		return r.registerJob(ctx, j, file)
 	})
 }
 
-// errStopped is the error of an update that came after the request to stop the jobs.
+// errStopped is the error of an update that came after the jobs were requested to stop.
 var errStopped = errors.New("the jobs are being stopped")
 
-// unlessStopped calls register, which starts allocations, unless the jobs are being stopped.
-func (r *foregroundRun) unlessStopped(register func() error) error {
+// registerUnlessStopped calls register, which starts allocations, unless the jobs are being stopped. It returns errStopped if
+// they are.
+func (r *foregroundRun) registerUnlessStopped(register func() error) error {
 	r.registerMu.Lock()
 	defer r.registerMu.Unlock()
 	if r.stopReason.Load() != nil {

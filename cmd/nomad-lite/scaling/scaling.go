@@ -27,10 +27,10 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 }
 
 type policyOptions struct {
-	client   apiclient.Flags
-	format   output.FormatFlags
-	job, typ string
-	verbose  bool
+	client          apiclient.Flags
+	format          output.FormatFlags
+	job, policyType string
+	verbose         bool
 }
 
 func newPolicyListCommand(s *cli.Streams) *cobra.Command {
@@ -49,14 +49,14 @@ func newPolicyListCommand(s *cli.Streams) *cobra.Command {
 				return err
 			}
 			return o.format.PrintValueOrPage(s, all, func(p *output.Page) {
-				p.TableOrMessage(policyTable(all, o.verbose), "No policies found")
+				p.TableOrMessage(newPolicyTable(all, o.verbose), "No policies found")
 			})
 		},
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
 	cmd.Flags().StringVar(&o.job, "job", "", "list only policies of this `job`")
-	cmd.Flags().StringVar(&o.typ, "type", "", "list only policies of this `type`, such as horizontal")
+	cmd.Flags().StringVar(&o.policyType, "type", "", "list only policies of this `type`, such as horizontal")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids")
 	return cmd
 }
@@ -71,8 +71,8 @@ func (o *policyOptions) listPolicies(ctx context.Context) ([]*api.ScalingPolicyL
 	if o.job != "" {
 		q.Params["job"] = o.job
 	}
-	if o.typ != "" {
-		q.Params["type"] = o.typ
+	if o.policyType != "" {
+		q.Params["type"] = o.policyType
 	}
 	all, _, err := c.Scaling().ListPolicies(q)
 	if err != nil {
@@ -81,7 +81,7 @@ func (o *policyOptions) listPolicies(ctx context.Context) ([]*api.ScalingPolicyL
 	return all, nil
 }
 
-func policyTable(all []*api.ScalingPolicyListStub, verbose bool) *output.Table {
+func newPolicyTable(all []*api.ScalingPolicyListStub, verbose bool) *output.Table {
 	t := output.NewTable("ID", "Enabled", "Type", "Target")
 	for _, policy := range all {
 		t.Row(output.ShortID(policy.ID, verbose), policy.Enabled, policy.Type, formatTarget(policy.Target))
@@ -89,10 +89,10 @@ func policyTable(all []*api.ScalingPolicyListStub, verbose bool) *output.Table {
 	return t
 }
 
-// targetKeys are the keys of a target in the order of Nomad's output. Other keys follow them.
+// targetKeys are the keys of a policy's target in the order of Nomad's output. Other keys follow in alphabetical order.
 var targetKeys = []string{"Namespace", "Job", "Group"}
 
-// formatTarget returns the target of a policy on one line.
+// formatTarget returns the target of a policy in one line.
 func formatTarget(target map[string]string) string {
 	var targetPairs []string
 	add := func(key string) { targetPairs = append(targetPairs, key+":"+target[key]) }
@@ -145,7 +145,7 @@ func newPolicyInfoCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// findPolicy returns the only policy with this id prefix.
+// findPolicy returns the only policy whose ID has this prefix.
 func (o *policyOptions) findPolicy(ctx context.Context, prefix string) (*api.ScalingPolicy, error) {
 	all, err := o.listPolicies(ctx)
 	if err != nil {
@@ -171,5 +171,5 @@ func (o *policyOptions) findPolicy(ctx context.Context, prefix string) (*api.Sca
 		}
 		return policy, nil
 	}
-	return nil, apiclient.AmbiguousPrefixError("Prefix matched multiple scaling policies", policyTable(matches, true))
+	return nil, apiclient.NewAmbiguousPrefixError("Prefix matched multiple scaling policies", newPolicyTable(matches, true))
 }

@@ -20,7 +20,7 @@ own and only one.`
 type membersOptions struct {
 	client   apiclient.Flags
 	format   output.FormatFlags
-	detailed bool
+	showTags bool
 	verbose  bool
 }
 
@@ -46,7 +46,7 @@ func newMembersCommand(s *cli.Streams) *cobra.Command {
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
-	cmd.Flags().BoolVar(&o.detailed, "detailed", false, "show all tags")
+	cmd.Flags().BoolVar(&o.showTags, "detailed", false, "show all tags")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show addresses, ports and protocols")
 	return cmd
 }
@@ -74,7 +74,7 @@ func listMembers(ctx context.Context, o membersOptions, s *cli.Streams) error {
 	switch {
 	case len(members) == 0:
 		p.Line("No servers")
-	case o.detailed:
+	case o.showTags:
 		t := output.NewTable("Name", "Address", "Port", "Tags")
 		for _, m := range members {
 			t.Row(m.Name, m.Addr, m.Port, formatTags(m.Tags))
@@ -85,12 +85,12 @@ func listMembers(ctx context.Context, o membersOptions, s *cli.Streams) error {
 		if o.verbose {
 			head = append(slices.Insert(head, 5, "Protocol"), "Tags")
 		}
-		leaders := map[string]string{} // leader by region
+		leaders := map[string]string{} // region -> address of the leader
 		t := output.NewTable(head...)
 		for _, m := range members {
 			region := m.Tags["region"]
 			if _, known := leaders[region]; !known {
-				// RegionLeader returns "" with an error, and the leader is then shown as missing.
+				// On an error, RegionLeader returns "", and then no member is shown as the leader.
 				leaders[region], _ = c.Status().RegionLeader(region)
 			}
 			leads := leaders[region] == fmt.Sprintf("%s:%s", m.Addr, m.Tags["port"])

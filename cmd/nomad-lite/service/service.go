@@ -69,7 +69,7 @@ func newInfoCommand(s *cli.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return showService(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.CompleteArgs(completeServices(&o.client)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(completeServices(&o.client)),
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)

@@ -64,7 +64,7 @@ func newInspectCommand(s *cli.Streams) *cobra.Command {
 			}
 			switch len(args) {
 			case 1:
-				return printState(s, contents, asJSON)
+				return printStateSummary(s, contents, asJSON)
 			case 2:
 				return printTable(s, contents, args[1], asJSON)
 			default:
@@ -94,7 +94,7 @@ func newVerifyCommand(s *cli.Streams) *cobra.Command {
 				return err
 			}
 			for _, q := range contents.Quarantine {
-				fmt.Fprintf(s.Out, "in quarantine since %s: %s %q: %s%s\n", q.Time.UTC().Format(time.RFC3339), q.Table, q.Key, q.Cause, readableHint(q))
+				fmt.Fprintf(s.Out, "in quarantine since %s: %s %q: %s%s\n", q.Time.UTC().Format(time.RFC3339), q.Table, q.Key, q.Cause, quarantineHint(q))
 			}
 			for _, u := range contents.Unknown {
 				fmt.Fprintf(s.Out, "unknown to this version, and kept: %s (%d records)\n", u.Name, u.Records)
@@ -116,15 +116,15 @@ func newVerifyCommand(s *cli.Streams) *cobra.Command {
 	}
 }
 
-// readableHint returns the end of the line about a quarantined record.
-func readableHint(q store.QuarantinedEntry) string {
+// quarantineHint returns the text after a line about a quarantined record that this version can read, or "".
+func quarantineHint(q store.QuarantinedEntry) string {
 	if q.Readable {
 		return "; this version can read it, and takes it back at the next start of an agent"
 	}
 	return ""
 }
 
-// stateFilePath returns the state file of a data directory.
+// stateFilePath returns the path of the state file in a data directory, or arg itself if arg is not a directory.
 func stateFilePath(arg string) string {
 	if info, err := os.Stat(arg); err == nil && info.IsDir() {
 		return filepath.Join(arg, store.FileName)
@@ -132,14 +132,14 @@ func stateFilePath(arg string) string {
 	return arg
 }
 
-// tableSummary is the row of a state table in the summary.
+// tableSummary is the number and the size of the records in one table of a state file.
 type tableSummary struct {
 	Table   store.Table
 	Records int
 	Bytes   int
 }
 
-func printState(s *cli.Streams, c *store.Contents, asJSON bool) error {
+func printStateSummary(s *cli.Streams, c *store.Contents, asJSON bool) error {
 	var tableSummaries []tableSummary
 	for _, r := range c.Records {
 		i := slices.IndexFunc(tableSummaries, func(row tableSummary) bool { return row.Table == r.Table })
@@ -187,7 +187,7 @@ func printState(s *cli.Streams, c *store.Contents, asJSON bool) error {
 	if len(c.Quarantine) > 0 {
 		fmt.Fprintln(s.Out, "\nQuarantine")
 		for _, q := range c.Quarantine {
-			fmt.Fprintf(s.Out, "%s %q: %s (%d bytes, %s)%s\n", q.Table, q.Key, q.Cause, len(q.Value), q.Time.UTC().Format(time.RFC3339), readableHint(q))
+			fmt.Fprintf(s.Out, "%s %q: %s (%d bytes, %s)%s\n", q.Table, q.Key, q.Cause, len(q.Value), q.Time.UTC().Format(time.RFC3339), quarantineHint(q))
 		}
 	}
 	if len(c.Unknown) > 0 {
@@ -266,7 +266,7 @@ func findRecords(c *store.Contents, table string) ([]*store.Record, error) {
 }
 
 func printStateJSON(s *cli.Streams, v any) error {
-	encoder := json.NewEncoder(s.JSON())
+	encoder := json.NewEncoder(s.JSONOutput())
 	encoder.SetIndent("", "  ")
 	encoder.SetEscapeHTML(false)
 	return encoder.Encode(v)

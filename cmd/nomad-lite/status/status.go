@@ -46,10 +46,10 @@ an evaluation, a deployment, a node… Without an id, list the jobs.`,
   nomad-lite status web
   nomad-lite status 8ba85cef`,
 		Args:              cli.RequireArgCount(0, 1, "an id, or nothing for all jobs"),
-		ValidArgsFunction: cli.CompleteArgs(completeObjectIDs(&o.client)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(completeObjectIDs(&o.client)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return runCommand(cmd, statusCommands[contexts.Jobs], nil)
+				return runShowCommand(cmd, statusCommands[contexts.Jobs], nil)
 			}
 			c, err := o.client.Client()
 			if err != nil {
@@ -59,7 +59,7 @@ an evaluation, a deployment, a node… Without an id, list the jobs.`,
 			if err != nil {
 				return err
 			}
-			return runCommand(cmd, statusCommands[kind], args)
+			return runShowCommand(cmd, statusCommands[kind], args)
 		},
 	}
 	o.client.Register(cmd)
@@ -69,9 +69,8 @@ an evaluation, a deployment, a node… Without an id, list the jobs.`,
 	return cmd
 }
 
-// runCommand runs the command that shows the object, with the flags and arguments of the status
-// command.
-func runCommand(cmd *cobra.Command, path, args []string) error {
+// runShowCommand runs the command with this path in place of the status command, with its flags and with args.
+func runShowCommand(cmd *cobra.Command, path, args []string) error {
 	other, _, err := cmd.Root().Find(path)
 	if err != nil {
 		return err
@@ -88,8 +87,8 @@ func runCommand(cmd *cobra.Command, path, args []string) error {
 	return other.RunE(other, args)
 }
 
-// findObjectKind returns the kind of the only object with this id prefix. An object with
-// exactly this id takes precedence.
+// findObjectKind returns the kind of the only object whose ID has this prefix. An object with exactly this ID takes
+// precedence.
 func findObjectKind(ctx context.Context, c *api.Client, prefix string) (contexts.Context, error) {
 	answer, _, err := c.Search().PrefixSearch(prefix, contexts.All, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
@@ -116,8 +115,8 @@ func findObjectKind(ctx context.Context, c *api.Client, prefix string) (contexts
 	return "", ambiguousIDError(prefix, prefixMatches, answer.Matches)
 }
 
-// ambiguousIDError returns the error for a prefix of several ids, with the ids by kind, as Nomad's
-// command line prints them.
+// ambiguousIDError returns the error for a prefix that several IDs have. It lists the IDs by kind, as Nomad's command
+// line does.
 func ambiguousIDError(prefix string, kinds []contexts.Context, matches map[contexts.Context][]string) error {
 	text := fmt.Sprintf("Multiple matches found for id %q\n", prefix)
 	for _, kind := range kinds {

@@ -23,8 +23,8 @@ func NewCommand() *cobra.Command {
 	)
 }
 
-// newActionCommand returns a command that starts one action of the agent, which
-// continues in the background. Like Nomad's, the command prints nothing.
+// newActionCommand returns a command that starts an action of the agent. The action continues in the background, and
+// the command prints nothing, like Nomad's.
 func newActionCommand(name, about, help string, action func(*api.System) error) *cobra.Command {
 	var client apiclient.Flags
 	cmd := &cobra.Command{

@@ -21,20 +21,19 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// TestAgent is an agent in a process of its own, with an empty state, and a client of the agent.
-// Its tasks are shell commands.
+// TestAgent is an agent in a process of its own that starts with an empty state, and a client of the agent.
 type TestAgent struct {
 	*api.Client
 	T          testing.TB
-	HTTPClient *http.Client // uses the same TLS configuration as the API client
+	HTTPClient *http.Client // uses the same UsesTLS configuration as the API client
 	Address    string
-	TLS        bool
+	UsesTLS    bool
 	WorkDir    string
 	NodeID     string
 }
 
-// checkAgentLog fails the test if the lines of an agent's log report a panic, and prints the stacks that follow. The
-// reports of the race detector are not in the log; see package racereport.
+// checkAgentLog fails the test if a line of an agent's log reports a panic, and prints that line and all that follow.
+// The reports of the race detector are not in the log; see package racereport.
 func checkAgentLog(t testing.TB, lines iter.Seq[string]) {
 	t.Helper()
 	hasPanicked := false
@@ -46,8 +45,8 @@ func checkAgentLog(t testing.TB, lines iter.Seq[string]) {
 	}
 }
 
-// ForEachTransport runs a test with an agent over plain TCP, and with an agent that requires and
-// presents certificates. The unix socket is tested by scripts.
+// ForEachTransport runs a test with an agent over plain TCP, and with an agent that requires client certificates.
+// Scripts test the unix socket.
 func ForEachTransport(t *testing.T, test func(t *testing.T, s *TestAgent)) {
 	t.Parallel()
 	for name, secure := range map[string]bool{"in the clear": false, "over TLS": true} {
@@ -84,8 +83,8 @@ tls {
 }
 `
 
-// StartTestAgent starts an agent that shuts down at the end of the test. The strings in more are
-// appended to its configuration.
+// StartTestAgent starts an agent that shuts down at the end of the test. secure means that the agent requires client
+// certificates. The strings in more are appended to its configuration.
 func StartTestAgent(t testing.TB, secure bool, more ...string) *TestAgent {
 	t.Helper()
 	dir := t.TempDir()
@@ -161,7 +160,7 @@ func StartTestAgent(t testing.TB, secure bool, more ...string) *TestAgent {
 	return &TestAgent{client, t, base, address, secure, work, nodes[0].ID}
 }
 
-// NewShellTask returns a task that runs a script.
+// NewShellTask returns a task of raw_exec that runs a shell script.
 func NewShellTask(name, script string, edit ...func(*api.Task)) *api.Task {
 	task := api.NewTask(name, "raw_exec").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", script})
 	task.Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}
@@ -171,16 +170,18 @@ func NewShellTask(name, script string, edit ...func(*api.Task)) *api.Task {
 	return task
 }
 
-// InExec makes a task one of exec.
-func InExec(t *api.Task) {
+// WithExecDriver changes a task to the driver exec.
+func WithExecDriver(t *api.Task) {
 	t.Driver = "exec"
-	t.Resources.MemoryMB = new(32) // before the program of the task starts, nomad-lite has 17 MB with the race detector, and 2 MB without it
+	t.Resources.MemoryMB = new(32) // until it executes the task's program, nomad-lite itself needs 17 MB with the race detector, and 2 MB without
 }
 
-// InPrestart makes a task a prestart task.
-func InPrestart(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart} }
+// AsPrestartTask changes a task to a prestart task.
+func AsPrestartTask(t *api.Task) {
+	t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart}
+}
 
-// WithoutRestart makes a task fail at its first failure.
+// WithoutRestart makes a task fail at its first failure, without a restart.
 func WithoutRestart(t *api.Task) {
 	t.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")}
 }
@@ -188,9 +189,9 @@ func WithoutRestart(t *api.Task) {
 // SleepForeverScript is a script that runs until it receives SIGTERM or SIGINT.
 const SleepForeverScript = `trap 'exit 0' TERM INT; while :; do sleep 1000 & wait; done`
 
-// Run registers a job with one group of the given tasks, and waits until its allocation has the
-// status. It returns the allocation.
-func (s *TestAgent) Run(id, kind, status string, tasks ...*api.Task) *api.Allocation {
+// RunJob registers a job of the type kind with one group that has the tasks, waits until its allocation has the client
+// status, and returns the allocation.
+func (s *TestAgent) RunJob(id, kind, status string, tasks ...*api.Task) *api.Allocation {
 	s.T.Helper()
 	group := api.NewTaskGroup("g", 1)
 	for _, task := range tasks {
@@ -199,8 +200,8 @@ func (s *TestAgent) Run(id, kind, status string, tasks ...*api.Task) *api.Alloca
 	return s.RunGroup(id, kind, status, group)
 }
 
-// RunGroup registers a job of the type kind with one group, and waits until its allocation has the status. It returns the
-// allocation.
+// RunGroup registers a job of the type kind with one group, waits until its allocation has the client status, and
+// returns the allocation.
 func (s *TestAgent) RunGroup(id, kind, status string, group *api.TaskGroup) *api.Allocation {
 	s.T.Helper()
 	s.RegisterGroup(id, kind, group)
@@ -218,11 +219,11 @@ func (s *TestAgent) RegisterGroup(id, kind string, group *api.TaskGroup) {
 	}
 }
 
-// WaitAlloc waits until the allocation of a job has the status, and returns it.
+// WaitAlloc waits until the allocation of a job has the client status, and returns the allocation.
 func (s *TestAgent) WaitAlloc(id, status string) *api.Allocation {
 	s.T.Helper()
 	var alloc *api.Allocation
-	change := &api.QueryOptions{WaitTime: time.Second} // the agent answers when the allocations have changed
+	change := &api.QueryOptions{WaitTime: time.Second} // the agent responds when the allocations have changed
 	s.WaitUntil(id+" is "+status, func() (string, bool) {
 		stubs, meta, err := s.Jobs().Allocations(id, false, change)
 		if err != nil {
@@ -251,14 +252,14 @@ func (s *TestAgent) ReadAlloc(id string) *api.Allocation {
 	return alloc
 }
 
-// sleepBetweenChecks sleeps between two checks of a condition for which a test has waited since began: at least least, and
-// longer the longer the test has waited, because checks take CPU time from the awaited processes.
+// sleepBetweenChecks sleeps between two checks of a condition for which a test has waited since began. It sleeps for at
+// least least, and longer the longer the test has waited, because checks take CPU time from the processes under test.
 func sleepBetweenChecks(began time.Time, least time.Duration) {
 	time.Sleep(max(least, min(time.Since(began)/8, 20*least)))
 }
 
-// WaitUntil calls the function is until it reports true. After a timeout, the test fails with the
-// text of the last call.
+// WaitUntil calls is until it returns true. After WaitTimeout, the test fails with what and the text that is has
+// returned last.
 func (s *TestAgent) WaitUntil(what string, is func() (string, bool)) {
 	s.T.Helper()
 	last, ok := "", false
@@ -272,12 +273,12 @@ func (s *TestAgent) WaitUntil(what string, is func() (string, bool)) {
 	}
 }
 
-// IsErrorResponse reports whether an error of the client is a response with this code and text.
+// IsErrorResponse reports whether an error of the API client is a response with this status code and body.
 func IsErrorResponse(err error, code int, text string) bool {
 	return err != nil && strings.Contains(err.Error(), fmt.Sprintf("Unexpected response code: %d (%s)", code, text))
 }
 
-// ReadLog reads a log from an origin and offset, without following the log.
+// ReadLog reads the existing log of a task from an offset relative to origin, "start" or "end".
 func (s *TestAgent) ReadLog(alloc *api.Allocation, task, stream, origin string, offset int64) (string, error) {
 	frames, errs := s.AllocFS().Logs(alloc, false, task, stream, origin, offset, nil, nil)
 	text := ""
@@ -294,7 +295,7 @@ func (s *TestAgent) ReadLog(alloc *api.Allocation, task, stream, origin string, 
 	}
 }
 
-// rawResponse is the response to a request that no method of the client sends.
+// rawResponse is an HTTP response of the agent.
 type rawResponse struct {
 	Code   int
 	Header http.Header
@@ -332,12 +333,12 @@ type EndlessReader struct{}
 
 func (EndlessReader) Read(p []byte) (int, error) { return len(p), nil }
 
-// resourceUsage is the resource usage of an agent: the descriptors of all its processes, and the
-// goroutines and the heap of the agent process.
+// resourceUsage is the resource usage of an agent: the number of open descriptors of all its processes, and the
+// goroutines and the heap bytes of the agent process.
 type resourceUsage struct {
-	Descriptors int
-	Goroutines  float64
-	Heap        float64
+	OpenDescriptors int
+	Goroutines      float64
+	HeapBytes       float64
 }
 
 // ReadResourceUsage returns the present resource usage of the agent.
@@ -349,7 +350,7 @@ func (s *TestAgent) ReadResourceUsage() resourceUsage {
 			continue
 		}
 		open, _ := os.ReadDir(filepath.Join("/proc", fmt.Sprint(pid), "fd"))
-		l.Descriptors += len(open)
+		l.OpenDescriptors += len(open)
 	}
 	var metrics api.MetricsSummary
 	if _, err := s.Raw().Query("/v1/metrics", &metrics, nil); err != nil {
@@ -360,14 +361,14 @@ func (s *TestAgent) ReadResourceUsage() resourceUsage {
 		case strings.HasSuffix(g.Name, "runtime.num_goroutines"):
 			l.Goroutines = float64(g.Value)
 		case strings.HasSuffix(g.Name, "runtime.alloc_bytes"):
-			l.Heap = float64(g.Value)
+			l.HeapBytes = float64(g.Value)
 		}
 	}
 	return l
 }
 
-// DisconnectAfterText opens a stream over a new connection, reads until a line contains the text,
-// and resets the connection.
+// DisconnectAfterText requests path over a new connection, reads until a line of the response contains until, and
+// resets the connection.
 func (s *TestAgent) DisconnectAfterText(path, until string) error {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.Address, "http://"))
 	if err != nil {
@@ -397,7 +398,7 @@ func (s *TestAgent) ReadNode() *api.Node {
 	return node
 }
 
-// RunningAllocID returns the id of the running allocation of a job.
+// RunningAllocID waits until a job has a running allocation, and returns its ID.
 func (s *TestAgent) RunningAllocID(job string) string {
 	s.T.Helper()
 	id := ""
@@ -413,7 +414,8 @@ func (s *TestAgent) RunningAllocID(job string) string {
 	return id
 }
 
-// DialectScript writes a line, and one more for each SIGHUP, until it is stopped.
+// DialectScript is a shell script that writes a line, and one more for each SIGHUP, until it receives SIGINT or
+// SIGTERM.
 const DialectScript = `
 trap 'echo hangup' HUP
 trap 'echo stopping; exit 0' INT TERM

@@ -18,14 +18,15 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// Browser is a headless Chromium, or a part of one that has storage and connections of its own. It ends with the test.
+// Browser is a headless Chromium, or a browser context in one, which has storage and connections of its own. It ends
+// with the test.
 type Browser struct {
 	t   testing.TB
 	Ctx context.Context
 }
 
-// For returns the browser for a subtest, which fails when an operation of the browser fails.
-func (b *Browser) For(t testing.TB) *Browser { return &Browser{t: t, Ctx: b.Ctx} }
+// ForSubtest returns the browser for a subtest, so that a failed operation of the browser fails the subtest.
+func (b *Browser) ForSubtest(t testing.TB) *Browser { return &Browser{t: t, Ctx: b.Ctx} }
 
 // StartBrowser starts Chromium. It skips the test if Chromium is not installed; with NOMAD_LITE_CI set, it fails
 // the test instead.
@@ -39,7 +40,7 @@ func StartBrowser(t testing.TB) *Browser {
 	return &Browser{t, ctx}
 }
 
-// OpenBrowser is StartBrowser without a process of its own: the browser is a part of a Chromium that Main stops.
+// OpenBrowser returns a browser context in a Chromium that all tests of the package share. Main stops that Chromium.
 func OpenBrowser(t testing.TB) *Browser {
 	t.Helper()
 	path := chromiumPath(t)
@@ -55,7 +56,7 @@ func OpenBrowser(t testing.TB) *Browser {
 	return &Browser{t, ctx}
 }
 
-// sharedChromium is the Chromium of OpenBrowser.
+// sharedChromium is the process whose browser contexts OpenBrowser returns.
 var sharedChromium struct {
 	start sync.Once
 	ctx   context.Context
@@ -92,36 +93,37 @@ func startChromium(path string) (_ context.Context, stop func(), err error) {
 	return ctx, func() { closeBrowser(); stopProcess() }, nil
 }
 
-// WebPage is a tab of a browser with the page of an agent. An error that the page logs, which includes each
-// violation of the Content-Security-Policy, fails the test.
+// WebPage is a tab of a browser with the web page of an agent. Each error that the page or the browser logs, including
+// violations of the Content-Security-Policy, fails the test.
 type WebPage struct {
-	T    testing.TB
-	Ctx  context.Context
-	base string // base is the address of the agent
+	T            testing.TB
+	Ctx          context.Context
+	agentAddress string // address of the agent
 
-	mu             sync.Mutex
-	allowedErrors  []string
-	networkChanges int
+	mu                 sync.Mutex
+	allowedErrors      []string
+	networkChangeCount int
 }
 
-// networkChanged is the browser's error for requests that were open when the machine got or lost a network interface, as
-// in tests of other packages. The page repeats what it loads, but cannot if its first script is not loaded.
+// networkChanged is the browser's error for requests that were in progress when the machine got or lost a network
+// interface, as in tests of other packages. The page repeats requests for data, but not the request for its own first
+// script.
 const networkChanged = "net::ERR_NETWORK_CHANGED"
 
 // PageTimeout is how long a test waits for a change of the page.
 const PageTimeout = 30 * time.Second
 
-// OpenTab opens a tab with its own session storage and shows a page of the agent. path starts with "/ui/". For
+// OpenTab opens a tab with its own session storage, and shows a page of the agent in it. path starts with "/ui/". For
 // allowedErrors see AllowError.
 func (b *Browser) OpenTab(address, path string, allowedErrors ...string) *WebPage {
 	b.t.Helper()
 	ctx, closeTab := chromedp.NewContext(b.Ctx)
 	b.t.Cleanup(closeTab)
-	p := &WebPage{T: b.t, Ctx: ctx, base: address, allowedErrors: allowedErrors}
+	p := &WebPage{T: b.t, Ctx: ctx, agentAddress: address, allowedErrors: allowedErrors}
 	if err := chromedp.Listen(ctx, p.onEvent); err != nil {
 		b.t.Fatalf("open a tab: %v", err)
 	}
-	// Only one tab of a browser has the focus, and the page does not follow changes in hidden tabs.
+	// Only one tab of a browser has the focus, and the page does not update while its tab is hidden.
 	if _, err := chromedp.Call(ctx, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true}); err != nil {
 		b.t.Fatal(err)
 	}
@@ -148,7 +150,7 @@ func (p *WebPage) reportError(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if strings.Contains(text, networkChanged) {
-		p.networkChanges++
+		p.networkChangeCount++
 		return
 	}
 	for _, allowed := range p.allowedErrors {
@@ -159,14 +161,15 @@ func (p *WebPage) reportError(text string) {
 	p.T.Errorf("the page has an error: %s", text)
 }
 
-// AllowError permits errors of the page that contain a text: the browser logs each reply with an error status.
+// AllowError permits logged errors that contain a text. The browser logs an error for each response with an error
+// status.
 func (p *WebPage) AllowError(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.allowedErrors = append(p.allowedErrors, text)
 }
 
-// Do executes steps, and fails the test with the description what if one fails.
+// Do executes steps in the tab. If one fails, the test fails with the description what and the text of the page.
 func (p *WebPage) Do(what string, steps ...chromedp.Action[chromedp.Void]) {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(p.Ctx, PageTimeout)
@@ -183,7 +186,7 @@ func (p *WebPage) Open(path string) {
 	defer cancel()
 	for {
 		changes := p.countNetworkChanges()
-		err := chromedp.Do(ctx, chromedp.Navigate(p.base+path))
+		err := chromedp.Do(ctx, chromedp.Navigate(p.agentAddress+path))
 		if err == nil && p.countNetworkChanges() == changes {
 			return
 		}
@@ -196,10 +199,11 @@ func (p *WebPage) Open(path string) {
 func (p *WebPage) countNetworkChanges() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.networkChanges
+	return p.networkChangeCount
 }
 
-// Eval evaluates a JavaScript expression, a promise included, and returns its value.
+// Eval evaluates a JavaScript expression in the page and returns its value. If the value is a promise, Eval waits for
+// its result.
 func Eval[T any](p *WebPage, expression string) T {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(p.Ctx, PageTimeout)
@@ -221,17 +225,17 @@ func (p *WebPage) WaitFor(expression string) {
 	}
 }
 
-// WaitText waits until the text of an element that a CSS selector matches contains a text.
+// WaitText waits until an element that the CSS selector matches contains a text.
 func (p *WebPage) WaitText(selector, text string) {
 	p.T.Helper()
 	p.WaitFor(fmt.Sprintf("[...document.querySelectorAll(%q)].some((e) => e.textContent.includes(%q))", selector, text))
 }
 
-// Click clicks the first button or link whose text or label contains a text, as a mouse does: the element must be visible and
-// not be covered. While a dialog is open, only the elements of the dialog can be clicked.
+// Click clicks the first button or link whose text or label contains a text. Like a mouse, it requires that the element
+// is visible and not covered. While a dialog is open, it clicks only elements of the dialog.
 func (p *WebPage) Click(text string) {
 	p.T.Helper()
-	// The expression is evaluated again while the page redraws the element.
+	// The page can replace the element while it redraws, so chromedp evaluates the expression again.
 	found := fmt.Sprintf(`(() => {
 		const shown = [...(document.querySelector("dialog[open]") ?? document).querySelectorAll("button, a, [role=button], [role=tab], summary, input[type=checkbox]")].filter((e) => e.checkVisibility() && !e.disabled);
 		const has = (e) => e.textContent.includes(%[1]q) || e.getAttribute("aria-label")?.includes(%[1]q);
@@ -241,33 +245,33 @@ func (p *WebPage) Click(text string) {
 	p.Do("click "+text, chromedp.Click(chromedp.JSPath(found)))
 }
 
-// Enter replaces the text of an input that a CSS selector matches, with events of the keyboard.
-func (p *WebPage) Enter(selector, text string) {
+// EnterText replaces the text of the input that a CSS selector matches, by key events.
+func (p *WebPage) EnterText(selector, text string) {
 	p.T.Helper()
 	p.WaitFor(fmt.Sprintf("document.querySelector(%q)", selector))
 	Eval[chromedp.Void](p, fmt.Sprintf("(() => { const e = document.querySelector(%q); e.focus(); e.select?.() })()", selector))
-	p.Press(text)
+	p.PressKeys(text)
 }
 
-// Choose selects the option with a value in a list that a CSS selector matches.
-func (p *WebPage) Choose(selector, value string) {
+// SelectOption selects the option with a value in the select element that a CSS selector matches.
+func (p *WebPage) SelectOption(selector, value string) {
 	p.T.Helper()
 	Eval[chromedp.Void](p, fmt.Sprintf(`{ const e = document.querySelector(%q); e.value = %q; e.dispatchEvent(new Event("change")) }`, selector, value))
 }
 
-// Press sends keys to the element that has the focus; kb has the names of special keys.
-func (p *WebPage) Press(keys string) {
+// PressKeys sends keys to the element that has the focus. Package kb has the names of special keys.
+func (p *WebPage) PressKeys(keys string) {
 	p.T.Helper()
 	p.Do("press "+keys, chromedp.KeyEvent(keys))
 }
 
-// SetHidden makes the page believe that its tab is hidden, or shown.
+// SetHidden makes the page detect that its tab is hidden, or shown again.
 func (p *WebPage) SetHidden(hidden bool) {
 	p.T.Helper()
 	Eval[chromedp.Void](p, fmt.Sprintf(`{ Object.defineProperty(document, "hidden", { value: %v, configurable: true }); document.dispatchEvent(new Event("visibilitychange")) }`, hidden))
 }
 
-// SetSize makes the window of the tab as large as a screen, in pixels.
+// SetSize sets the size of the tab's window, in pixels.
 func (p *WebPage) SetSize(width, height int64) {
 	p.T.Helper()
 	_, err := chromedp.Call(p.Ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: width, Height: height, DeviceScaleFactor: 1})
@@ -276,8 +280,8 @@ func (p *WebPage) SetSize(width, height int64) {
 	}
 }
 
-// SetDark makes the browser prefer the dark scheme of colours.
-func (p *WebPage) SetDark() {
+// PreferDarkColours makes the browser report that the user prefers a dark colour scheme.
+func (p *WebPage) PreferDarkColours() {
 	p.T.Helper()
 	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}
 	if _, err := chromedp.Call(p.Ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}); err != nil {
@@ -285,7 +289,7 @@ func (p *WebPage) SetDark() {
 	}
 }
 
-// DisableCache makes the tab load all files of each page that it opens.
+// DisableCache makes the tab load all files of each page from the agent.
 func (p *WebPage) DisableCache() {
 	p.T.Helper()
 	if _, err := chromedp.Call(p.Ctx, network.SetCacheDisabled, network.SetCacheDisabledParams{CacheDisabled: true}); err != nil {
@@ -304,8 +308,8 @@ func (p *WebPage) Text() string {
 	return text
 }
 
-// Screenshot writes a picture of the page to the directory of NOMAD_LITE_SCREENSHOTS, if that is set: for a
-// comparison by eye, and for the documents.
+// Screenshot writes a picture of the page to the directory that NOMAD_LITE_SCREENSHOTS names, if that is set. The
+// pictures are for a comparison by eye and for the documents.
 func (p *WebPage) Screenshot(name string) {
 	p.T.Helper()
 	dir := os.Getenv("NOMAD_LITE_SCREENSHOTS")
@@ -321,8 +325,8 @@ func (p *WebPage) Screenshot(name string) {
 	}
 }
 
-// RecordJobTime disables the cache of the tab. Each page that the tab loads then stores in window.jobShownAt after how
-// many milliseconds a job was in its table.
+// RecordJobTime makes each page that the tab loads from now on store in window.jobShownAt the time, in milliseconds
+// after the start of the load, at which a table of the page shows a job. It disables the cache of the tab.
 func (p *WebPage) RecordJobTime(job string) {
 	p.T.Helper()
 	script := fmt.Sprintf(`new MutationObserver((_, observer) => {
@@ -336,17 +340,17 @@ func (p *WebPage) RecordJobTime(job string) {
 	}
 }
 
-// Leave shows an empty page, which sends no requests.
-func (p *WebPage) Leave() {
+// ShowEmptyPage shows about:blank, which sends no requests.
+func (p *WebPage) ShowEmptyPage() {
 	p.T.Helper()
 	p.Do("leave the page", chromedp.Navigate("about:blank"))
 }
 
-// PhoneWidth and PhoneHeight are the size of the screen of a phone, in pixels.
+// PhoneWidth and PhoneHeight are the size of a phone's screen, in pixels.
 const PhoneWidth, PhoneHeight = 360, 740
 
-// CheckNarrow checks that the page needs no horizontal scrolling on a phone.
-func (p *WebPage) CheckNarrow(screenshot string) {
+// CheckFitsPhone checks that the page needs no horizontal scrolling on a phone, and takes a screenshot with this name.
+func (p *WebPage) CheckFitsPhone(screenshot string) {
 	p.T.Helper()
 	p.SetSize(PhoneWidth, PhoneHeight)
 	p.WaitFor(fmt.Sprintf("innerWidth === %d", PhoneWidth))

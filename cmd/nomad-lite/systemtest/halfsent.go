@@ -21,17 +21,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
 )
 
-// These are the number and the size of the incomplete requests that a client without a token sends.
+// These are the number of incomplete requests that a client without a token sends, and their size.
 const (
 	halfSentRequestCount = 1000
-	HalfSentBodySize     = 128 << 10 // number of bytes that are sent of a body, or of a message, of 1 MiB
+	HalfSentBodySize     = 128 << 10 // bytes that are sent of a body or a websocket message of 1 MiB
 )
 
-// PartialTLSHandshake is the kind of incomplete request that only an agent with TLS receives.
+// PartialTLSHandshake is the kind of incomplete request that only an agent with UsesTLS can receive.
 const PartialTLSHandshake = "half of a TLS handshake"
 
-// StartSlowlorisAttack sends incomplete requests from a process whose user has no rights. end kills the
-// process.
+// StartSlowlorisAttack starts a process of an unprivileged user that keeps incomplete requests of a kind open, from a
+// number of source addresses. end kills the process.
 func StartSlowlorisAttack(t testing.TB, kind, address string, sources int) (end func()) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", kind, address, strconv.Itoa(sources), strconv.Itoa(halfSentRequestCount))
@@ -68,8 +68,8 @@ type TokenProtectedAgent struct {
 	UsesTLS bool
 }
 
-// StartTokenProtectedAgent starts an agent that requires a token. launcher is a command that executes the command in
-// its further arguments; it may be empty.
+// StartTokenProtectedAgent starts an agent that requires a token. If launcher is not empty, it is a command that
+// executes its further arguments as a command, and starts the agent.
 func StartTokenProtectedAgent(t *testing.T, secure bool, launcher ...string) *TokenProtectedAgent {
 	t.Helper()
 	dir := t.TempDir()
@@ -88,7 +88,7 @@ func StartTokenProtectedAgent(t *testing.T, secure bool, launcher ...string) *To
 	data := filepath.Join(dir, "data")
 	command := append(launcher, "nomad-lite", "agent", "-config", config, "-data-dir", data)
 	cmd := exec.Command(command[0], command[1:]...)
-	t.Cleanup(func() { // after the agent has exited
+	t.Cleanup(func() { // cleanups run in reverse order, so this one runs after the agent has exited
 		for _, p := range FindNodeProcesses(data) {
 			_ = p.Signal(syscall.SIGKILL) // the keeper and the log collector outlive the agent, so the test kills them
 		}
@@ -98,8 +98,7 @@ func StartTokenProtectedAgent(t *testing.T, secure bool, launcher ...string) *To
 	return &TokenProtectedAgent{cmd.Process.Pid, data, filepath.Join(data, agentsocket.FileName), address, secure}
 }
 
-// StartAgentCommand starts an agent, and waits until its log has a match of ready. It returns the first group of the
-// match.
+// StartAgentCommand starts an agent, waits until a line of its log matches ready, and returns the first submatch.
 func StartAgentCommand(t *testing.T, cmd *exec.Cmd, ready *regexp.Regexp) string {
 	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
@@ -128,10 +127,9 @@ func StartAgentCommand(t *testing.T, cmd *exec.Cmd, ready *regexp.Regexp) string
 	}
 }
 
-// RequestHealth requests the health of the agent over a new connection, and returns the time that
-// this took. from is an address of this machine; if from is nil, the request goes over the
-// unix socket.
-func RequestHealth(ctx context.Context, socket, address string, from net.IP, secure bool) (time.Duration, error) {
+// MeasureHealthRequest requests the health of the agent over a new connection, and returns the duration. from is a
+// local IP address; if from is nil, the request goes over the unix socket.
+func MeasureHealthRequest(ctx context.Context, socket, address string, from net.IP, secure bool) (time.Duration, error) {
 	began := time.Now()
 	transport := insecureTransport()
 	defer transport.CloseIdleConnections()
@@ -168,5 +166,5 @@ func insecureTransport() *http.Transport {
 	return t
 }
 
-// SecondLoopbackIP is an address of this machine from which clients are not limited together with those of 127.0.0.1.
+// SecondLoopbackIP is an address of this machine whose clients have other connection limits than those of 127.0.0.1.
 var SecondLoopbackIP = net.IPv4(127, 0, 0, 2)

@@ -19,12 +19,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/racereport"
 )
 
-// Main runs the tests of a package, and fails if they leave files, cgroups or mounts on the machine. The test binary is
-// one of the programs when it is executed under the name of one. It does not return.
+// Main runs the tests of a package, and fails if they leave files, cgroups or mounts on the machine. If the test binary
+// is executed under the name of one of the programs, Main runs that program instead. It does not return.
 func Main(m testscript.TestingM, programs map[string]func()) {
-	// Most tests wait for processes: more of them than there are processors run at the same time, unless -parallel is given.
+	// Most tests wait for processes, so more of them run in parallel than there are processors, unless -parallel is
+	// given.
 	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
-		panic(err) // the flag exists in each test binary
+		panic(err) // Set fails only for an unknown flag
 	}
 	testscript.Main(leakCheckedTests{m}, programs)
 }
@@ -40,7 +41,7 @@ func (g leakCheckedTests) Run() int {
 	stopSharedChromium()
 	code = max(code, reports.Print(os.Stderr))
 	left := slices.DeleteFunc(leftoverPaths(), func(trace string) bool { return slices.Contains(before, trace) })
-	// Files of other processes, such as the tests of other packages, are removed after some time.
+	// Files of other processes, such as those of another package's tests, disappear after some time.
 	for deadline := time.Now().Add(WaitTimeout); ; time.Sleep(50 * time.Millisecond) {
 		now := leftoverPaths()
 		left = slices.DeleteFunc(left, func(trace string) bool { return !slices.Contains(now, trace) || isLeftoverInUse(trace) })
@@ -55,11 +56,11 @@ func (g leakCheckedTests) Run() int {
 	return code
 }
 
-// isLeftoverInUse reports whether a leftover belongs to a running process, such as the tests of another package or a user's
-// job in another terminal. Running processes are found by the script command "alone".
+// isLeftoverInUse reports whether a leftover path belongs to a running process, such as one of another package's tests
+// or of a user's job in another terminal. The script command "alone" finds running processes of tests.
 func isLeftoverInUse(trace string) bool {
 	inUse := false
-	_ = filepath.WalkDir(trace, func(path string, d fs.DirEntry, err error) error { // a cgroup can be removed meanwhile
+	_ = filepath.WalkDir(trace, func(path string, d fs.DirEntry, err error) error { // an error means that the cgroup was removed during the walk
 		if err == nil && d.Name() == "cgroup.procs" {
 			procs, _ := os.ReadFile(path)
 			inUse = inUse || len(procs) > 0
@@ -77,12 +78,11 @@ func isLeftoverInUse(trace string) bool {
 	return true
 }
 
-// scriptDirs has the directories of the scripts of this package. The tests of another package, which run beside it, have mounts
-// in others.
+// scriptDirs is the set of the working directories of this package's scripts. Tests of other packages run at the same
+// time and have mounts below other directories.
 var scriptDirs sync.Map
 
-// leftoverPaths returns the files, cgroups and mounts of nodes that are outside of a data
-// directory.
+// leftoverPaths returns the files, cgroups and mounts of agents that are outside of a data directory.
 func leftoverPaths() []string {
 	var all []string
 	for _, pattern := range []string{"/run/nomad-lite/*", "/tmp/nomad-lite-*-run/*", "/sys/fs/cgroup/*/nomad/*-*-*-*-*.*", "/sys/fs/cgroup/nomad.slice/*/*.scope"} {

@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 )
 
-// FindPeer returns the path of the packed program of others, which is no part of the repository. The error is an os.ErrNotExist
-// if the machine does not have the program.
-func FindPeer(name string) (string, error) {
+// FindPeerProgram returns the path of a compressed program of another project, which is no part of the repository. The
+// error is an os.ErrNotExist if the machine does not have the program.
+func FindPeerProgram(name string) (string, error) {
 	folder := os.Getenv("NOMAD_LITE_PEERS")
 	if folder == "" {
 		folder = filepath.Join(RepositoryDir(), "..", "shared", "peers")
@@ -18,13 +18,14 @@ func FindPeer(name string) (string, error) {
 	return packed, err
 }
 
-// UnpackPeer unpacks a program that FindPeer finds to a path.
-func UnpackPeer(name, path string) error {
-	packed, err := FindPeer(name)
+// UnpackPeerProgram decompresses a program of another project to a path.
+func UnpackPeerProgram(name, path string) error {
+	packed, err := FindPeerProgram(name)
 	if err != nil {
 		return err
 	}
-	// A plugin directory has no file that is not complete.
+	// path can be in a plugin directory, in which an agent must not find an incomplete file. So the file is renamed
+	// when it is complete.
 	unpacked := filepath.Join(filepath.Dir(filepath.Dir(path)), name+".unpacked")
 	out, err := os.OpenFile(unpacked, os.O_WRONLY|os.O_CREATE, 0o755)
 	if err != nil {

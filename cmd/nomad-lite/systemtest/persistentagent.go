@@ -17,8 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProcessesOfOtherUsers returns the processes of the agent and of its tasks that do not run as one
-// of the given users.
+// ProcessesOfOtherUsers returns the PIDs of the agent and its tasks whose user is none of the given ones.
 func (s *TestAgent) ProcessesOfOtherUsers(users ...int) (found []int) {
 	for pid := range ScriptProcesses(s.WorkDir) {
 		var st unix.Stat_t
@@ -29,12 +28,11 @@ func (s *TestAgent) ProcessesOfOtherUsers(users ...int) (found []int) {
 	return found
 }
 
-// PersistentAgent is an agent that keeps its state, and whose tasks continue after it has
-// exited.
+// PersistentAgent is an agent with a data directory, whose tasks continue after the agent has exited.
 type PersistentAgent struct {
 	*TestAgent
 	configFile, DataDir, LogFile string
-	agent                        *exec.Cmd
+	agentCmd                     *exec.Cmd
 	startCount                   int
 }
 
@@ -43,8 +41,8 @@ data_dir   = %q
 plugin_dir = %q
 `
 
-// StartPersistentAgent starts an agent with plugins: it maps the names of their files to their programs
-// and arguments. Other users can search the parent of its data directory. The strings in more are appended to its
+// StartPersistentAgent starts an agent with plugins. pluginCommands maps the name of a plugin's file to the command
+// line of its program. Other users can enter the parent of the data directory. The strings in more are appended to the
 // configuration.
 func StartPersistentAgent(t *testing.T, pluginCommands map[string]string, more ...string) *PersistentAgent {
 	t.Helper()
@@ -82,7 +80,7 @@ func StartPersistentAgent(t *testing.T, pluginCommands map[string]string, more .
 	s.Start()
 	t.Cleanup(func() {
 		s.stopJobs()
-		s.End(unix.SIGTERM)
+		s.SignalAndWait(unix.SIGTERM)
 		for _, p := range FindNodeProcesses(s.DataDir) {
 			_ = p.Signal(unix.SIGKILL) // the keeper and the log collector outlive the agent, so the test kills them
 		}
@@ -95,8 +93,8 @@ func StartPersistentAgent(t *testing.T, pluginCommands map[string]string, more .
 	return s
 }
 
-// Start starts an agent and waits until it is ready. The agent has a session of its own, because
-// the intruders run in the session of the test.
+// Start starts the agent and waits until it is ready. The agent gets a session of its own, because the attackers of
+// tests run in the session of the test.
 func (s *PersistentAgent) Start() {
 	s.T.Helper()
 	log, err := os.OpenFile(s.LogFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -104,11 +102,11 @@ func (s *PersistentAgent) Start() {
 		s.T.Fatal(err)
 	}
 	defer log.Close()
-	s.agent = exec.Command("nomad-lite", "agent", "-config", s.configFile)
-	s.agent.Env = append(os.Environ(), TestConfigEnvVar+"="+testConfigPath(), WorkDirEnvVar+"="+s.WorkDir)
-	s.agent.Stderr = log
-	s.agent.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := s.agent.Start(); err != nil {
+	s.agentCmd = exec.Command("nomad-lite", "agent", "-config", s.configFile)
+	s.agentCmd.Env = append(os.Environ(), TestConfigEnvVar+"="+testConfigPath(), WorkDirEnvVar+"="+s.WorkDir)
+	s.agentCmd.Stderr = log
+	s.agentCmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := s.agentCmd.Start(); err != nil {
 		s.T.Fatal(err)
 	}
 	s.startCount++
@@ -118,18 +116,18 @@ func (s *PersistentAgent) Start() {
 	})
 }
 
-// End sends a signal to the agent and waits until the agent exits.
-func (s *PersistentAgent) End(how unix.Signal) {
+// SignalAndWait sends a signal to the agent and waits until the agent exits.
+func (s *PersistentAgent) SignalAndWait(how unix.Signal) {
 	s.T.Helper()
-	if err := s.agent.Process.Signal(how); err != nil {
+	if err := s.agentCmd.Process.Signal(how); err != nil {
 		s.T.Errorf("the agent has ended before it was told to: %v", err)
 	}
-	if err := s.agent.Wait(); err != nil && how != unix.SIGKILL {
+	if err := s.agentCmd.Wait(); err != nil && how != unix.SIGKILL {
 		s.T.Error("the agent: ", err)
 	}
 }
 
-// stopJobs stops the jobs that a failed schedule has not stopped.
+// stopJobs deregisters the jobs that the test has left registered, and waits until their allocations have ended.
 func (s *PersistentAgent) stopJobs() {
 	jobs, _, err := s.Jobs().List(nil)
 	if err != nil {
@@ -149,8 +147,9 @@ func (s *PersistentAgent) stopJobs() {
 
 var readyPattern = regexp.MustCompile(`agent is ready: (https?://([^,]+))`)
 
-// FixPort gives later agents the port of the running one, and returns the address.
-func (s *PersistentAgent) FixPort() string {
+// KeepPort changes the configuration such that later agents listen on the port of the running one, and returns the
+// address.
+func (s *PersistentAgent) KeepPort() string {
 	s.T.Helper()
 	log, err := os.ReadFile(s.LogFile)
 	if err != nil {
@@ -172,10 +171,10 @@ func (s *PersistentAgent) FixPort() string {
 	return string(found[1])
 }
 
-// LogIn enters a token into the form.
+// LogIn enters a token into the login form of the page.
 func (p *WebPage) LogIn(token string) {
 	p.T.Helper()
 	p.WaitText("h1", "Log in")
-	p.Enter("#token", token)
+	p.EnterText("#token", token)
 	p.Click("Log in")
 }

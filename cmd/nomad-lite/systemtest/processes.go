@@ -24,14 +24,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/allocdir"
 )
 
-// TaskReport is the response of a killable agent to the command "states".
+// TaskReport is the answer of a killable agent to the command "states".
 type TaskReport struct {
-	Owned   int   // tasks with a process
-	Commits int64 // writes of the state
+	Owned   int   // number of tasks whose process the agent manages
+	Commits int64 // number of writes to the state file
 	Allocs  map[string]*api.Allocation
 }
 
-// RunningTaskCount returns the number of tasks with the state running.
+// RunningTaskCount returns the number of tasks whose state is running.
 func (v TaskReport) RunningTaskCount() (n int) {
 	for _, alloc := range v.Allocs {
 		for _, s := range alloc.TaskStates {
@@ -43,15 +43,16 @@ func (v TaskReport) RunningTaskCount() (n int) {
 	return n
 }
 
-// KillableAgent is an agent in a process of its own, which a test can kill.
+// KillableAgent is an agent in a process of its own that a test controls by commands on its standard input, and kills.
 type KillableAgent struct {
-	t   testing.TB
-	Cmd *exec.Cmd
-	In  io.WriteCloser
-	Out *json.Decoder
+	t             testing.TB
+	Cmd           *exec.Cmd
+	CommandInput  io.WriteCloser
+	AnswerDecoder *json.Decoder
 }
 
-// StartKillableAgent starts a binary of the tests as a killable agent. The arguments are its data directory and its plugin directory.
+// StartKillableAgent starts program, a test binary, as a killable agent. args are its data directory and its plugin
+// directory.
 func StartKillableAgent(t testing.TB, program string, args ...string) *KillableAgent {
 	t.Helper()
 	cmd := exec.Command(program, args...)
@@ -60,7 +61,7 @@ func StartKillableAgent(t testing.TB, program string, args ...string) *KillableA
 	return LaunchKillableAgent(t, cmd)
 }
 
-// LaunchKillableAgent starts an agent that takes commands on its standard input.
+// LaunchKillableAgent starts cmd, an agent that reads commands from its standard input and writes answers as JSON.
 func LaunchKillableAgent(t testing.TB, cmd *exec.Cmd) *KillableAgent {
 	t.Helper()
 	in, err := cmd.StdinPipe()
@@ -74,24 +75,24 @@ func LaunchKillableAgent(t testing.TB, cmd *exec.Cmd) *KillableAgent {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	return &KillableAgent{t: t, Cmd: cmd, In: in, Out: json.NewDecoder(out)}
+	return &KillableAgent{t: t, Cmd: cmd, CommandInput: in, AnswerDecoder: json.NewDecoder(out)}
 }
 
-// Ask sends a command, and decodes the answer unless answer is nil.
-func (m *KillableAgent) Ask(what string, answer any) {
+// SendCommand sends a command to the agent, and decodes the answer unless answer is nil.
+func (m *KillableAgent) SendCommand(what string, answer any) {
 	m.t.Helper()
-	if _, err := fmt.Fprintln(m.In, what); err != nil {
+	if _, err := fmt.Fprintln(m.CommandInput, what); err != nil {
 		m.t.Fatal(err)
 	}
 	if answer == nil {
 		return
 	}
-	if err := m.Out.Decode(answer); err != nil {
+	if err := m.AnswerDecoder.Decode(answer); err != nil {
 		m.t.Fatalf("%s: %v", what, err)
 	}
 }
 
-// RegisterJobs registers jobs, which are given as the text of job files.
+// RegisterJobs registers the jobs with these texts. It writes each text to a job file in dir.
 func (m *KillableAgent) RegisterJobs(dir string, jobs ...string) {
 	m.t.Helper()
 	file := filepath.Join(dir, "job.nomad.hcl")
@@ -99,7 +100,7 @@ func (m *KillableAgent) RegisterJobs(dir string, jobs ...string) {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			m.t.Fatal(err)
 		}
-		m.Ask("run "+file, new(string))
+		m.SendCommand("run "+file, new(string))
 	}
 }
 
@@ -109,7 +110,7 @@ func (m *KillableAgent) WaitTaskReport(what string, ok func(TaskReport) bool) Ta
 	var v TaskReport
 	for deadline := time.Now().Add(WaitTimeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		v = TaskReport{}
-		m.Ask("states", &v)
+		m.SendCommand("states", &v)
 		if ok(v) {
 			return v
 		}
@@ -125,31 +126,32 @@ func (m *KillableAgent) Kill() {
 	_ = m.Cmd.Wait()
 }
 
-// End sends the command how, which makes the agent exit, and waits for its exit.
+// End sends a command that makes the agent exit, "leave" or "stop", and waits for the exit.
 func (m *KillableAgent) End(how string) {
 	m.t.Helper()
-	m.Ask(how, nil)
-	m.In.Close()
+	m.SendCommand(how, nil)
+	m.CommandInput.Close()
 	if err := m.Cmd.Wait(); err != nil {
 		m.t.Errorf("%s: %v", how, err)
 	}
 }
 
-// NodeProcess is one process of a node.
+// NodeProcess is a process that belongs to an agent's data directory.
 type NodeProcess struct {
 	osprocess.ID
 	Kind string // "keeper", "log-collector", "plugin", "on-demand-plugin", "dying-hook", "shell-driver", "executor", "volume-plugin", or "ALLOC/TASK" for a task
 }
 
 // OnDemandPluginKind is the kind of the plugin processes of exec, java and qemu. An agent starts them for their
-// fingerprints, and stops them at a time that does not depend on the test.
+// fingerprints, and stops them at times that a test cannot predict.
 const OnDemandPluginKind = "on-demand-plugin"
 
-// ExecutorKind is the kind of the processes by which drivers of others start their tasks. They outlive the plugin.
+// ExecutorKind is the kind of the processes by which Nomad's own drivers run their tasks. They outlive the plugin
+// process.
 const ExecutorKind = "executor"
 
-// FindNodeProcesses returns the processes that have the data directory in their environment. It skips
-// the child processes of tasks.
+// FindNodeProcesses returns the processes whose environment contains the data directory. It leaves out child processes
+// of tasks.
 func FindNodeProcesses(data string) (found []NodeProcess) {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -165,10 +167,10 @@ func FindNodeProcesses(data string) (found []NodeProcess) {
 		if err != nil {
 			continue
 		}
-		// A process has no arguments for a moment while it executes a program, and while it exits.
+		// /proc/PID/cmdline is empty for a short time while a process executes a program, and while it exits.
 		var args []byte
 		for len(args) == 0 && p.Alive() {
-			args, _ = os.ReadFile("/proc/" + e.Name() + "/cmdline") // an error is that the process has exited
+			args, _ = os.ReadFile("/proc/" + e.Name() + "/cmdline") // an error means that the process has exited
 		}
 		if !p.Alive() {
 			continue
@@ -203,7 +205,8 @@ func FindNodeProcesses(data string) (found []NodeProcess) {
 	return found
 }
 
-// AssertNodeExited asserts that all processes of a node exit.
+// AssertNodeExited waits until all processes of a data directory have exited. After a timeout it fails the test and
+// kills them.
 func AssertNodeExited(t testing.TB, data string) {
 	t.Helper()
 	left := FindNodeProcesses(data)
@@ -216,7 +219,7 @@ func AssertNodeExited(t testing.TB, data string) {
 	}
 }
 
-// GroupProcessesByKind returns the processes by their kinds.
+// GroupProcessesByKind returns a map from the kind to the processes of that kind.
 func GroupProcessesByKind(processes []NodeProcess) map[string][]osprocess.ID {
 	all := map[string][]osprocess.ID{}
 	for _, p := range processes {
@@ -225,7 +228,8 @@ func GroupProcessesByKind(processes []NodeProcess) map[string][]osprocess.ID {
 	return all
 }
 
-// ManyTasksJob is a job file with a count of tasks that write numbers; the count is its only verb.
+// ManyTasksJob is the format of a job file whose tasks write increasing numbers. Its only verb is the count of the
+// group.
 const ManyTasksJob = `
 job "many" {
   group "g" {
@@ -249,8 +253,8 @@ job "many" {
 }
 `
 
-// CopyBinaryAsOtherBuild creates a copy of this program that counts as another build, and returns its
-// path.
+// CopyBinaryAsOtherBuild creates a copy of this program with other content, which agents take for another build, and
+// returns its path.
 func CopyBinaryAsOtherBuild(t testing.TB) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/exe")
@@ -258,8 +262,8 @@ func CopyBinaryAsOtherBuild(t testing.TB) string {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "another")
-	// The file is written while no child is started: a child that inherits the file while it is
-	// open for writing makes its execution fail with ETXTBSY.
+	// The lock prevents that a child process is started during the write. A child that inherits the descriptor would
+	// make the execution of the file fail with ETXTBSY.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(path, append(b, "another build"...), 0o755); err != nil {
@@ -268,8 +272,8 @@ func CopyBinaryAsOtherBuild(t testing.TB) string {
 	return path
 }
 
-// NewNodeDir returns a directory for a node. At the end of the test it checks that the node leaves
-// nothing behind.
+// NewNodeDir returns a directory for an agent. At the end of the test it checks that the agent's processes have exited,
+// and removes the directory.
 func NewNodeDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "survive")
@@ -285,7 +289,7 @@ func NewNodeDir(t *testing.T) string {
 	return dir
 }
 
-// EventTypes returns the types of all events for which IsUnenforcedLimitEvent is false.
+// EventTypes returns the types of the events, without those for which IsUnenforcedLimitEvent is true.
 func EventTypes(events []*api.TaskEvent) (list []string) {
 	for _, e := range events {
 		if !IsUnenforcedLimitEvent(e) {
@@ -301,8 +305,8 @@ func IsUnenforcedLimitEvent(e *api.TaskEvent) bool {
 	return e.Type == api.TaskDriverMessage && strings.Contains(e.DisplayMessage, " limit not enforced here: ")
 }
 
-// ProcessesOfAlloc returns the processes that have the id of an allocation in their environment or
-// in their command line.
+// ProcessesOfAlloc returns the PIDs of the processes that have the ID of an allocation in their environment or in their
+// command line.
 func ProcessesOfAlloc(t *testing.T, id string) (found []int) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
@@ -323,7 +327,7 @@ func ProcessesOfAlloc(t *testing.T, id string) (found []int) {
 	return found
 }
 
-// TaskOfJob returns the state of the only task of a job, nil if there is none.
+// TaskOfJob returns the allocation of a job and the state of its only task, or nil if there is none.
 func (v TaskReport) TaskOfJob(job string) (alloc *api.Allocation, task *api.TaskState) {
 	for _, a := range v.Allocs {
 		if a.JobID == job {
@@ -341,8 +345,8 @@ func HasEventText(s *api.TaskState, text string) bool {
 }
 
 const (
-	FaultVolumeName   = "data"  // volume that a plugin creates
-	HistoryVolumeName = "diary" // registered volume that contains the history of the runs
+	FaultVolumeName   = "data"  // dynamic host volume that a plugin creates
+	HistoryVolumeName = "diary" // registered host volume in which tasks record their runs
 	VolumePluginKind  = "volume-plugin"
 
 	VolumePluginVictim = "volume plugin"

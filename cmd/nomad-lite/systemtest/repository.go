@@ -8,10 +8,12 @@ import (
 	"time"
 )
 
-// TestConfigEnvVar names the configuration file that the agents of scripts and of TestAgent read first.
+// TestConfigEnvVar is the environment variable with the path of the configuration file that the agents of scripts and
+// of TestAgent read first.
 const TestConfigEnvVar = "NOMAD_LITE_TEST_ROOMY"
 
-// FreePortConfigFile is in the directory of the file of TestConfigEnvVar.
+// FreePortConfigFile is the name of a configuration file, in the same directory, that makes an agent listen on a free
+// port.
 const FreePortConfigFile = "free_port.hcl"
 
 // testConfigPath returns the path of the configuration file for TestConfigEnvVar.

@@ -46,7 +46,7 @@ func ScriptParams(dir string) testscript.Params {
 		},
 		Condition: scriptCondition,
 		Setup: func(env *testscript.Env) error {
-			// A failed script does not stop its agent and its tasks.
+			// A failed script does not stop its agent and its tasks, so they are killed here.
 			work := env.Getenv("WORK")
 			scriptDirs.Store(work, nil)
 			env.Defer(func() {
@@ -80,9 +80,9 @@ func ScriptParams(dir string) testscript.Params {
 	}
 }
 
-// awaitFile is the command "await FILE [REGEXP]" of the scripts. It waits until a file exists, or
-// until a line of it matches. A script that signals a process in the background first waits for the
-// output that the process writes when it is ready.
+// awaitFile is the script command "await FILE [REGEXP]". It waits until a file exists and one of its lines matches. A
+// script uses it before it signals a background process, to wait for the output that the process writes when it is
+// ready.
 func awaitFile(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 1 || len(args) > 2 {
 		ts.Fatalf("usage: await file [regexp]")
@@ -102,7 +102,7 @@ func awaitFile(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// scriptCondition evaluates the conditions in brackets that testscript does not have.
+// scriptCondition evaluates a condition of a script, such as [root], that testscript does not have.
 func scriptCondition(name string) (bool, error) {
 	switch name {
 	case "python-grpc":
@@ -131,8 +131,8 @@ func scriptCondition(name string) (bool, error) {
 	return false, fmt.Errorf("unknown condition %q", name)
 }
 
-// retryProgram is the command "soon REGEXP PROGRAM [ARGUMENT...]" of the scripts. It runs a program
-// again and again until its output matches.
+// retryProgram is the script command "soon REGEXP PROGRAM [ARGUMENT...]". It runs a program repeatedly until the
+// program succeeds and its output matches.
 func retryProgram(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: soon regexp program [argument...]")
@@ -149,9 +149,9 @@ func retryProgram(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// normalizeOutput is the command "normal" of the scripts. It writes the output of the last program
-// to the file "normal". In it, ids, times, addresses and host names are replaced by constants, and
-// several spaces by one, because the replaced values have different widths.
+// normalizeOutput is the script command "normal". It writes the output of the last program to the file "normal", with
+// constants in place of IDs, times, addresses and host names. It also replaces several spaces by one, because the
+// replaced values have different widths.
 func normalizeOutput(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) > 0 {
 		ts.Fatalf("usage: normal")
@@ -187,8 +187,8 @@ func normalizeOutput(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs("normal"), []byte(text), 0o644))
 }
 
-// signalProcesses is the command "raise SIGNAL REGEXP" of the scripts. It sends a signal to the
-// processes of this script whose command line matches; there must be one.
+// signalProcesses is the script command "raise SIGNAL REGEXP". It sends a signal to the processes of this script whose
+// command line matches. There must be at least one.
 func signalProcesses(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 || unix.SignalNum(args[0]) == 0 {
 		ts.Fatalf("usage: raise signal regexp")
@@ -207,8 +207,8 @@ func signalProcesses(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// killProcesses is the command "slay REGEXP" of the scripts. It kills, with SIGKILL, the processes
-// of this script whose command line matches; there must be one.
+// killProcesses is the script command "slay REGEXP". It sends SIGKILL to the processes of this script whose command
+// line matches. There must be at least one.
 func killProcesses(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: slay regexp")
@@ -227,9 +227,9 @@ func killProcesses(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// assertProcessesGone is the command "alone" of the scripts. It asserts that no process of this
-// script runs any longer, and that none of its directories is left; "alone processes" leaves out
-// the latter. "! alone" asserts that a process runs.
+// assertProcessesGone is the script command "alone". It waits until no process of this script runs, and fails if
+// temporary directories of runs are left. "alone processes" does not check directories. "! alone" asserts that a
+// process runs.
 func assertProcessesGone(ts *testscript.TestScript, neg bool, args []string) {
 	work := ts.Getenv("WORK")
 	if neg {
@@ -255,9 +255,10 @@ func assertProcessesGone(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// awaitUnmounted is the command "settled [DIR]" of the scripts. It waits until nothing is mounted
-// below a directory of this script, or below all of them, except directories of allocations, which agents of root mount on
-// themselves. Then the cleanup of ended allocations is complete: an agent that exits earlier leaves the cleanup to the next agent.
+// awaitUnmounted is the script command "settled [DIR]". It waits until nothing is mounted below a directory of this
+// script, or below its working directory. It ignores the directory of allocations, which an agent of root mounts on
+// itself. Then the cleanup of ended allocations is complete; an agent that exits before leaves the cleanup to the next
+// agent.
 func awaitUnmounted(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) > 1 {
 		ts.Fatalf("usage: settled [dir]")
@@ -282,12 +283,12 @@ func awaitUnmounted(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// WorkDirEnvVar is the environment variable by which the processes of a test are found. Plugins
-// inherit it.
+// WorkDirEnvVar is the environment variable by which the processes of a test are found. Its value is the test's working
+// directory. Plugins inherit it.
 const WorkDirEnvVar = "NOMAD_LITE_PLUGIN_WORK"
 
-// ScriptProcesses returns the processes that have the script's directory in their environment, and
-// the children of these processes.
+// ScriptProcesses returns the processes that have this working directory in WorkDirEnvVar, and all their descendants,
+// as a map from the PID to the command line.
 func ScriptProcesses(work string) map[int]string {
 	found := map[int]string{}
 	parents := map[int]int{}

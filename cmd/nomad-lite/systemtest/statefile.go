@@ -17,9 +17,9 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// editStateFile is the command "statefile FILE" of the scripts. It creates a state file. With the
-// arguments FILE OLD NEW it replaces bytes in a state file, wherever they are. With the arguments -newer FILE it changes the
-// format of a state file to 9, which only version 9.9.0 can read.
+// editStateFile is the script command "statefile". With the argument FILE it creates a state file. With FILE OLD NEW it
+// replaces bytes anywhere in a state file. With -newer FILE it changes the format of a state file to 9, which only
+// version 9.9.0 can read.
 func editStateFile(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) == 2 && args[0] == "-newer" && !neg {
 		ts.Check(setNewerFormat(ts.MkAbs(args[1])))
@@ -61,7 +61,7 @@ func editStateFile(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(s.Close())
 }
 
-// setNewerFormat replaces the record of the format in a state file. The form of this record never changes.
+// setNewerFormat replaces the record of a state file that states its format. The encoding of this record never changes.
 func setNewerFormat(path string) error {
 	const payload = `{"format":9,"oldest_reader":9,"writer":"9.9.0"}`
 	index := make([]byte, 8)

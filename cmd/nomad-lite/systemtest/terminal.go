@@ -12,10 +12,10 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// ptyTerminal is a pseudo terminal on which a script runs a program. The program's output is
-// written to the file "screen".
+// ptyTerminal is a pseudo terminal on which a script runs one program at a time. The output of the program is written
+// to the file "screen".
 type ptyTerminal struct {
-	master     *os.File
+	ptyMaster  *os.File
 	cmd        *exec.Cmd
 	outputDone chan struct{} // closed when the file "screen" has the whole output
 }
@@ -24,8 +24,8 @@ func findScriptTerminal(ts *testscript.TestScript) *ptyTerminal {
 	return ts.Value(ptyTerminal{}).(*ptyTerminal)
 }
 
-// startTerminal is the command "terminal PROGRAM [ARGUMENT...]" of the scripts. It runs a program
-// on a terminal of 80 columns.
+// startTerminal is the script command "terminal PROGRAM [ARGUMENT...]". It starts a program on a terminal of 80 columns
+// and 24 rows.
 func startTerminal(ts *testscript.TestScript, neg bool, args []string) {
 	t := findScriptTerminal(ts)
 	if neg || len(args) == 0 || t.cmd != nil {
@@ -38,23 +38,23 @@ func startTerminal(ts *testscript.TestScript, neg bool, args []string) {
 	t.cmd = exec.Command(program, args[1:]...)
 	t.cmd.Dir = ts.MkAbs(".")
 	t.cmd.Env = append(os.Environ(), WorkDirEnvVar+"="+ts.Getenv("WORK"), "NOMAD_ADDR="+ts.Getenv("NOMAD_ADDR"), "HOME="+ts.Getenv("HOME"))
-	t.master, err = pty.StartWithSize(t.cmd, &pty.Winsize{Rows: 24, Cols: 80})
+	t.ptyMaster, err = pty.StartWithSize(t.cmd, &pty.Winsize{Rows: 24, Cols: 80})
 	ts.Check(err)
 	t.outputDone = make(chan struct{})
 	go func() {
 		defer close(t.outputDone)
 		defer screen.Close()
-		_, _ = io.Copy(screen, t.master) // the read of a terminal fails when the program has exited
+		_, _ = io.Copy(screen, t.ptyMaster) // the read of a terminal fails when the program has exited
 	}()
-	cmd, master, shown := t.cmd, t.master, t.outputDone
-	ts.Defer(func() { // after a failure, the script has not waited for the program
+	cmd, master, shown := t.cmd, t.ptyMaster, t.outputDone
+	ts.Defer(func() { // a script that has failed has not waited for the program
 		_ = cmd.Process.Kill()
 		master.Close()
 		<-shown
 	})
 }
 
-// typeText is the command "type TEXT" of the scripts. It types a text, in which escapes such as \r
+// typeText is the script command "type TEXT". It sends a text to the terminal, in which escape sequences such as \r
 // stand for keys.
 func typeText(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
@@ -64,7 +64,7 @@ func typeText(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	keys, err := strconv.Unquote(`"` + escapeQuotes(text) + `"`)
 	ts.Check(err)
-	_, err = findScriptTerminal(ts).master.WriteString(keys)
+	_, err = findScriptTerminal(ts).ptyMaster.WriteString(keys)
 	ts.Check(err)
 }
 
@@ -79,8 +79,7 @@ func escapeQuotes(text string) string {
 	return quoted
 }
 
-// resizeTerminal is the command "resize ROWS COLUMNS" of the scripts. It changes the size of the
-// terminal.
+// resizeTerminal is the script command "resize ROWS COLUMNS". It changes the size of the terminal.
 func resizeTerminal(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: resize rows columns")
@@ -89,11 +88,11 @@ func resizeTerminal(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	columns, err := strconv.ParseUint(args[1], 10, 16)
 	ts.Check(err)
-	ts.Check(pty.Setsize(findScriptTerminal(ts).master, &pty.Winsize{Rows: uint16(rows), Cols: uint16(columns)}))
+	ts.Check(pty.Setsize(findScriptTerminal(ts).ptyMaster, &pty.Winsize{Rows: uint16(rows), Cols: uint16(columns)}))
 }
 
-// waitTerminalExit is the command "hangup CODE" of the scripts. It waits until the program exits,
-// which must be with this exit code.
+// waitTerminalExit is the script command "hangup CODE". It waits until the program on the terminal exits, and fails
+// unless the exit code is CODE.
 func waitTerminalExit(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: hangup code")
@@ -102,7 +101,7 @@ func waitTerminalExit(ts *testscript.TestScript, neg bool, args []string) {
 	defer time.AfterFunc(WaitTimeout, func() { _ = t.cmd.Process.Kill() }).Stop() // an error means that the program has exited
 	err := t.cmd.Wait()
 	<-t.outputDone
-	t.master.Close()
+	t.ptyMaster.Close()
 	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
 		ts.Fatalf("hangup: %v", err)
 	}

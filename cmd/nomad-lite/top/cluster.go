@@ -18,28 +18,28 @@ import (
 
 // cluster is the last known state of the agent's jobs and allocations. A single goroutine uses it.
 type cluster struct {
-	jobs map[jobKey]*job
-	// allocs has the allocations by id. Each of them is in the list of its job, too.
-	allocs map[string]*alloc
+	jobsByKey map[jobKey]*job
+	// allocsByID maps the ID of an allocation to the allocation, which is also in the list of its job.
+	allocsByID map[string]*alloc
 }
 
 type jobKey struct{ namespace, id string }
 
 type job struct {
 	jobKey
-	status      string // empty if only allocations of the job are left
+	status      string // empty if the job was purged and only its allocations remain
 	description string
-	kind        string // type of the job, such as "service"
-	stopped     bool
+	jobType     string // type of the job, such as "service"
+	isStopped   bool
 	modifyIndex uint64
 	allocs      []*alloc // in the order of their names, the oldest first
 }
 
 type alloc struct {
-	*api.AllocationListStub // without resources, which ports replaces
-	ports                   string
+	*api.AllocationListStub // without AllocatedResources, which need much memory
+	formattedPorts          string
 	tasks                   []task
-	usage                   map[string]usage // last sample by task; nil if there is none
+	usageByTask             map[string]usage // task name -> last sample; nil if there is none
 }
 
 type task struct {
@@ -49,44 +49,44 @@ type task struct {
 
 // usage is the resource usage of a task.
 type usage struct {
-	mhz, percent float64
-	memory       uint64 // bytes
+	cpuMHz, cpuPercent float64
+	memoryBytes        uint64 // bytes
 }
 
 func newCluster() *cluster {
-	return &cluster{jobs: map[jobKey]*job{}, allocs: map[string]*alloc{}}
+	return &cluster{jobsByKey: map[jobKey]*job{}, allocsByID: map[string]*alloc{}}
 }
 
-// replace replaces all jobs and allocations. It keeps the samples of allocations.
-func (c *cluster) replace(jobs []*api.JobListStub, allocs []*api.AllocationListStub) {
-	before := c.allocs
-	c.jobs, c.allocs = make(map[jobKey]*job, len(jobs)), make(map[string]*alloc, len(allocs))
+// replaceAll replaces all jobs and allocations by those of the lists. An allocation that is in both keeps its usage.
+func (c *cluster) replaceAll(jobs []*api.JobListStub, allocs []*api.AllocationListStub) {
+	before := c.allocsByID
+	c.jobsByKey, c.allocsByID = make(map[jobKey]*job, len(jobs)), make(map[string]*alloc, len(allocs))
 	for _, j := range jobs {
 		if j == nil {
 			continue
 		}
 		key := jobKey{apiclient.JobNamespace(j), j.ID}
-		c.jobs[key] = &job{jobKey: key, status: j.Status, description: j.StatusDescription, kind: j.Type, stopped: j.Stop, modifyIndex: j.ModifyIndex}
+		c.jobsByKey[key] = &job{jobKey: key, status: j.Status, description: j.StatusDescription, jobType: j.Type, isStopped: j.Stop, modifyIndex: j.ModifyIndex}
 	}
 	for _, stub := range allocs {
-		if stub == nil || c.allocs[stub.ID] != nil {
+		if stub == nil || c.allocsByID[stub.ID] != nil {
 			continue
 		}
 		a := newAlloc(stub)
 		if old := before[a.ID]; old != nil {
-			a.usage = old.usage
+			a.usageByTask = old.usageByTask
 		}
-		c.allocs[a.ID] = a
+		c.allocsByID[a.ID] = a
 		j := c.jobOf(a)
 		j.allocs = append(j.allocs, a)
 	}
-	for _, j := range c.jobs {
+	for _, j := range c.jobsByKey {
 		slices.SortFunc(j.allocs, compareAllocNames)
 	}
 }
 
 func newAlloc(stub *api.AllocationListStub) *alloc {
-	a := &alloc{AllocationListStub: stub, ports: ports.OfAllocation(stub.AllocatedResources, nil)}
+	a := &alloc{AllocationListStub: stub, formattedPorts: ports.OfAllocation(stub.AllocatedResources, nil)}
 	a.AllocatedResources = nil
 	for _, name := range slices.Sorted(maps.Keys(stub.TaskStates)) {
 		state := stub.TaskStates[name]
@@ -99,7 +99,7 @@ func newAlloc(stub *api.AllocationListStub) *alloc {
 	return a
 }
 
-// compareAllocNames sorts allocations by name, such that [9] precedes [10], and an allocation before its
+// compareAllocNames orders allocations by group and name, such that [9] precedes [10], and an allocation before its
 // replacement.
 func compareAllocNames(a, b *alloc) int {
 	return cmp.Or(
@@ -112,13 +112,13 @@ func compareAllocNames(a, b *alloc) int {
 // allocations have ended.
 func (c *cluster) jobOf(a *alloc) *job {
 	key := jobKey{a.Namespace, a.JobID}
-	if c.jobs[key] == nil {
-		c.jobs[key] = &job{jobKey: key}
+	if c.jobsByKey[key] == nil {
+		c.jobsByKey[key] = &job{jobKey: key}
 	}
-	return c.jobs[key]
+	return c.jobsByKey[key]
 }
 
-// event is the part of an event of the stream that the table shows.
+// event has those fields of an event of the API's event stream that the table needs.
 type event struct {
 	Topic   api.Topic
 	Payload struct {
@@ -128,8 +128,8 @@ type event struct {
 	}
 }
 
-// apply changes the object of an event. It ignores an event that is older than the known object.
-func (c *cluster) apply(e event) {
+// applyEvent updates the job or the allocation of an event. It ignores an event that is older than the stored object.
+func (c *cluster) applyEvent(e event) {
 	switch {
 	case e.Topic == api.TopicJob && e.Payload.Job != nil:
 		c.applyJob(e.Payload.Job, e.Payload.Deleted)
@@ -140,7 +140,7 @@ func (c *cluster) apply(e event) {
 
 func (c *cluster) applyJob(j *api.Job, deleted bool) {
 	key := jobKey{cmp.Or(pointer.Value(j.Namespace), api.DefaultNamespace), pointer.Value(j.ID)}
-	known := c.jobs[key]
+	known := c.jobsByKey[key]
 	if deleted {
 		if known != nil {
 			c.deleteJob(known)
@@ -149,37 +149,38 @@ func (c *cluster) applyJob(j *api.Job, deleted bool) {
 	}
 	if known == nil {
 		known = &job{jobKey: key}
-		c.jobs[key] = known
+		c.jobsByKey[key] = known
 	}
 	index := pointer.Value(j.ModifyIndex)
 	if index < known.modifyIndex {
 		return
 	}
 	known.status, known.description = pointer.Value(j.Status), pointer.Value(j.StatusDescription)
-	known.kind, known.stopped, known.modifyIndex = pointer.Value(j.Type), pointer.Value(j.Stop), index
+	known.jobType, known.isStopped, known.modifyIndex = pointer.Value(j.Type), pointer.Value(j.Stop), index
 }
 
-// deleteJob removes a purged job with its allocations, except running allocations.
+// deleteJob removes a purged job and its terminal allocations. While other allocations remain, the job stays in the
+// table with an empty status.
 func (c *cluster) deleteJob(j *job) {
 	j.allocs = slices.DeleteFunc(j.allocs, func(a *alloc) bool {
-		if a.terminal() {
-			delete(c.allocs, a.ID)
+		if a.isTerminal() {
+			delete(c.allocsByID, a.ID)
 		}
-		return a.terminal()
+		return a.isTerminal()
 	})
-	j.status, j.description, j.stopped = "", "", true
+	j.status, j.description, j.isStopped = "", "", true
 	if len(j.allocs) == 0 {
-		delete(c.jobs, j.jobKey)
+		delete(c.jobsByKey, j.jobKey)
 	}
 }
 
 func (c *cluster) applyAlloc(changed *api.Allocation) {
-	old := c.allocs[changed.ID]
+	old := c.allocsByID[changed.ID]
 	if old != nil && changed.ModifyIndex < old.ModifyIndex {
 		return
 	}
 	resources := changed.AllocatedResources
-	changed.Job = nil // its fields can be missing
+	changed.Job = nil // Stub would read the job's fields, which can be nil
 	stub := changed.Stub()
 	stub.AllocatedResources = resources
 	a := newAlloc(stub)
@@ -187,48 +188,48 @@ func (c *cluster) applyAlloc(changed *api.Allocation) {
 	if old == nil {
 		at, _ := slices.BinarySearchFunc(j.allocs, a, compareAllocNames)
 		j.allocs = slices.Insert(j.allocs, at, a)
-		c.allocs[a.ID] = a
+		c.allocsByID[a.ID] = a
 		return
 	}
-	a.usage = old.usage
+	a.usageByTask = old.usageByTask
 	*old = *a
-	if j.status == "" && old.terminal() {
+	if j.status == "" && old.isTerminal() {
 		c.deleteJob(j)
 	}
 }
 
-// counts returns the number of jobs, of allocations, of running allocations and of tasks.
+// counts returns the numbers of all jobs, allocations, running allocations and tasks.
 func (c *cluster) counts() (jobs, allocs, running, tasks int) {
-	for _, a := range c.allocs {
-		if a.running() {
+	for _, a := range c.allocsByID {
+		if a.isRunning() {
 			running++
 		}
 		tasks += len(a.tasks)
 	}
-	return len(c.jobs), len(c.allocs), running, tasks
+	return len(c.jobsByKey), len(c.allocsByID), running, tasks
 }
 
-func (a *alloc) terminal() bool { return apiclient.HasTerminalStatus(a.AllocationListStub) }
+func (a *alloc) isTerminal() bool { return apiclient.HasTerminalStatus(a.AllocationListStub) }
 
-func (a *alloc) running() bool { return a.ClientStatus == api.AllocClientStatusRunning }
+func (a *alloc) isRunning() bool { return a.ClientStatus == api.AllocClientStatusRunning }
 
-// hidden reports whether the table shows the allocation only on request: it has ended, and was stopped or replaced.
-func (a *alloc) hidden() bool {
-	return a.terminal() && (a.DesiredStatus != api.AllocDesiredStatusRun || a.NextAllocation != "")
+// isHidden reports whether the table shows the allocation only with "all": it has ended, and was stopped or replaced.
+func (a *alloc) isHidden() bool {
+	return a.isTerminal() && (a.DesiredStatus != api.AllocDesiredStatusRun || a.NextAllocation != "")
 }
 
-// status returns the client status, or "stopping" until an allocation that is stopped has ended.
+// status returns the client status, or "stopping" for an allocation that must stop and has not ended.
 func (a *alloc) status() string {
-	if !a.terminal() && a.DesiredStatus != "" && a.DesiredStatus != api.AllocDesiredStatusRun {
+	if !a.isTerminal() && a.DesiredStatus != "" && a.DesiredStatus != api.AllocDesiredStatusRun {
 		return "stopping"
 	}
 	return a.ClientStatus
 }
 
-// shortName returns the group and the number of the allocation: "web[0]".
+// shortName returns the name without the job, such as "web[0]".
 func (a *alloc) shortName() string { return strings.TrimPrefix(a.Name, a.JobID+".") }
 
-func (t task) running() bool { return t.state.State == model.TaskRunning }
+func (t task) isRunning() bool { return t.state.State == model.TaskRunning }
 
 // status returns the state of the task, or "failed" for a dead task that has failed.
 func (t task) status() string {
@@ -238,32 +239,32 @@ func (t task) status() string {
 	return t.state.State
 }
 
-// totals are the sums of a job, an allocation or a task. They are comparable by sort keys.
+// totals are the sums over the tasks of a job or an allocation, or the values of one task.
 type totals struct {
 	usage
-	sampled  bool // every running task has a sample
-	restarts uint64
-	started  time.Time // start of the oldest running task; zero if none runs
-	running  int       // running tasks
+	allSampled   bool // every running task has a usage sample
+	restarts     uint64
+	oldestStart  time.Time // start of the oldest running task; zero if none runs
+	runningTasks int       // number of running tasks
 }
 
 func (t *totals) add(o totals) {
-	t.mhz, t.percent, t.memory, t.restarts = t.mhz+o.mhz, t.percent+o.percent, t.memory+o.memory, t.restarts+o.restarts
-	if o.running == 0 {
+	t.cpuMHz, t.cpuPercent, t.memoryBytes, t.restarts = t.cpuMHz+o.cpuMHz, t.cpuPercent+o.cpuPercent, t.memoryBytes+o.memoryBytes, t.restarts+o.restarts
+	if o.runningTasks == 0 {
 		return
 	}
-	t.sampled = o.sampled && (t.sampled || t.running == 0)
-	t.running += o.running
-	if t.started.IsZero() || o.started.Before(t.started) {
-		t.started = o.started
+	t.allSampled = o.allSampled && (t.allSampled || t.runningTasks == 0)
+	t.runningTasks += o.runningTasks
+	if t.oldestStart.IsZero() || o.oldestStart.Before(t.oldestStart) {
+		t.oldestStart = o.oldestStart
 	}
 }
 
 func (a *alloc) taskTotals(t task) totals {
 	sum := totals{restarts: t.state.Restarts}
-	if t.running() && a.running() {
-		sum.usage, sum.sampled = a.usage[t.name]
-		sum.started, sum.running = t.state.StartedAt, 1
+	if t.isRunning() && a.isRunning() {
+		sum.usage, sum.allSampled = a.usageByTask[t.name]
+		sum.oldestStart, sum.runningTasks = t.state.StartedAt, 1
 	}
 	return sum
 }
@@ -284,22 +285,22 @@ func (j *job) totals() totals {
 	return sum
 }
 
-// setUsage stores a sample of an allocation. It ignores an allocation that is no longer known.
+// setUsage stores the usage of an allocation's tasks. It ignores an allocation that is no longer known.
 func (c *cluster) setUsage(id string, stats *api.AllocResourceUsage) {
-	a := c.allocs[id]
+	a := c.allocsByID[id]
 	if a == nil {
 		return
 	}
-	a.usage = nil
+	a.usageByTask = nil
 	if stats == nil {
 		return
 	}
-	a.usage = make(map[string]usage, len(stats.Tasks))
+	a.usageByTask = make(map[string]usage, len(stats.Tasks))
 	for name, used := range stats.Tasks {
 		if used == nil || used.ResourceUsage == nil {
 			continue
 		}
 		cpu, memory := pointer.Value(used.ResourceUsage.CpuStats), pointer.Value(used.ResourceUsage.MemoryStats)
-		a.usage[name] = usage{mhz: cpu.TotalTicks, percent: cpu.Percent, memory: tables.ResidentMemory(&memory)}
+		a.usageByTask[name] = usage{cpuMHz: cpu.TotalTicks, cpuPercent: cpu.Percent, memoryBytes: tables.ResidentMemory(&memory)}
 	}
 }

@@ -12,16 +12,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
-// cell is the text of a row in a column. The text can come from the agent and is not safe for a terminal.
+// cell is the text of a row in one column, with its colour. The text can come from the agent and is not safe for a
+// terminal.
 type cell struct{ colour, text string }
 
 // column is a column of the table.
 type column struct {
 	title      string
 	minWidth   int
-	maxWidth   int // the last column of a screen has no maximum
+	maxWidth   int // not applied to the last column on the screen
 	rightAlign bool
-	cell       func(row, totals, time.Time) cell
+	formatCell func(row, totals, time.Time) cell
 }
 
 // The columns in the order on the screen.
@@ -47,17 +48,17 @@ var columns = []column{
 	eventColumn:    {"LAST EVENT", 16, 0, false, eventCell},
 }
 
-// columnPriority is the order in which columns are left out of a narrow terminal, the last one first.
+// columnPriority lists the columns by importance. A narrow terminal leaves out the last ones.
 var columnPriority = []int{nameColumn, stateColumn, cpuColumn, memoryColumn, eventColumn, uptimeColumn, restartsColumn, portsColumn}
 
-// placedColumn is a column at a position of the screen.
+// placedColumn is a column with its position on the screen.
 type placedColumn struct {
 	*column
-	at, width int
+	startColumn, width int
 }
 
-// layOut places the columns that fit into a width. Columns that are left out make room for the others.
-func layOut(width int) []placedColumn {
+// layOutFittingColumns chooses the columns that fit into width, and distributes the remaining width among them.
+func layOutFittingColumns(width int) []placedColumn {
 	shown := columnPriority
 	for len(shown) > 1 && minTableWidth(shown) > width {
 		shown = shown[:len(shown)-1]
@@ -70,20 +71,20 @@ func layOut(width int) []placedColumn {
 	}
 	at := 0
 	for i := range placed {
-		grown := left // the last column takes the rest
+		grown := left // the last column gets the remaining width
 		if i < len(placed)-1 {
 			grown = min(left/2, placed[i].maxWidth-placed[i].width)
 		}
 		placed[i].width = max(placed[i].width+grown, 1)
 		left -= grown
-		placed[i].at = at
+		placed[i].startColumn = at
 		at += placed[i].width + 1
 	}
 	return placed
 }
 
-// layOutWhole places all columns such that no cell is cut off.
-func layOutWhole(rows [][]string) []placedColumn {
+// layOutAllColumns places all columns, each as wide as its widest cell.
+func layOutAllColumns(rows [][]string) []placedColumn {
 	placed := make([]placedColumn, len(columns))
 	at := 0
 	for i := range columns {
@@ -97,7 +98,7 @@ func layOutWhole(rows [][]string) []placedColumn {
 	return placed
 }
 
-// minTableWidth returns the least width of these columns with a space between them.
+// minTableWidth returns the sum of the minimum widths of these columns, with a space between them.
 func minTableWidth(shown []int) int {
 	width := len(shown) - 1
 	for _, i := range shown {
@@ -108,32 +109,32 @@ func minTableWidth(shown []int) int {
 
 const reverseVideo = "\x1b[7m"
 
-// style is the form of a line.
+// style says how a line is coloured and positioned.
 type style struct {
-	base     string // colour of the whole line; can be empty
-	colours  bool   // cells have their colours, unless base is set
-	absolute bool   // each cell starts with a movement of the cursor to its column
+	lineColour    string // colour of the whole line; can be empty
+	useColours    bool   // cells are shown in their colours, unless base is set
+	positionCells bool   // an escape sequence moves the cursor to the start of each cell
 }
 
-// lineWriter builds one line of the table.
+// lineWriter builds one line of the screen from cells.
 type lineWriter struct {
 	style
-	b      strings.Builder
-	column int
+	text          strings.Builder
+	currentColumn int
 }
 
 func newLine(s style) *lineWriter {
 	l := &lineWriter{style: s}
-	l.b.WriteString(s.base)
+	l.text.WriteString(s.lineColour)
 	return l
 }
 
-// add adds a cell of at most width columns, which starts at a column counted from 0.
-func (l *lineWriter) add(at, width int, rightAlign bool, c cell) {
-	l.addText(at, width, rightAlign, c.colour, truncate(terminal.SingleLine(c.text), width))
+// addCell adds a cell of at most width columns at the column at, which counts from 0. It sanitizes and truncates the text.
+func (l *lineWriter) addCell(at, width int, rightAlign bool, c cell) {
+	l.addSanitizedCell(at, width, rightAlign, c.colour, truncate(terminal.SingleLine(c.text), width))
 }
 
-// truncate returns a text that fits into a width, with a mark if its end is missing.
+// truncate returns the start of a text that fits into width columns, with ".." in place of a missing end.
 func truncate(text string, width int) string {
 	if width < 3 || terminal.DisplayWidth(text) <= width {
 		return terminal.TruncateToWidth(text, width)
@@ -141,55 +142,56 @@ func truncate(text string, width int) string {
 	return terminal.TruncateToWidth(text, width-2) + ".."
 }
 
-// addText adds a cell whose text is safe and fits.
-func (l *lineWriter) addText(at, width int, rightAlign bool, colour, text string) {
+// addSanitizedCell adds a cell whose text is sanitized and fits.
+func (l *lineWriter) addSanitizedCell(at, width int, rightAlign bool, colour, text string) {
 	used := terminal.DisplayWidth(text)
 	if rightAlign {
 		at += width - used
 	}
-	if at > l.column {
-		l.b.WriteString(strings.Repeat(" ", at-l.column))
+	if at > l.currentColumn {
+		l.text.WriteString(strings.Repeat(" ", at-l.currentColumn))
 	}
-	if at > 0 && l.absolute {
-		// A character of which the terminal knows another width does not move the cells after it.
-		fmt.Fprintf(&l.b, "\x1b[%dG", at+1)
+	if at > 0 && l.positionCells {
+		// The terminal can draw a character with another width than DisplayWidth assumes. The absolute position keeps
+		// the next cells in their columns.
+		fmt.Fprintf(&l.text, "\x1b[%dG", at+1)
 	}
-	coloured := colour != "" && l.colours && l.base == ""
+	coloured := colour != "" && l.useColours && l.lineColour == ""
 	if coloured {
-		l.b.WriteString(colour)
+		l.text.WriteString(colour)
 	}
-	l.b.WriteString(text)
+	l.text.WriteString(text)
 	if coloured {
-		l.b.WriteString(terminal.ColourReset)
+		l.text.WriteString(terminal.ColourReset)
 	}
-	l.column = at + used
+	l.currentColumn = at + used
 }
 
-// finish returns the line. With a base colour it is padded to the width.
+// finish returns the line. If it has a base colour, it is padded to width.
 func (l *lineWriter) finish(width int) string {
-	if l.base == "" {
-		return l.b.String()
+	if l.lineColour == "" {
+		return l.text.String()
 	}
-	if l.column < width {
-		l.b.WriteString(strings.Repeat(" ", width-l.column))
+	if l.currentColumn < width {
+		l.text.WriteString(strings.Repeat(" ", width-l.currentColumn))
 	}
-	l.b.WriteString(terminal.ColourReset)
-	return l.b.String()
+	l.text.WriteString(terminal.ColourReset)
+	return l.text.String()
 }
 
-// formatRow returns the line of a row.
+// formatRow returns the line of the screen for a row of the table.
 func formatRow(r row, placed []placedColumn, width int, now time.Time, s style) string {
 	line := newLine(s)
 	sum := r.totals()
 	for _, c := range placed {
-		shown := c.cell(r, sum, now)
+		shown := c.formatCell(r, sum, now)
 		if c.column == &columns[nameColumn] {
 			indent, marker := r.indent()
-			line.addText(c.at, c.width, false, "", terminal.TruncateToWidth(strings.Repeat(" ", indent)+marker, c.width))
-			line.add(c.at+indent+len(marker), max(c.width-indent-len(marker), 0), false, shown)
+			line.addSanitizedCell(c.startColumn, c.width, false, "", terminal.TruncateToWidth(strings.Repeat(" ", indent)+marker, c.width))
+			line.addCell(c.startColumn+indent+len(marker), max(c.width-indent-len(marker), 0), false, shown)
 			continue
 		}
-		line.add(c.at, c.width, c.rightAlign, shown)
+		line.addCell(c.startColumn, c.width, c.rightAlign, shown)
 	}
 	return line.finish(width)
 }
@@ -198,15 +200,16 @@ func formatRow(r row, placed []placedColumn, width int, now time.Time, s style) 
 func formatTitles(placed []placedColumn, width int, s style) string {
 	line := newLine(s)
 	for _, c := range placed {
-		line.add(c.at, c.width, c.rightAlign, cell{"", c.title})
+		line.addCell(c.startColumn, c.width, c.rightAlign, cell{"", c.title})
 	}
 	return line.finish(width)
 }
 
-// indent returns the number of spaces in front of the name, and the marker of a row that has rows below it.
+// indent returns the number of spaces before the name of a row, and the marker of a row that can be expanded or
+// collapsed.
 func (r row) indent() (spaces int, marker string) {
 	marker = "- "
-	if r.collapsed {
+	if r.isCollapsed {
 		marker = "+ "
 	}
 	switch {
@@ -239,7 +242,7 @@ func (r row) state() string {
 		return cmp.Or(r.alloc.status(), "-")
 	case r.job.status == "":
 		return "purged"
-	case r.job.stopped && r.job.status != "dead":
+	case r.job.isStopped && r.job.status != "dead":
 		return "stopping"
 	}
 	return r.job.status
@@ -255,38 +258,38 @@ func stateCell(state string) cell {
 	return cell{output.StatusCell(state).Colour, state}
 }
 
-// noText is shown for a value that is unknown, or that the object does not have.
+// noText is shown for a value that is unknown, or that objects of this kind do not have.
 const noText = "-"
 
 func cpuCell(_ row, t totals, _ time.Time) cell {
-	if !t.sampled || t.running == 0 {
+	if !t.allSampled || t.runningTasks == 0 {
 		return cell{"", noText}
 	}
-	if t.mhz < 10 {
-		return cell{"", fmt.Sprintf("%.1f", t.mhz)}
+	if t.cpuMHz < 10 {
+		return cell{"", fmt.Sprintf("%.1f", t.cpuMHz)}
 	}
-	return cell{"", fmt.Sprintf("%.0f", t.mhz)}
+	return cell{"", fmt.Sprintf("%.0f", t.cpuMHz)}
 }
 
 func memoryCell(_ row, t totals, _ time.Time) cell {
-	if !t.sampled || t.running == 0 {
+	if !t.allSampled || t.runningTasks == 0 {
 		return cell{"", noText}
 	}
-	return cell{"", output.FormatBytes(t.memory)}
+	return cell{"", output.FormatBytes(t.memoryBytes)}
 }
 
 func uptimeCell(r row, t totals, now time.Time) cell {
-	if r.alloc == nil || t.started.IsZero() {
+	if r.alloc == nil || t.oldestStart.IsZero() {
 		return cell{"", noText}
 	}
-	return cell{"", output.FormatDuration(max(now.Sub(t.started), 0))}
+	return cell{"", output.FormatDuration(max(now.Sub(t.oldestStart), 0))}
 }
 
 func portsCell(r row, _ totals, _ time.Time) cell {
 	if r.alloc == nil || r.task != nil {
 		return cell{}
 	}
-	return cell{"", r.alloc.ports}
+	return cell{"", r.alloc.formattedPorts}
 }
 
 func eventCell(r row, _ totals, now time.Time) cell {
@@ -299,11 +302,11 @@ func eventCell(r row, _ totals, now time.Time) cell {
 	return cell{"", describeJob(r.job)}
 }
 
-// describeJob returns how many allocations of a job are in each state.
+// describeJob returns the number of the job's allocations in each state, such as "2 running, 1 pending".
 func describeJob(j *job) string {
 	counts := map[string]int{}
 	for _, a := range j.allocs {
-		if !a.hidden() {
+		if !a.isHidden() {
 			counts[a.status()]++
 		}
 	}
@@ -319,7 +322,7 @@ func describeJob(j *job) string {
 	return strings.Join(parts, ", ")
 }
 
-// taskEventCell returns why a task does not run, or its last event.
+// taskEventCell returns a cell with the reason why a task does not run, or with the task's last event.
 func taskEventCell(t task, now time.Time) cell {
 	if reason := taskreason.FromTaskState(t.state, now); reason.Cause != "" && !reason.IsBeingSetUp() {
 		colour := terminal.ColourYellow
@@ -338,16 +341,17 @@ func taskEventCell(t task, now time.Time) cell {
 	return cell{"", last.Type + ": " + last.DisplayMessage}
 }
 
-// allocEventCell returns why an allocation does not run. A collapsed allocation has the newest event of its tasks.
+// allocEventCell returns a cell with the reason why an allocation does not run. For a collapsed allocation it returns
+// the cell of the task with the most important event.
 func allocEventCell(r row, now time.Time) cell {
 	a := r.alloc
 	switch {
-	case r.collapsed && len(a.tasks) > 0:
-		newest := slices.MaxFunc(a.tasks, compareNews)
+	case r.isCollapsed && len(a.tasks) > 0:
+		newest := slices.MaxFunc(a.tasks, compareEventImportance)
 		c := taskEventCell(newest, now)
 		c.text = newest.name + ": " + c.text
 		return c
-	case !a.running() && a.ClientDescription != "":
+	case !a.isRunning() && a.ClientDescription != "":
 		return cell{"", a.ClientDescription}
 	case a.status() == "stopping":
 		return cell{"", a.DesiredDescription}
@@ -355,8 +359,9 @@ func allocEventCell(r row, now time.Time) cell {
 	return cell{}
 }
 
-// compareNews sorts the most informative task of an allocation last: a failed task, else the task with the newest event.
-func compareNews(a, b task) int {
+// compareEventImportance orders tasks by the importance of their last event: failed tasks last, and otherwise the newest event
+// last.
+func compareEventImportance(a, b task) int {
 	failed := func(t task) int {
 		if t.state.Failed {
 			return 1

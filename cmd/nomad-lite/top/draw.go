@@ -12,21 +12,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
-// Rows of the screen that are not rows of the table: a summary and the titles above it, and the last line.
+// frameRows is the number of rows of the screen that are not rows of the table: the summary, the titles and the last
+// line.
 const frameRows = 3
 
-func (u *ui) draw(ctx context.Context) error {
-	if u.running {
+func (u *ui) drawScreen(ctx context.Context) error {
+	if u.isShellRunning {
 		return nil
 	}
 	columns, rows := u.screen.Size()
 	lines := []string{u.summaryLine(columns)}
 	if u.page != nil {
 		lines = append(lines, newTitleLine(u.page.title, columns))
-		lines = append(lines, u.page.draw(columns, max(rows-frameRows, 1), u.colours)...)
+		lines = append(lines, u.page.screenRows(columns, max(rows-frameRows, 1), u.useColours)...)
 	} else {
-		placed := layOut(columns)
-		lines = append(lines, formatTitles(placed, columns, style{base: reverseVideo, absolute: true}))
+		placed := layOutFittingColumns(columns)
+		lines = append(lines, formatTitles(placed, columns, style{lineColour: reverseVideo, positionCells: true}))
 		lines = append(lines, u.tableLines(placed, columns, max(rows-frameRows, 1))...)
 	}
 	for len(lines) < rows-1 {
@@ -36,27 +37,27 @@ func (u *ui) draw(ctx context.Context) error {
 	if err := u.screen.Draw(lines); err != nil {
 		return err
 	}
-	if u.view.wantSample {
-		u.sample(ctx)
+	if u.view.needsUsage {
+		u.requestUsage(ctx)
 	}
 	return nil
 }
 
-// tableLines formats only the rows on the screen.
+// tableLines returns the lines of those rows of the table that are on the screen.
 func (u *ui) tableLines(placed []placedColumn, columns, height int) []string {
 	v := &u.view
-	v.update(u.cluster, height)
+	v.refresh(u.cluster, height)
 	now := time.Now()
 	var lines []string
-	for i, r := range v.visible() {
-		s := style{colours: u.colours, absolute: true}
+	for i, r := range v.visibleRows() {
+		s := style{useColours: u.useColours, positionCells: true}
 		switch {
-		case v.first+i == v.cursor:
-			s.base = reverseVideo
-		case u.colours && (u.lost != nil || r.ended()):
-			s.base = terminal.ColourDim
-		case u.colours && r.alloc == nil:
-			s.base = terminal.ColourBold
+		case v.firstOnScreen+i == v.selectedIndex:
+			s.lineColour = reverseVideo
+		case u.useColours && (u.connectionErr != nil || r.hasEnded()):
+			s.lineColour = terminal.ColourDim
+		case u.useColours && r.alloc == nil:
+			s.lineColour = terminal.ColourBold
 		}
 		lines = append(lines, formatRow(r, placed, columns, now, s))
 	}
@@ -70,11 +71,11 @@ func (u *ui) tableLines(placed []placedColumn, columns, height int) []string {
 	return lines
 }
 
-// ended reports whether the object of a row has ended, and does not start again.
-func (r row) ended() bool {
+// hasEnded reports whether the object of a row has ended without a failure.
+func (r row) hasEnded() bool {
 	switch {
 	case r.task != nil:
-		return r.alloc.terminal() && !r.task.state.Failed
+		return r.alloc.isTerminal() && !r.task.state.Failed
 	case r.alloc != nil:
 		return r.alloc.ClientStatus == "complete"
 	}
@@ -82,31 +83,32 @@ func (r row) ended() bool {
 }
 
 func newTitleLine(title string, columns int) string {
-	line := newLine(style{base: reverseVideo, absolute: true})
-	line.add(0, columns, false, cell{"", title})
+	line := newLine(style{lineColour: reverseVideo, positionCells: true})
+	line.addCell(0, columns, false, cell{"", title})
 	return line.finish(columns)
 }
 
 func (u *ui) colourize(colour, text string) string {
-	if !u.colours || colour == "" {
+	if !u.useColours || colour == "" {
 		return text
 	}
 	return colour + text + terminal.ColourReset
 }
 
-// summaryLine returns the first line of the screen.
+// summaryLine returns the first line of the screen: the numbers of objects and the settings of the table, or the error
+// if the agent cannot be reached.
 func (u *ui) summaryLine(columns int) string {
-	if u.lost != nil {
-		text := "AGENT LOST, retrying: " + terminal.SingleLine(u.lost.Error())
+	if u.connectionErr != nil {
+		text := "AGENT LOST, retrying: " + terminal.SingleLine(u.connectionErr.Error())
 		return u.colourize(terminal.ColourRed, truncate(text, columns))
 	}
 	jobs, allocs, running, tasks := u.cluster.counts()
 	text := fmt.Sprintf("%s  %s, %d running  %s  sort: %s", output.FormatCount(jobs, "job"), output.FormatCount(allocs, "alloc"), running,
-		output.FormatCount(tasks, "task"), sortNames[u.view.sort])
-	if u.view.reversed {
+		output.FormatCount(tasks, "task"), sortNames[u.view.sortedBy])
+	if u.view.isReversed {
 		text += " reversed"
 	}
-	if u.view.all {
+	if u.view.showAll {
 		text += "  all"
 	}
 	if u.view.filter != "" {
@@ -115,12 +117,12 @@ func (u *ui) summaryLine(columns int) string {
 	return terminal.TruncateToWidth(text, columns)
 }
 
-// lastLine returns the question, the message or the hint in the last line of the screen.
+// lastLine returns the last line of the screen: a question, a message, or the hint at keys.
 func (u *ui) lastLine(columns int) string {
 	switch {
 	case u.prompt != nil:
 		text := terminal.SanitizeLine(u.prompt.label) + u.prompt.text
-		for text != "" && terminal.DisplayWidth(text) >= columns { // of a long text, the end is shown
+		for text != "" && terminal.DisplayWidth(text) >= columns { // shows the end of a text that is too long
 			_, size := utf8.DecodeRuneInString(text)
 			text = text[size:]
 		}
@@ -133,62 +135,63 @@ func (u *ui) lastLine(columns int) string {
 	return terminal.TruncateToWidth("? help  q quit  / filter  l logs  t time line  e shell  r restart  s stop", columns)
 }
 
-// update brings the rows up to date, keeps the selection, and scrolls such that the selected row is visible.
-func (v *tableView) update(c *cluster, height int) {
-	firstBefore := v.first
-	if v.stale {
-		v.shown = v.rows(c)
-		v.cursor = v.findSelected()
-		v.stale = false
+// refresh recomputes outdated rows, keeps the selection, and scrolls such that the selected row is on the screen.
+func (v *tableView) refresh(c *cluster, height int) {
+	firstBefore := v.firstOnScreen
+	if v.isStale {
+		v.allRows = v.rows(c)
+		v.selectedIndex = v.findSelected()
+		v.isStale = false
 	}
-	v.height = height
-	v.cursor = min(max(v.cursor, 0), max(len(v.shown)-1, 0))
-	if len(v.shown) > 0 {
-		v.selected = v.shown[v.cursor].id()
+	v.rowsOnScreen = height
+	v.selectedIndex = min(max(v.selectedIndex, 0), max(len(v.allRows)-1, 0))
+	if len(v.allRows) > 0 {
+		v.selectedID = v.allRows[v.selectedIndex].id()
 	}
-	v.first = min(v.first, v.cursor, max(len(v.shown)-height, 0))
-	v.first = max(v.first, v.cursor-height+1)
-	v.wantSample = v.wantSample || v.first != firstBefore
+	v.firstOnScreen = min(v.firstOnScreen, v.selectedIndex, max(len(v.allRows)-height, 0))
+	v.firstOnScreen = max(v.firstOnScreen, v.selectedIndex-height+1)
+	v.needsUsage = v.needsUsage || v.firstOnScreen != firstBefore
 }
 
-// findSelected returns the index of the selected row. If the row is no longer shown, it is the allocation or the job
-// of the row, else the row that is now at its place.
+// findSelected returns the index of the selected row. If that row no longer exists, it returns the row of its
+// allocation or job, or else the index of the cursor.
 func (v *tableView) findSelected() int {
-	best, place := -1, v.cursor
-	for i, r := range v.shown {
+	best, place := -1, v.selectedIndex
+	for i, r := range v.allRows {
 		switch id := r.id(); {
-		case id == v.selected:
+		case id == v.selectedID:
 			return i
-		case id.jobKey == v.selected.jobKey && (id.allocID == "" || id.allocID == v.selected.allocID && id.task == ""):
+		case id.jobKey == v.selectedID.jobKey && (id.allocID == "" || id.allocID == v.selectedID.allocID && id.taskName == ""):
 			best = i
 		}
 	}
-	if best >= 0 && v.selected.allocID != "" {
+	if best >= 0 && v.selectedID.allocID != "" {
 		return best
 	}
 	return place
 }
 
-// visible returns the rows on the screen.
-func (v *tableView) visible() []row {
-	return v.shown[min(v.first, len(v.shown)):min(v.first+v.height, len(v.shown))]
+// visibleRows returns the rows that are on the screen.
+func (v *tableView) visibleRows() []row {
+	return v.allRows[min(v.firstOnScreen, len(v.allRows)):min(v.firstOnScreen+v.rowsOnScreen, len(v.allRows))]
 }
 
-// visibleAllocs returns the running allocations on the screen, also those of collapsed jobs.
+// visibleAllocs returns at most maxSampled running allocations of the rows on the screen, including the allocations of
+// collapsed jobs.
 func (v *tableView) visibleAllocs() []*api.Allocation {
 	var found []*api.Allocation
 	seen := map[string]bool{}
 	add := func(a *alloc) {
-		if a.running() && !seen[a.ID] && len(found) < maxSampled {
+		if a.isRunning() && !seen[a.ID] && len(found) < maxSampled {
 			seen[a.ID] = true
-			found = append(found, requestAlloc(a))
+			found = append(found, allocForRequests(a))
 		}
 	}
-	for _, r := range v.visible() {
+	for _, r := range v.visibleRows() {
 		switch {
 		case r.alloc != nil:
 			add(r.alloc)
-		case r.collapsed:
+		case r.isCollapsed:
 			for _, a := range r.job.allocs {
 				add(a)
 			}
@@ -197,34 +200,34 @@ func (v *tableView) visibleAllocs() []*api.Allocation {
 	return found
 }
 
-// current returns the selected row, or false if the table is empty.
-func (v *tableView) current() (row, bool) {
-	if v.cursor >= len(v.shown) {
+// selectedRow returns the selected row; ok is false if the table is empty.
+func (v *tableView) selectedRow() (row, bool) {
+	if v.selectedIndex >= len(v.allRows) {
 		return row{}, false
 	}
-	return v.shown[v.cursor], true
+	return v.allRows[v.selectedIndex], true
 }
 
-// move moves the selection by a number of rows.
-func (v *tableView) move(by int) {
-	v.cursor = min(max(v.cursor+by, 0), max(len(v.shown)-1, 0))
-	if len(v.shown) > 0 {
-		v.selected = v.shown[v.cursor].id()
+// moveSelection moves the selection by a number of rows.
+func (v *tableView) moveSelection(by int) {
+	v.selectedIndex = min(max(v.selectedIndex+by, 0), max(len(v.allRows)-1, 0))
+	if len(v.allRows) > 0 {
+		v.selectedID = v.allRows[v.selectedIndex].id()
 	}
 }
 
 // setCollapsed collapses or expands a row.
 func (v *tableView) setCollapsed(id rowID, collapsed bool) {
 	if collapsed {
-		v.collapsed[id] = true
+		v.collapsedRows[id] = true
 	} else {
-		delete(v.collapsed, id)
+		delete(v.collapsedRows, id)
 	}
-	v.stale, v.wantSample = true, true
+	v.isStale, v.needsUsage = true, true
 }
 
-// sortBy sorts by a key, or the other way round if that is the present key.
+// sortBy sorts the rows by a key. If they are already sorted by this key, it reverses the order.
 func (v *tableView) sortBy(key sortKey) {
-	v.reversed = v.sort == key && !v.reversed
-	v.sort, v.stale = key, true
+	v.isReversed = v.sortedBy == key && !v.isReversed
+	v.sortedBy, v.isStale = key, true
 }

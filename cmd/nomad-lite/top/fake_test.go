@@ -344,7 +344,7 @@ func (s *session) waitExit() {
 
 func (s *session) checkRestored() {
 	s.t.Helper()
-	s.wait("the former screen", func(string) bool { return !s.grid.Mode("1049") && s.grid.Mode("25") && s.grid.Mode("7") })
+	s.wait("the former screen", func(string) bool { return !s.grid.IsModeOn("1049") && s.grid.IsModeOn("25") && s.grid.IsModeOn("7") })
 	state, err := term.GetState(int(s.tty.Fd()))
 	if err != nil {
 		s.t.Fatal(err)

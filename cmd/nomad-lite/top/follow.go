@@ -16,34 +16,34 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/streaming"
 )
 
-// lists are all jobs and allocations.
-type lists struct {
-	jobs   []*api.JobListStub
-	allocs []*api.AllocationListStub
-	index  uint64 // all changes up to this index are in both lists
+// jobAndAllocLists are the lists of all jobs and allocations.
+type jobAndAllocLists struct {
+	jobs              []*api.JobListStub
+	allocs            []*api.AllocationListStub
+	containsUpToIndex uint64 // both lists contain all changes up to this index
 }
 
-// update is a change of the state, or of the connection to the agent.
-type update struct {
-	lists  *lists  // replaces the whole state
-	events []event // changes since the last update
-	err    error   // the connection has failed, and is tried again
+// stateUpdate is a change of the cluster's state, or an error of the connection to the agent.
+type stateUpdate struct {
+	newLists      *jobAndAllocLists // nil, or the new state that replaces the known one
+	events        []event           // changes since the last update
+	connectionErr error             // why the connection has failed; followChanges connects again
 }
 
 const (
 	listTimeout = 30 * time.Second
-	// streamTimeout is the time without a line of the event stream after which the agent counts as lost. An agent
-	// sends a heartbeat every 30 s.
+	// streamTimeout is the time without a line of the event stream after which the agent counts as unreachable. An
+	// agent sends a heartbeat every 30 s.
 	streamTimeout  = 75 * time.Second
 	maxRetryDelay  = 4 * time.Second
 	maxEventLength = 64 << 20 // bytes of a line of the event stream
 )
 
-// minRetryDelay is the first delay before the agent is called again. Tests change it.
+// minRetryDelay is the delay before the first attempt to connect to the agent again. Tests change it.
 var minRetryDelay = 250 * time.Millisecond
 
 // readLists requests all jobs and allocations.
-func readLists(ctx context.Context, c *api.Client) (*lists, error) {
+func readLists(ctx context.Context, c *api.Client) (*jobAndAllocLists, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	jobs, jobsMeta, err := c.Jobs().List(apiclient.QueryOptions(ctx, ""))
@@ -56,13 +56,13 @@ func readLists(ctx context.Context, c *api.Client) (*lists, error) {
 	if err != nil {
 		return nil, apiclient.WrapError("list allocations", err)
 	}
-	return &lists{jobs, allocs, min(jobsMeta.LastIndex, allocsMeta.LastIndex)}, nil
+	return &jobAndAllocLists{jobs, allocs, min(jobsMeta.LastIndex, allocsMeta.LastIndex)}, nil
 }
 
-// follow sends the changes since the lists were read, until ctx ends. After an error it sends the error, and
-// tries again: then the first update has new lists.
-func follow(ctx context.Context, c *api.Client, from *lists, updates chan<- update) {
-	send := func(u update) bool {
+// followChanges sends the changes since the lists from were read, until ctx ends. When the connection fails, it sends the
+// error, connects again, and then sends new lists first.
+func followChanges(ctx context.Context, c *api.Client, from *jobAndAllocLists, updates chan<- stateUpdate) {
+	send := func(u stateUpdate) bool {
 		select {
 		case updates <- u:
 			return true
@@ -74,18 +74,18 @@ func follow(ctx context.Context, c *api.Client, from *lists, updates chan<- upda
 	for {
 		var err error
 		if from == nil {
-			if from, err = readLists(ctx, c); err == nil && !send(update{lists: from}) {
+			if from, err = readLists(ctx, c); err == nil && !send(stateUpdate{newLists: from}) {
 				return
 			}
 		}
 		if err == nil {
 			began := time.Now()
-			err = followEvents(ctx, c, from.index, func(events []event) bool { return send(update{events: events}) })
+			err = followEvents(ctx, c, from.containsUpToIndex, func(events []event) bool { return send(stateUpdate{events: events}) })
 			if time.Since(began) > maxRetryDelay {
 				delay = minRetryDelay
 			}
 		}
-		if !send(update{err: err}) {
+		if !send(stateUpdate{connectionErr: err}) {
 			return
 		}
 		select {
@@ -97,7 +97,7 @@ func follow(ctx context.Context, c *api.Client, from *lists, updates chan<- upda
 	}
 }
 
-// followEvents calls each with the events after an index. It returns an error when the stream ends, or nil if each
+// followEvents calls each with the events after index. It returns an error when the stream ends, or nil when each
 // returns false.
 func followEvents(ctx context.Context, c *api.Client, index uint64, each func([]event) bool) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -109,7 +109,7 @@ func followEvents(ctx context.Context, c *api.Client, index uint64, each func([]
 	if err != nil {
 		return apiclient.WrapError("follow events", err)
 	}
-	// Close blocks while another goroutine reads, and the end of the context ends the read.
+	// Close must not be called while the scanner reads, except after the end of the context, which ends the read.
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { <-ctx.Done(); body.Close() })
@@ -136,19 +136,19 @@ func followEvents(ctx context.Context, c *api.Client, index uint64, each func([]
 	return errors.New("follow events: the agent has ended the stream")
 }
 
-// sample is the resource usage of an allocation. A nil usage is unknown.
-type sample struct {
+// allocSample is the resource usage of an allocation's tasks. usage is nil if it could not be read.
+type allocSample struct {
 	allocID string
 	usage   *api.AllocResourceUsage
 }
 
-// parallelSamples is the number of allocations whose usage is requested at the same time.
+// parallelSamples is the number of allocations whose usage is requested in parallel.
 const parallelSamples = 4
 
-// readUsage requests the resource usage of allocations. An allocation that cannot be read has no usage. readUsage
-// calls cleanup before a panic of one of its goroutines ends the process.
-func readUsage(ctx context.Context, c *api.Client, allocs []*api.Allocation, cleanup func()) []sample {
-	samples := make([]sample, len(allocs))
+// readAllocUsage requests the resource usage of allocations. If one of its goroutines panics, readAllocUsage calls cleanup before
+// the panic ends the process.
+func readAllocUsage(ctx context.Context, c *api.Client, allocs []*api.Allocation, cleanup func()) []allocSample {
+	samples := make([]allocSample, len(allocs))
 	next := make(chan int)
 	var wg sync.WaitGroup
 	work := func() {
@@ -158,7 +158,7 @@ func readUsage(ctx context.Context, c *api.Client, allocs []*api.Allocation, cle
 			if err != nil {
 				used = nil
 			}
-			samples[i] = sample{a.ID, used}
+			samples[i] = allocSample{a.ID, used}
 		}
 	}
 	for range min(parallelSamples, len(allocs)) {

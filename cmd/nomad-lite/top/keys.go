@@ -15,24 +15,24 @@ func (u *ui) handleKey(ctx context.Context, key terminal.Key) (quit bool) {
 	switch {
 	case key == terminal.KeyCtrlC:
 		return true
-	case key == terminal.KeyCtrlZ: // raw mode makes no signal of it
+	case key == terminal.KeyCtrlZ: // in raw mode the terminal sends no signal for Ctrl-Z
 		return u.suspend() != nil // an error means that the terminal was closed
 	case key == terminal.KeyCtrlL:
-		u.screen.Redraw()
+		u.screen.ForgetDrawnLines()
 	case u.prompt != nil:
 		u.handlePromptKey(key)
 	case u.page != nil:
 		u.handlePageKey(key)
 	default:
-		u.view.update(u.cluster, u.view.height) // the key is for a row that exists
+		u.view.refresh(u.cluster, u.view.rowsOnScreen) // so that the key applies to a row that still exists
 		return u.handleTableKey(ctx, key)
 	}
 	return false
 }
 
 func (u *ui) handleTableKey(ctx context.Context, key terminal.Key) (quit bool) {
-	if by, ok := movement(key, u.view.height); ok {
-		u.view.move(by)
+	if by, ok := movementOfKey(key, u.view.rowsOnScreen); ok {
+		u.view.moveSelection(by)
 		return false
 	}
 	switch key {
@@ -41,15 +41,15 @@ func (u *ui) handleTableKey(ctx context.Context, key terminal.Key) (quit bool) {
 	case '?':
 		u.openHelp()
 	case '/':
-		u.askFilter()
+		u.promptForFilter()
 	case 'a':
-		u.view.all, u.view.stale = !u.view.all, true
+		u.view.showAll, u.view.isStale = !u.view.showAll, true
 	case terminal.KeyEscape:
 		u.setFilter("")
 	case terminal.Key(byName), terminal.Key(byState), terminal.Key(byCPU), terminal.Key(byMemory), terminal.Key(byRestarts), terminal.Key(byUptime):
 		u.view.sortBy(sortKey(key))
 	default:
-		if r, ok := u.view.current(); ok {
+		if r, ok := u.view.selectedRow(); ok {
 			u.handleRowKey(ctx, key, r)
 		}
 	}
@@ -61,10 +61,10 @@ func (u *ui) handleRowKey(ctx context.Context, key terminal.Key, r row) {
 	switch key {
 	case terminal.KeyEnter, ' ':
 		if r.task == nil {
-			u.view.setCollapsed(r.id(), !r.collapsed)
+			u.view.setCollapsed(r.id(), !r.isCollapsed)
 		}
 	case terminal.KeyLeft, 'h':
-		u.collapse(r)
+		u.collapseOrSelectParent(r)
 	case terminal.KeyRight:
 		u.view.setCollapsed(r.id(), false)
 	case 'l':
@@ -74,30 +74,31 @@ func (u *ui) handleRowKey(ctx context.Context, key terminal.Key, r row) {
 	case 'e':
 		u.openShell(ctx, r)
 	case 'r':
-		u.askRestart(ctx, r)
+		u.confirmRestart(ctx, r)
 	case 's':
-		u.askStop(ctx, r)
+		u.confirmStop(ctx, r)
 	}
 }
 
-// collapse collapses a row. A row that is collapsed, or has no rows below it, selects the row above it.
-func (u *ui) collapse(r row) {
+// collapseOrSelectParent collapses a row. If the row cannot be collapsed, it selects the row of the object above: the allocation of a
+// task, or the job of an allocation.
+func (u *ui) collapseOrSelectParent(r row) {
 	id := r.id()
 	switch {
 	case r.task != nil:
-		id.task = ""
-	case !r.collapsed:
+		id.taskName = ""
+	case !r.isCollapsed:
 		u.view.setCollapsed(id, true)
 		return
 	case r.alloc != nil:
 		id.allocID = ""
 	}
-	u.view.selected, u.view.stale = id, true
+	u.view.selectedID, u.view.isStale = id, true
 }
 
-// movement returns the number of lines by which a key moves the selection or a text. height is the number of lines on
-// the screen.
-func movement(key terminal.Key, height int) (by int, ok bool) {
+// movementOfKey returns the number of lines by which a key moves the selection or scrolls a page. height is the number of
+// lines on the screen. ok is false for a key that does not move.
+func movementOfKey(key terminal.Key, height int) (by int, ok bool) {
 	const all = 1 << 30
 	switch key {
 	case terminal.KeyUp, 'k':
@@ -119,14 +120,14 @@ func movement(key terminal.Key, height int) (by int, ok bool) {
 func (u *ui) handlePageKey(key terminal.Key) {
 	_, rows := u.screen.Size()
 	height := max(rows-frameRows, 1)
-	if by, ok := movement(key, height); ok {
+	if by, ok := movementOfKey(key, height); ok {
 		u.page.scroll(by, height)
 		return
 	}
 	switch key {
 	case 'q', terminal.KeyEscape, '?', terminal.KeyLeft:
-		u.page.close()
-		u.page, u.view.wantSample = nil, true
+		u.page.onClose()
+		u.page, u.view.needsUsage = nil, true
 	}
 }
 
@@ -134,17 +135,17 @@ func (u *ui) handlePromptKey(key terminal.Key) {
 	p := u.prompt
 	before := p.text
 	switch {
-	case p.confirm:
+	case p.answersByKey:
 		u.prompt = nil
-		p.done(string(rune(key)))
+		p.onAnswer(string(rune(key)))
 		return
 	case key == terminal.KeyEnter:
 		u.prompt = nil
-		p.done(p.text)
+		p.onAnswer(p.text)
 		return
 	case key == terminal.KeyEscape:
 		u.prompt = nil
-		p.done("")
+		p.onAnswer("")
 		return
 	case key == terminal.KeyBackspace, key == terminal.KeyCtrlH:
 		_, size := utf8.DecodeLastRuneInString(p.text)
@@ -155,22 +156,22 @@ func (u *ui) handlePromptKey(key terminal.Key) {
 		p.text += string(rune(key))
 	}
 	if p.text != before {
-		p.changed(p.text)
+		p.onChange(p.text)
 	}
 }
 
-// askFilter filters the rows while the user types.
-func (u *ui) askFilter() {
-	u.prompt = &prompt{label: "Filter: ", text: u.view.filter, changed: u.setFilter, done: u.setFilter}
+// promptForFilter shows a prompt for the filter, which applies while the user types.
+func (u *ui) promptForFilter() {
+	u.prompt = &prompt{label: "Filter: ", text: u.view.filter, onChange: u.setFilter, onAnswer: u.setFilter}
 }
 
 func (u *ui) setFilter(text string) {
-	u.view.filter, u.view.stale, u.view.wantSample = strings.ToLower(text), true, true
+	u.view.filter, u.view.isStale, u.view.needsUsage = strings.ToLower(text), true, true
 }
 
-// confirm calls do if the user answers a question with y.
-func (u *ui) confirm(question string, do func()) {
-	u.prompt = &prompt{label: question + " [y/N] ", confirm: true, done: func(answer string) {
+// askYesNo asks a question in the last line, and calls do if the user presses y.
+func (u *ui) askYesNo(question string, do func()) {
+	u.prompt = &prompt{label: question + " [y/N] ", answersByKey: true, onAnswer: func(answer string) {
 		if answer == "y" {
 			do()
 			return
@@ -181,5 +182,5 @@ func (u *ui) confirm(question string, do func()) {
 
 func (u *ui) openHelp() {
 	u.page = newPage("nomad-lite top: keys")
-	u.page.add("", strings.Split(helpLines, "\n")...)
+	u.page.addLines("", strings.Split(helpLines, "\n")...)
 }

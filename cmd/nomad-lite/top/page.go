@@ -6,16 +6,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
-// page is a text in place of the table: the help, the output of a task, or a time line.
+// page is a text that is shown in place of the table: the help, the output of a task, or a timeline.
 type page struct {
-	title  string
-	lines  []pageLine
-	first  int  // index of the first line on the screen
-	follow bool // the screen shows the last lines
-	close  func()
+	title         string
+	lines         []pageLine
+	firstOnScreen int  // index of the first line on the screen
+	followsEnd    bool // the screen shows the last lines, also after lines are added
+	onClose       func()
 }
 
-// pageLine is one line of a page, which is safe for a terminal.
+// pageLine is one line of a page. Its text is sanitized.
 type pageLine struct{ colour, text string }
 
 const (
@@ -23,21 +23,21 @@ const (
 	maxLineLength = 16 << 10 // bytes of a line; the rest is not shown
 )
 
-func newPage(title string) *page { return &page{title: title, close: func() {}} }
+func newPage(title string) *page { return &page{title: title, onClose: func() {}} }
 
-// add appends lines, whose text is not safe for a terminal.
-func (p *page) add(colour string, texts ...string) {
+// addLines sanitizes and appends lines. It drops the oldest lines above maxPageLines.
+func (p *page) addLines(colour string, texts ...string) {
 	for _, text := range texts {
 		text = expandTabs(string(terminal.SanitizeText([]byte(text[:min(len(text), maxLineLength)]), false)))
 		p.lines = append(p.lines, pageLine{colour, terminal.SanitizeLine(text)})
 	}
 	if drop := len(p.lines) - maxPageLines; drop > 0 {
 		p.lines = append([]pageLine(nil), p.lines[drop:]...)
-		p.first = max(p.first-drop, 0)
+		p.firstOnScreen = max(p.firstOnScreen-drop, 0)
 	}
 }
 
-// expandTabs replaces tabs, whose width depends on the terminal.
+// expandTabs replaces tabs by spaces up to the next multiple of 8 columns.
 func expandTabs(text string) string {
 	var b strings.Builder
 	column := 0
@@ -53,39 +53,39 @@ func expandTabs(text string) string {
 	return b.String()
 }
 
-// scroll moves the text by a number of lines, on a screen with this number of rows.
+// scroll scrolls the page by a number of lines. rows is the height of the screen.
 func (p *page) scroll(by, rows int) {
-	if p.follow {
-		p.first = p.lastStart(rows)
+	if p.followsEnd {
+		p.firstOnScreen = p.lastScreenStart(rows)
 	}
-	p.first = min(max(p.first+by, 0), p.lastStart(rows))
-	p.follow = p.first == p.lastStart(rows) && by > 0
+	p.firstOnScreen = min(max(p.firstOnScreen+by, 0), p.lastScreenStart(rows))
+	p.followsEnd = p.firstOnScreen == p.lastScreenStart(rows) && by > 0
 }
 
-// lastStart returns the first line of the last screen.
-func (p *page) lastStart(rows int) int { return max(len(p.lines)-rows, 0) }
+// lastScreenStart returns the index of the first line on the screen when the page is scrolled to its end.
+func (p *page) lastScreenStart(rows int) int { return max(len(p.lines)-rows, 0) }
 
-// draw returns the rows of the screen. A line that is longer than the screen continues in the next rows.
-func (p *page) draw(columns, rows int, colours bool) []string {
-	if p.follow {
-		return p.drawEnd(columns, rows, colours)
+// screenRows returns the rows of the screen. It wraps lines that are wider than the screen.
+func (p *page) screenRows(columns, rows int, colours bool) []string {
+	if p.followsEnd {
+		return p.lastScreenRows(columns, rows, colours)
 	}
 	var shown []string
-	for _, line := range p.lines[min(p.first, len(p.lines)):] {
+	for _, line := range p.lines[min(p.firstOnScreen, len(p.lines)):] {
 		if len(shown) >= rows {
 			break
 		}
-		shown = append(shown, line.wrap(columns, colours)...)
+		shown = append(shown, line.wrapToRows(columns, colours)...)
 	}
 	return shown[:min(len(shown), rows)]
 }
 
-// drawEnd returns the last rows of the page.
-func (p *page) drawEnd(columns, rows int, colours bool) []string {
+// lastScreenRows returns the rows of the screen when the page is scrolled to its end.
+func (p *page) lastScreenRows(columns, rows int, colours bool) []string {
 	var reversed [][]string
 	count := 0
 	for i := len(p.lines) - 1; i >= 0 && count < rows; i-- {
-		wrapped := p.lines[i].wrap(columns, colours)
+		wrapped := p.lines[i].wrapToRows(columns, colours)
 		reversed = append(reversed, wrapped)
 		count += len(wrapped)
 	}
@@ -96,7 +96,7 @@ func (p *page) drawEnd(columns, rows int, colours bool) []string {
 	return shown[max(len(shown)-rows, 0):]
 }
 
-func (l pageLine) wrap(columns int, colours bool) []string {
+func (l pageLine) wrapToRows(columns int, colours bool) []string {
 	var rows []string
 	for rest := l.text; ; {
 		part := terminal.TruncateToWidth(rest, columns)

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// sortKey is the value by which jobs, and the allocations of each job, are sorted.
+// sortKey is a criterion for the order of jobs, and of the allocations of each job. Its value is the key that selects
+// it.
 type sortKey byte
 
 const (
@@ -24,18 +25,18 @@ var sortNames = map[sortKey]string{
 	byName: "name", byState: "state", byCPU: "cpu", byMemory: "memory", byRestarts: "restarts", byUptime: "uptime",
 }
 
-// rowID identifies the object of a row. The allocation is empty for a job, the task for an allocation.
+// rowID identifies the object of a row. allocID is empty for a job, and task for a job or an allocation.
 type rowID struct {
 	jobKey
-	allocID, task string
+	allocID, taskName string
 }
 
 // row is one row of the table: a job, an allocation of a job, or a task of an allocation.
 type row struct {
-	job       *job
-	alloc     *alloc // nil for a job
-	task      *task  // nil for a job or an allocation
-	collapsed bool   // the rows below this one are left out
+	job         *job
+	alloc       *alloc // nil for a job
+	task        *task  // nil for a job or an allocation
+	isCollapsed bool   // the rows of the object's allocations or tasks are not shown
 }
 
 func (r row) id() rowID {
@@ -44,7 +45,7 @@ func (r row) id() rowID {
 		id.allocID = r.alloc.ID
 	}
 	if r.task != nil {
-		id.task = r.task.name
+		id.taskName = r.task.name
 	}
 	return id
 }
@@ -59,64 +60,64 @@ func (r row) totals() totals {
 	return r.job.totals()
 }
 
-// table selects and sorts the rows of a cluster. It formats no text.
+// table has the settings by which the rows of a cluster are selected and sorted. It formats no text.
 type table struct {
-	collapsed map[rowID]bool
-	sort      sortKey
-	reversed  bool
-	filter    string // in lower case; rows match if they, a row above or a row below contain it
-	all       bool   // show stopped jobs and replaced allocations, too
+	collapsedRows map[rowID]bool
+	sortedBy      sortKey
+	isReversed    bool
+	filter        string // in lower case; selects rows that contain it, and the rows above and below these
+	showAll       bool   // show stopped jobs and replaced allocations, too
 }
 
-// rows returns all rows in their order.
+// rows returns the selected rows of a cluster, sorted.
 func (t *table) rows(c *cluster) []row {
 	var rows []row
 	for _, j := range t.sortedJobs(c) {
-		rows = t.appendJob(rows, j)
+		rows = t.appendJobRows(rows, j)
 	}
 	return rows
 }
 
-func (t *table) appendJob(rows []row, j *job) []row {
+func (t *table) appendJobRows(rows []row, j *job) []row {
 	start := len(rows)
-	head := row{job: j, collapsed: t.collapsed[rowID{jobKey: j.jobKey}]}
+	head := row{job: j, isCollapsed: t.collapsedRows[rowID{jobKey: j.jobKey}]}
 	rows = append(rows, head)
-	below := !t.matches(j.id, j.namespace, j.status)
+	below := !t.matchesFilter(j.id, j.namespace, j.status)
 	shown := 0
 	for _, a := range t.sortedAllocs(j) {
-		if a.hidden() && !t.all {
+		if a.isHidden() && !t.showAll {
 			continue
 		}
 		before := len(rows)
-		if rows = t.appendAlloc(rows, j, a, below); len(rows) > before {
+		if rows = t.appendAllocRows(rows, j, a, below); len(rows) > before {
 			shown++
 		}
-		if head.collapsed {
+		if head.isCollapsed {
 			rows = rows[:start+1]
 		}
 	}
 	unmatched := below && shown == 0
-	ended := shown == 0 && !t.all && (j.stopped || j.status == "" || j.status == "dead")
+	ended := shown == 0 && !t.showAll && (j.isStopped || j.status == "" || j.status == "dead")
 	if unmatched || ended {
 		return rows[:start]
 	}
 	return rows
 }
 
-// appendAlloc appends the rows of an allocation. If mustMatch is set, because the job does not match the filter, it appends
-// only matching rows.
-func (t *table) appendAlloc(rows []row, j *job, a *alloc, mustMatch bool) []row {
-	mustMatch = mustMatch && !t.matches(a.ID, a.shortName(), a.status())
+// appendAllocRows appends the rows of an allocation and its tasks. mustMatch means that the job does not match the filter:
+// then it appends only matching rows.
+func (t *table) appendAllocRows(rows []row, j *job, a *alloc, mustMatch bool) []row {
+	mustMatch = mustMatch && !t.matchesFilter(a.ID, a.shortName(), a.status())
 	start := len(rows)
-	head := row{job: j, alloc: a, collapsed: t.collapsed[rowID{j.jobKey, a.ID, ""}]}
+	head := row{job: j, alloc: a, isCollapsed: t.collapsedRows[rowID{j.jobKey, a.ID, ""}]}
 	rows = append(rows, head)
 	matching := false
 	for i := range a.tasks {
-		if mustMatch && !t.matches(a.tasks[i].name, a.tasks[i].status()) {
+		if mustMatch && !t.matchesFilter(a.tasks[i].name, a.tasks[i].status()) {
 			continue
 		}
 		matching = true
-		if !head.collapsed {
+		if !head.isCollapsed {
 			rows = append(rows, row{job: j, alloc: a, task: &a.tasks[i]})
 		}
 	}
@@ -126,45 +127,45 @@ func (t *table) appendAlloc(rows []row, j *job, a *alloc, mustMatch bool) []row 
 	return rows
 }
 
-func (t *table) matches(texts ...string) bool {
+func (t *table) matchesFilter(texts ...string) bool {
 	return t.filter == "" || slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(strings.ToLower(text), t.filter) })
 }
 
-// entry is a job or an allocation with the values by which it is sorted.
-type entry[T any] struct {
+// sortEntry is a job or an allocation with the values that the order depends on.
+type sortEntry[T any] struct {
 	object T
 	state  string
 	totals totals
 }
 
 func (t *table) sortedJobs(c *cluster) []*job {
-	jobs := slices.SortedFunc(maps.Values(c.jobs), func(a, b *job) int {
+	jobs := slices.SortedFunc(maps.Values(c.jobsByKey), func(a, b *job) int {
 		return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.namespace, b.namespace))
 	})
-	return sortEntries(t, jobs, func(j *job) entry[*job] { return entry[*job]{j, j.status, j.totals()} })
+	return sortEntries(t, jobs, func(j *job) sortEntry[*job] { return sortEntry[*job]{j, j.status, j.totals()} })
 }
 
 func (t *table) sortedAllocs(j *job) []*alloc {
-	return sortEntries(t, j.allocs, func(a *alloc) entry[*alloc] { return entry[*alloc]{a, a.status(), a.totals()} })
+	return sortEntries(t, j.allocs, func(a *alloc) sortEntry[*alloc] { return sortEntry[*alloc]{a, a.status(), a.totals()} })
 }
 
-// sortEntries sorts objects, which are sorted by name, by the sort key of the table.
-func sortEntries[T any](t *table, objects []T, newEntry func(T) entry[T]) []T {
-	if t.sort == byName {
-		if t.reversed {
+// sortEntries sorts objects by the sort key of the table. The objects must be sorted by name.
+func sortEntries[T any](t *table, objects []T, newEntry func(T) sortEntry[T]) []T {
+	if t.sortedBy == byName {
+		if t.isReversed {
 			objects = slices.Clone(objects)
 			slices.Reverse(objects)
 		}
 		return objects
 	}
-	entries := make([]*entry[T], len(objects))
+	entries := make([]*sortEntry[T], len(objects))
 	for i, o := range objects {
 		e := newEntry(o)
 		entries[i] = &e
 	}
-	slices.SortStableFunc(entries, func(a, b *entry[T]) int {
-		order := t.compare(a.state, b.state, a.totals, b.totals)
-		if t.reversed {
+	slices.SortStableFunc(entries, func(a, b *sortEntry[T]) int {
+		order := t.compareBySortKey(a.state, b.state, a.totals, b.totals)
+		if t.isReversed {
 			return -order
 		}
 		return order
@@ -176,22 +177,22 @@ func sortEntries[T any](t *table, objects []T, newEntry func(T) entry[T]) []T {
 	return sorted
 }
 
-// compare sorts the largest values first, and states by name.
-func (t *table) compare(stateA, stateB string, a, b totals) int {
-	switch t.sort {
+// compareBySortKey compares by the sort key, such that the largest values come first, and states are in alphabetical order.
+func (t *table) compareBySortKey(stateA, stateB string, a, b totals) int {
+	switch t.sortedBy {
 	case byState:
 		return cmp.Compare(stateA, stateB)
 	case byCPU:
-		return cmp.Or(cmp.Compare(b.mhz, a.mhz), cmp.Compare(b.percent, a.percent))
+		return cmp.Or(cmp.Compare(b.cpuMHz, a.cpuMHz), cmp.Compare(b.cpuPercent, a.cpuPercent))
 	case byMemory:
-		return cmp.Compare(b.memory, a.memory)
+		return cmp.Compare(b.memoryBytes, a.memoryBytes)
 	case byRestarts:
 		return cmp.Compare(b.restarts, a.restarts)
 	case byUptime:
-		if a.started.IsZero() || b.started.IsZero() { // running objects come first
-			return cmp.Compare(b.running, a.running)
+		if a.oldestStart.IsZero() || b.oldestStart.IsZero() { // running objects come first
+			return cmp.Compare(b.runningTasks, a.runningTasks)
 		}
-		return a.started.Compare(b.started)
+		return a.oldestStart.Compare(b.oldestStart)
 	}
 	return 0
 }

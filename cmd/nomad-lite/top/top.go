@@ -34,11 +34,11 @@ const topExamples = `  nomad-lite top
   nomad-lite top -t '{{range .}}{{println .ID .Status}}{{end}}'`
 
 type options struct {
-	client   apiclient.Flags
-	format   output.FormatFlags
-	interval time.Duration
-	once     bool
-	all      bool
+	client     apiclient.Flags
+	format     output.FormatFlags
+	interval   time.Duration
+	printsOnce bool
+	showAll    bool
 }
 
 // minInterval is the least time between two requests for the usage of an allocation.
@@ -63,8 +63,8 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	o.client.Register(cmd)
 	o.format.Register(cmd)
 	cmd.Flags().DurationVar(&o.interval, "interval", 2*time.Second, "`duration` between two measurements of processor and memory")
-	cmd.Flags().BoolVar(&o.once, "once", false, "print the table once; the default without a terminal")
-	cmd.Flags().BoolVar(&o.all, "all", false, "show stopped jobs and replaced allocations, too")
+	cmd.Flags().BoolVar(&o.printsOnce, "once", false, "print the table once; the default without a terminal")
+	cmd.Flags().BoolVar(&o.showAll, "all", false, "show stopped jobs and replaced allocations, too")
 	return cmd
 }
 
@@ -78,27 +78,28 @@ func runTop(ctx context.Context, o options, s *cli.Streams) error {
 		return err
 	}
 	in, hasInput := s.In.(*os.File)
-	out, hasOutput := terminal.File(s.Out)
-	if o.once || o.format.IsSet() || !hasInput || !hasOutput || !terminal.IsTerminal(in) || !terminal.SupportsCursor(out) {
+	out, hasOutput := terminal.FileOfStream(s.Out)
+	if o.printsOnce || o.format.IsSet() || !hasInput || !hasOutput || !terminal.IsTerminal(in) || !terminal.SupportsCursor(out) {
 		return printOnce(ctx, c, listed, o, s)
 	}
 	return newUI(c, s, in, out, o).run(ctx, listed)
 }
 
-// printOnce prints all rows, with the usage of all running allocations.
-func printOnce(ctx context.Context, c *api.Client, listed *lists, o options, s *cli.Streams) error {
+// printOnce prints all rows with the usage of all running allocations, for a terminal that cannot show the live table
+// and for programs.
+func printOnce(ctx context.Context, c *api.Client, listed *jobAndAllocLists, o options, s *cli.Streams) error {
 	state := newCluster()
-	state.replace(listed.jobs, listed.allocs)
+	state.replaceAll(listed.jobs, listed.allocs)
 	var running []*api.Allocation
-	for _, a := range state.allocs {
-		if a.running() {
-			running = append(running, requestAlloc(a))
+	for _, a := range state.allocsByID {
+		if a.isRunning() {
+			running = append(running, allocForRequests(a))
 		}
 	}
-	for _, used := range readUsage(ctx, c, running, func() {}) {
+	for _, used := range readAllocUsage(ctx, c, running, func() {}) {
 		state.setUsage(used.allocID, used.usage)
 	}
-	rows := (&table{sort: byName, all: o.all}).rows(state)
+	rows := (&table{sortedBy: byName, showAll: o.showAll}).rows(state)
 	if o.format.IsSet() {
 		return o.format.Print(s, newJobUsages(rows))
 	}
@@ -123,24 +124,24 @@ func printTable(s *cli.Streams, rows []row) error {
 		colours[i+1] = make([]string, len(columns))
 		sum := r.totals()
 		for k := range columns {
-			shown := columns[k].cell(r, sum, now)
+			shown := columns[k].formatCell(r, sum, now)
 			cells[k], colours[i+1][k] = terminal.SingleLine(shown.text), shown.colour
 		}
 		indent, marker := r.indent()
 		cells[nameColumn] = strings.Repeat(" ", indent) + marker + cells[nameColumn]
 		texts = append(texts, cells)
 	}
-	placed := layOutWhole(texts)
+	placed := layOutAllColumns(texts)
 	var b strings.Builder
 	for i, cells := range texts {
-		line := newLine(style{colours: s.SupportsColours(s.Out)})
+		line := newLine(style{useColours: s.SupportsColours(s.Out)})
 		for k, text := range cells {
 			colour := terminal.ColourBold
 			if i > 0 {
 				colour = colours[i][k]
 			}
 			if text != "" {
-				line.addText(placed[k].at, placed[k].width, placed[k].rightAlign, colour, text)
+				line.addSanitizedCell(placed[k].startColumn, placed[k].width, placed[k].rightAlign, colour, text)
 			}
 		}
 		b.WriteString(line.finish(0) + "\n")
@@ -149,7 +150,7 @@ func printTable(s *cli.Streams, rows []row) error {
 	return err
 }
 
-// jobUsage is a job in the output for programs.
+// jobUsage is a job in the JSON output.
 type jobUsage struct {
 	ID          string
 	Namespace   string
@@ -169,7 +170,7 @@ type allocUsage struct {
 	Tasks         []*taskUsage
 }
 
-// taskUsage is a task in the output for programs. The usage is null if it was not measured.
+// taskUsage is a task in the JSON output. The usage is null if it was not measured.
 type taskUsage struct {
 	Name       string
 	State      string
@@ -188,13 +189,13 @@ func newJobUsages(rows []row) []*jobUsage {
 	for _, r := range rows {
 		switch {
 		case r.alloc == nil:
-			jobs = append(jobs, &jobUsage{ID: r.job.id, Namespace: r.job.namespace, Status: r.job.status, Stop: r.job.stopped, Allocations: []*allocUsage{}})
+			jobs = append(jobs, &jobUsage{ID: r.job.id, Namespace: r.job.namespace, Status: r.job.status, Stop: r.job.isStopped, Allocations: []*allocUsage{}})
 		case r.task == nil:
 			a := r.alloc
 			j := jobs[len(jobs)-1]
 			j.Allocations = append(j.Allocations, &allocUsage{
 				ID: a.ID, Name: a.Name, TaskGroup: a.TaskGroup, NodeID: a.NodeID, ClientStatus: a.ClientStatus, DesiredStatus: a.DesiredStatus,
-				Ports: a.ports, Tasks: []*taskUsage{},
+				Ports: a.formattedPorts, Tasks: []*taskUsage{},
 			})
 		default:
 			allocs := jobs[len(jobs)-1].Allocations
@@ -211,8 +212,8 @@ func newTaskUsage(r row, now time.Time) *taskUsage {
 	if !t.state.StartedAt.IsZero() {
 		shown.StartedAt = &t.state.StartedAt
 	}
-	if sum := r.totals(); sum.sampled {
-		shown.TotalTicks, shown.Percent, shown.Memory = &sum.mhz, &sum.percent, &sum.memory
+	if sum := r.totals(); sum.allSampled {
+		shown.TotalTicks, shown.Percent, shown.Memory = &sum.cpuMHz, &sum.cpuPercent, &sum.memoryBytes
 	}
 	return shown
 }

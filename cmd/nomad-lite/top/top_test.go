@@ -345,7 +345,7 @@ func TestExitRestoresTerminal(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := startSession(t, f, 80, 24)
-			if !s.grid.Mode("1049") {
+			if !s.grid.IsModeOn("1049") {
 				t.Error("the table is not on the alternate screen")
 			}
 			leave(s)
@@ -381,10 +381,10 @@ func runPanicking(at string) {
 		panic(err)
 	}
 	u := newUI(c, &cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, os.Stdin, os.Stdout, options{interval: 100 * time.Millisecond})
-	from := &lists{}
+	from := &jobAndAllocLists{}
 	if at == "loop" {
 		from.jobs = []*api.JobListStub{nil, newJobStub("x", "running")}
-		u.view.collapsed = nil // Enter writes to a nil map
+		u.view.collapsedRows = nil // Enter writes to a nil map
 	} else {
 		from.jobs, from.allocs = []*api.JobListStub{newJobStub("web", "running")}, []*api.AllocationListStub{newStub(1, "web", "web", 0, "t")}
 	}
@@ -437,7 +437,7 @@ func TestPanicRestoresTerminal(t *testing.T) {
 			if *after != *before {
 				t.Error("the mode of the terminal has changed")
 			}
-			for deadline := time.Now().Add(5 * time.Second); grid.Mode("1049") || !grid.Mode("25"); time.Sleep(2 * time.Millisecond) {
+			for deadline := time.Now().Add(5 * time.Second); grid.IsModeOn("1049") || !grid.IsModeOn("25"); time.Sleep(2 * time.Millisecond) {
 				if time.Now().After(deadline) {
 					t.Fatal("the terminal shows the alternate screen")
 				}
@@ -507,8 +507,8 @@ func BenchmarkDraw(b *testing.B) {
 		b.Run(fmt.Sprint(count), func(b *testing.B) {
 			u := newBenchmarkUI(count)
 			for b.Loop() {
-				u.view.move(1)
-				u.tableLines(layOut(160), 160, 50)
+				u.view.moveSelection(1)
+				u.tableLines(layOutFittingColumns(160), 160, 50)
 			}
 		})
 	}
@@ -519,10 +519,10 @@ func BenchmarkChange(b *testing.B) {
 	for _, key := range []sortKey{byName, byMemory} {
 		b.Run(sortNames[key], func(b *testing.B) {
 			u := newBenchmarkUI(2000)
-			u.view.sort = key
+			u.view.sortedBy = key
 			for b.Loop() {
-				u.view.stale = true
-				u.tableLines(layOut(160), 160, 50)
+				u.view.isStale = true
+				u.tableLines(layOutFittingColumns(160), 160, 50)
 			}
 		})
 	}
@@ -532,8 +532,8 @@ func newBenchmarkUI(count int) *ui {
 	f := new(fakeAgent)
 	fillMany(f, count)
 	u := newUI(nil, &cli.Streams{}, os.Stdin, os.Stdout, options{interval: time.Second})
-	u.colours = true
-	u.setLists(&lists{jobs: f.jobs, allocs: f.allocs})
+	u.useColours = true
+	u.setLists(&jobAndAllocLists{jobs: f.jobs, allocs: f.allocs})
 	return u
 }
 

@@ -14,111 +14,113 @@ import (
 )
 
 const (
-	// escapeDelay is the time in which the bytes of a key must follow its first byte, which is also the
-	// byte of the escape key.
+	// escapeDelay is how long the table waits for more bytes after an escape character, which can be the escape key or
+	// the start of another key.
 	escapeDelay = 50 * time.Millisecond
-	// suspendDelay is the time in which a suspended process stops. The kernel does not stop a process that no shell can
-	// continue.
+	// suspendDelay is how long suspend waits for the stop of the process. The kernel does not stop a process that no
+	// shell can continue.
 	suspendDelay = 100 * time.Millisecond
-	// maxSampled is the number of allocations whose usage is requested at once. Rows of a terminal are fewer, but a
-	// collapsed job has any number.
+	// maxSampled is the largest number of allocations whose usage is requested. A collapsed job on the screen can have
+	// any number.
 	maxSampled = 100
-	// sampleTimeout is the timeout of the requests for the usage of all visible allocations.
+	// sampleTimeout limits the requests for the usage of the visible allocations.
 	sampleTimeout = 10 * time.Second
 )
 
-// drawDelay is the time in which changes are collected before the screen is drawn. A key draws at once. Tests change it.
+// drawDelay is how long changes are collected before the screen is drawn. After a key the screen is drawn at once.
+// Tests change drawDelay.
 var drawDelay = 50 * time.Millisecond
 
-// ui is the live table. The goroutine of run owns all fields; the others send functions to calls.
+// ui is the live table. The goroutine of the method run owns all fields. Other goroutines send functions to calls,
+// which that goroutine calls.
 type ui struct {
-	client   *api.Client
-	streams  *cli.Streams
-	screen   *terminal.FullScreen
-	in       *os.File
-	colours  bool
-	interval time.Duration
+	client        *api.Client
+	streams       *cli.Streams
+	screen        *terminal.FullScreen
+	terminalInput *os.File
+	useColours    bool
+	usageInterval time.Duration
 
-	wg    sync.WaitGroup
-	calls chan func() // results of other goroutines
-	keys  keyReader
+	wg            sync.WaitGroup
+	mainLoopCalls chan func() // functions that other goroutines send to the goroutine of run
+	keyReader     keyReader
 
-	cluster *cluster
-	view    tableView
-	prompt  *prompt // nil unless the last line takes text
-	page    *page   // nil while the table is shown
-	message cell    // in the last line until the next key
-	lost    error   // why the agent cannot be reached; nil while it can
-	running bool    // a program in a task has the terminal
+	cluster        *cluster
+	view           tableView
+	prompt         *prompt // nil unless the last line takes text
+	page           *page   // nil while the table is shown
+	message        cell    // shown in the last line until the next key
+	connectionErr  error   // why the agent cannot be reached; nil while it is reachable
+	isShellRunning bool    // a shell in a task controls the terminal
 
-	sampling bool // samples were requested, and have not arrived
+	isUsageRequested bool // usage was requested, and the responses have not arrived
 }
 
-// tableView is the part of the table on the screen.
+// tableView is the table with its rows, the selection, and the position of the screen in the rows.
 type tableView struct {
 	table
-	shown      []row
-	stale      bool // shown is older than the cluster or the table
-	wantSample bool // samples are due, or rows without samples have become visible
-	selected   rowID
-	cursor     int // index of the selected row
-	first      int // index of the first row on the screen
-	height     int // number of rows on the screen
+	allRows       []row
+	isStale       bool // allRows must be computed again, because the cluster or the settings have changed
+	needsUsage    bool // usage must be requested for the visible rows
+	selectedID    rowID
+	selectedIndex int // index of the selected row
+	firstOnScreen int // index of the first row on the screen
+	rowsOnScreen  int // number of rows on the screen
 }
 
-// prompt is a question in the last line.
+// prompt is a question in the last line of the screen.
 type prompt struct {
-	label   string
-	text    string
-	confirm bool              // a single key answers
-	changed func(text string) // called for each change; can be nil
-	done    func(text string) // called with the answer, which is "" after Escape
+	label        string
+	text         string
+	answersByKey bool              // the next key is the answer
+	onChange     func(text string) // called for each change; can be nil
+	onAnswer     func(text string) // called with the answer; after Escape, with ""
 }
 
 func newUI(client *api.Client, s *cli.Streams, in, out *os.File, o options) *ui {
 	return &ui{
-		client: client, streams: s, screen: terminal.NewFullScreen(in, out), in: in, colours: s.SupportsColours(out), interval: o.interval,
-		calls: make(chan func()), keys: keyReader{chunks: make(chan []byte)},
-		cluster: newCluster(), view: tableView{table: table{collapsed: map[rowID]bool{}, sort: byName, all: o.all}},
+		client: client, streams: s, screen: terminal.NewFullScreen(in, out), terminalInput: in, useColours: s.SupportsColours(out), usageInterval: o.interval,
+		mainLoopCalls: make(chan func()), keyReader: keyReader{inputChunks: make(chan []byte)},
+		cluster: newCluster(), view: tableView{table: table{collapsedRows: map[rowID]bool{}, sortedBy: byName, showAll: o.showAll}},
 	}
 }
 
-// run shows the table until the user quits, a signal ends the command or the terminal is closed. It restores the
+// run shows the table until the user quits, a signal ends the command, or the terminal is closed. It restores the
 // terminal.
-func (u *ui) run(ctx context.Context, from *lists) error {
+func (u *ui) run(ctx context.Context, from *jobAndAllocLists) error {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, append(cli.TerminationSignals(), terminal.Resized, terminal.Continued)...)
 	defer signal.Stop(signals)
 	ctx, cancel := context.WithCancel(ctx)
 	defer u.wg.Wait()
-	defer u.keys.stop()
+	defer u.keyReader.stop()
 	defer cancel()
 	defer u.screen.Leave()
-	if err := u.takeTerminal(); err != nil {
+	if err := u.enterFullScreen(); err != nil {
 		return err
 	}
 
-	updates := make(chan update)
-	u.goSafely(func() { follow(ctx, u.client, from, updates) })
+	updates := make(chan stateUpdate)
+	u.startGoroutine(func() { followChanges(ctx, u.client, from, updates) })
 	u.setLists(from)
-	return u.loop(ctx, signals, updates)
+	return u.mainLoop(ctx, signals, updates)
 }
 
-func (u *ui) loop(ctx context.Context, signals <-chan os.Signal, updates <-chan update) error {
-	tick := time.NewTicker(u.interval)
+func (u *ui) mainLoop(ctx context.Context, signals <-chan os.Signal, updates <-chan stateUpdate) error {
+	tick := time.NewTicker(u.usageInterval)
 	defer tick.Stop()
 	var drawTime, escapeTime <-chan time.Time // nil while nothing is due
 	var input []byte
 	dirty := true
 	for {
 		if dirty {
-			if err := u.draw(ctx); err != nil {
+			if err := u.drawScreen(ctx); err != nil {
 				return err
 			}
 			dirty, drawTime = false, nil
 		}
 		select {
-		case chunk := <-u.keys.chunks:
+		case chunk := <-u.keyReader.inputChunks:
 			if chunk == nil {
 				return nil // the terminal was closed
 			}
@@ -144,17 +146,17 @@ func (u *ui) loop(ctx context.Context, signals <-chan os.Signal, updates <-chan 
 			}
 			dirty = true
 		case up := <-updates:
-			u.apply(up)
+			u.applyUpdate(up)
 			if drawTime == nil {
 				drawTime = time.After(drawDelay)
 			}
-		case call := <-u.calls:
+		case call := <-u.mainLoopCalls:
 			call()
 			if drawTime == nil {
 				drawTime = time.After(drawDelay)
 			}
 		case <-tick.C:
-			u.view.wantSample, u.view.stale = true, u.view.stale || u.view.sort != byName
+			u.view.needsUsage, u.view.isStale = true, u.view.isStale || u.view.sortedBy != byName
 			dirty = true
 		case <-drawTime:
 			dirty = true
@@ -162,7 +164,8 @@ func (u *ui) loop(ctx context.Context, signals <-chan os.Signal, updates <-chan 
 	}
 }
 
-// handleInput handles all complete keys of the input, and returns the rest. It reports whether the user quits.
+// handleInput handles all complete keys of the input, and returns the incomplete remainder. complete means that no more
+// input follows for now. quit is true if the user quits.
 func (u *ui) handleInput(ctx context.Context, input []byte, complete bool) (rest []byte, quit bool) {
 	for {
 		key, n := terminal.DecodeKey(input, complete)
@@ -176,13 +179,14 @@ func (u *ui) handleInput(ctx context.Context, input []byte, complete bool) (rest
 	}
 }
 
-// handleSignal reports whether a signal ends the command.
+// handleSignal redraws the screen after a signal of the terminal, and reports whether any other signal ends the
+// command.
 func (u *ui) handleSignal(sig os.Signal) (quit bool, err error) {
 	switch sig {
 	case terminal.Resized:
-		u.screen.Redraw()
+		u.screen.ForgetDrawnLines()
 	case terminal.Continued: // a shell has used the terminal
-		if u.running {
+		if u.isShellRunning {
 			return false, nil
 		}
 		u.screen.Leave()
@@ -193,34 +197,34 @@ func (u *ui) handleSignal(sig os.Signal) (quit bool, err error) {
 	return false, nil
 }
 
-// suspend restores the terminal and stops the process, until the user continues it. The signal must not be caught
-// elsewhere: Go would ignore it from then on.
+// suspend restores the terminal and stops the process until the user continues it. No signal handler for SIGTSTP must
+// be installed elsewhere, because Go would ignore the signal from then on.
 func (u *ui) suspend() error {
-	u.keys.stop()
+	u.keyReader.stop()
 	u.screen.Leave()
 	if err := terminal.Suspend(); err != nil {
 		return err
 	}
 	time.Sleep(suspendDelay)
-	return u.takeTerminal()
+	return u.enterFullScreen()
 }
 
-// takeTerminal shows the table on the terminal, and starts to read keys.
-func (u *ui) takeTerminal() error {
+// enterFullScreen shows the table on the whole terminal, and starts to read keys.
+func (u *ui) enterFullScreen() error {
 	if err := u.screen.Enter(); err != nil {
 		return err
 	}
-	u.view.wantSample = true
-	return u.keys.start(u)
+	u.view.needsUsage = true
+	return u.keyReader.start(u)
 }
 
-// goSafely runs a function in a goroutine that run waits for. If the function panics, the terminal is restored
-// before the process ends.
-func (u *ui) goSafely(f func()) {
+// startGoroutine runs f in a goroutine that the method run waits for. If f panics, the terminal is restored before the
+// process ends.
+func (u *ui) startGoroutine(f func()) {
 	u.wg.Go(func() { callWithCleanup(f, u.screen.Leave) })
 }
 
-// callWithCleanup calls f, and cleanup if f panics. The panic continues.
+// callWithCleanup calls f. If f panics, it calls cleanup, and the panic continues.
 func callWithCleanup(f, cleanup func()) {
 	returned := false
 	defer func() {
@@ -232,76 +236,77 @@ func callWithCleanup(f, cleanup func()) {
 	returned = true
 }
 
-// background runs a function in a goroutine, and the function that it returns in the goroutine of run.
-func (u *ui) background(ctx context.Context, f func(context.Context) func()) {
-	u.goSafely(func() { u.call(ctx, f(ctx)) })
+// runInBackground calls f in another goroutine, and then the function that f returns in the goroutine of run.
+func (u *ui) runInBackground(ctx context.Context, f func(context.Context) func()) {
+	u.startGoroutine(func() { u.callInMainLoop(ctx, f(ctx)) })
 }
 
-// call runs a function in the goroutine of run. It blocks until that goroutine takes the function, or ctx ends.
-func (u *ui) call(ctx context.Context, f func()) {
+// callInMainLoop lets the goroutine of run call f. It blocks until that goroutine has received f, or until ctx ends.
+func (u *ui) callInMainLoop(ctx context.Context, f func()) {
 	select {
-	case u.calls <- f:
+	case u.mainLoopCalls <- f:
 	case <-ctx.Done():
 	}
 }
 
-func (u *ui) setLists(l *lists) {
-	u.cluster.replace(l.jobs, l.allocs)
-	u.view.stale, u.view.wantSample = true, true
+func (u *ui) setLists(l *jobAndAllocLists) {
+	u.cluster.replaceAll(l.jobs, l.allocs)
+	u.view.isStale, u.view.needsUsage = true, true
 }
 
-func (u *ui) apply(up update) {
-	u.lost = up.err
-	if up.lists != nil {
-		u.setLists(up.lists)
+func (u *ui) applyUpdate(up stateUpdate) {
+	u.connectionErr = up.connectionErr
+	if up.newLists != nil {
+		u.setLists(up.newLists)
 	}
 	for _, e := range up.events {
-		u.cluster.apply(e)
+		u.cluster.applyEvent(e)
 	}
-	u.view.stale = true
+	u.view.isStale = true
 }
 
-// sample requests the usage of the allocations on the screen, unless requests are under way.
-func (u *ui) sample(ctx context.Context) {
-	if u.sampling || u.running || u.lost != nil || u.page != nil {
+// requestUsage requests the usage of the allocations on the screen, unless a request is in progress or the table is not
+// shown.
+func (u *ui) requestUsage(ctx context.Context) {
+	if u.isUsageRequested || u.isShellRunning || u.connectionErr != nil || u.page != nil {
 		return
 	}
-	u.view.wantSample = false
+	u.view.needsUsage = false
 	allocs := u.view.visibleAllocs()
 	if len(allocs) == 0 {
 		return
 	}
-	u.sampling = true
-	u.background(ctx, func(ctx context.Context) func() {
+	u.isUsageRequested = true
+	u.runInBackground(ctx, func(ctx context.Context) func() {
 		ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 		defer cancel()
-		samples := readUsage(ctx, u.client, allocs, u.screen.Leave)
+		samples := readAllocUsage(ctx, u.client, allocs, u.screen.Leave)
 		return func() {
-			u.sampling = false
+			u.isUsageRequested = false
 			for _, s := range samples {
 				u.cluster.setUsage(s.allocID, s.usage)
 			}
-			u.view.stale = u.view.stale || u.view.sort == byCPU || u.view.sort == byMemory
+			u.view.isStale = u.view.isStale || u.view.sortedBy == byCPU || u.view.sortedBy == byMemory
 		}
 	})
 }
 
-// keyReader reads the terminal.
+// keyReader reads the input of the terminal in a goroutine.
 type keyReader struct {
-	chunks chan []byte // input; nil when the terminal was closed
-	input  *terminal.Input
-	done   chan struct{} // closed by stop
-	ended  chan struct{} // closed by the goroutine that reads
+	inputChunks   chan []byte // input bytes; a nil chunk means that the terminal was closed
+	input         *terminal.Input
+	stopRequested chan struct{} // closed by stop
+	readerExited  chan struct{} // closed when the goroutine has exited
 }
 
 func (k *keyReader) start(u *ui) error {
-	input, err := terminal.NewInput(u.in)
+	input, err := terminal.NewInput(u.terminalInput)
 	if err != nil {
 		return err
 	}
-	k.input, k.done, k.ended = input, make(chan struct{}), make(chan struct{})
-	done, ended := k.done, k.ended
-	u.goSafely(func() {
+	k.input, k.stopRequested, k.readerExited = input, make(chan struct{}), make(chan struct{})
+	done, ended := k.stopRequested, k.readerExited
+	u.startGoroutine(func() {
 		defer close(ended)
 		for {
 			chunk := make([]byte, 256)
@@ -312,7 +317,7 @@ func (k *keyReader) start(u *ui) error {
 				chunk = chunk[:n]
 			}
 			select {
-			case k.chunks <- chunk:
+			case k.inputChunks <- chunk:
 			case <-done:
 				return
 			}
@@ -324,13 +329,13 @@ func (k *keyReader) start(u *ui) error {
 	return nil
 }
 
-// stop ends the reader: further keys are for another reader of the terminal. A second call has no effect.
+// stop ends the goroutine, so that another reader of the terminal gets the next key. A second call has no effect.
 func (k *keyReader) stop() {
 	if k.input == nil {
 		return
 	}
-	close(k.done)
+	close(k.stopRequested)
 	_ = k.input.Close() // closing a pipe does not fail
-	<-k.ended
+	<-k.readerExited
 	k.input = nil
 }

@@ -10,20 +10,21 @@ import (
 	"time"
 )
 
-// browserStartTime is how long openBrowser waits for a failure of the browser. Some browsers run until their window is closed.
+// browserStartTime is how long openBrowser waits for the exit status of the browser. Some browsers run until their
+// window is closed, which counts as success.
 const browserStartTime = 2 * time.Second
 
 var errNoBrowser = errors.New("no browser")
 
-// openBrowser opens an address in the browser of the desktop, or of the variable BROWSER. The error is errNoBrowser if there is no
-// browser. It does not wait until the browser ends.
+// openBrowser opens an address in the browser that BROWSER names, or in the browser of the desktop. It does not wait
+// for the end of the browser. It returns errNoBrowser if there is no browser.
 func openBrowser(address string) error {
 	argv, err := browserCommand(address)
 	if err != nil {
 		return err
 	}
 	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.SysProcAttr = ofAnotherSession() // Ctrl-C ends the command, not the browser
+	cmd.SysProcAttr = sysProcAttrOfNewSession() // so that Ctrl-C ends the command and not the browser
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start browser: %w", err)
 	}
@@ -39,8 +40,8 @@ func openBrowser(address string) error {
 	return nil
 }
 
-// browserCommand returns the command line of the browser. BROWSER is a list of commands, separated by colons, in which
-// %s stands for the address; the first command is used.
+// browserCommand returns the command line that opens an address. BROWSER is a list of commands, separated by colons, in
+// which %s stands for the address; the first command is used.
 func browserCommand(address string) ([]string, error) {
 	first, _, _ := strings.Cut(os.Getenv("BROWSER"), ":")
 	if argv := strings.Fields(first); len(argv) > 0 {

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-func ofAnotherSession() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
+func sysProcAttrOfNewSession() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
 
 // desktopBrowser returns the command that opens an address in the browser of the desktop, or nil if there is no desktop.
 func desktopBrowser() []string {

@@ -2,7 +2,7 @@ package ui
 
 import "syscall"
 
-func ofAnotherSession() *syscall.SysProcAttr {
+func sysProcAttrOfNewSession() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{CreationFlags: syscall.CREATE_NEW_PROCESS_GROUP}
 }
 

@@ -10,9 +10,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
-// AddFlag adds the flag -ui to a command with connection flags. After the command, it opens the page that the command
-// has named with cli.SetPage, also if the command has failed since, or else listPage, unless that is empty. The flag
-// prints to standard error, and does not change the exit code of the command.
+// AddFlag adds the flag -ui to a command with connection flags. After the command has run, the flag opens the page that
+// the command has set with cli.SetPage, even if the command has failed since. If the command has set none and was
+// successful, the flag opens listPage, unless that is empty. The flag prints to standard error, and does not change the
+// exit code of the command.
 func AddFlag(cmd *cobra.Command, listPage string, s *cli.Streams) {
 	open := cmd.Flags().Bool("ui", false, "open the web page about it in a browser")
 	run := cmd.RunE
@@ -21,7 +22,7 @@ func AddFlag(cmd *cobra.Command, listPage string, s *cli.Streams) {
 			return run(cmd, args)
 		}
 		path := ""
-		cmd.SetContext(cli.WithPage(cmd.Context(), &path))
+		cmd.SetContext(cli.WithWebPagePath(cmd.Context(), &path))
 		err := run(cmd, args)
 		if path == "" && err == nil {
 			path = listPage
@@ -56,5 +57,5 @@ func openPage(cmd *cobra.Command, path string, s *cli.Streams) error {
 	}
 	toErr := *s
 	toErr.Out = s.Err
-	return openPath(cmd.Context(), o, c, "/ui/"+path, &toErr)
+	return openAgentPage(cmd.Context(), o, c, "/ui/"+path, &toErr)
 }

@@ -13,19 +13,20 @@ import (
 	"time"
 )
 
-// gateway is the listener on a loopback port to which a browser is sent. It keeps out tasks, other users of the machine
-// and other web sites; see DESIGN.md. The first visitor with the code is sent to an address with a secret in the fragment.
+// gateway is an HTTP server on a loopback port for one browser. It rejects tasks, other users of the machine and other
+// web sites; see DESIGN.md. It sends the first visitor who requests the path code to target, whose fragment contains a
+// secret.
 type gateway struct {
-	listener net.Listener
-	host     string // host:port of the listener, the only accepted Host
-	users    []int
-	code     string // path of the address that leads to the target
-	target   string // where the first visitor with the code is sent
+	listener      net.Listener
+	hostPort      string // host:port of the listener, the only accepted Host
+	allowedUIDs   []int
+	secretPath    string // secret path whose first visitor is sent to target
+	targetAddress string // address to which the first visitor of code is sent
 
-	mu      sync.Mutex
-	uses    int           // requests with the code
-	visited chan struct{} // closed by the first request with the code
-	reused  chan struct{} // closed by the second request with the code
+	mu               sync.Mutex
+	secretPathUses   int           // number of requests for code
+	secretPathUsed   chan struct{} // closed by the first request for code
+	secretPathReused chan struct{} // closed by the second request for code
 }
 
 func newGateway() (*gateway, error) {
@@ -34,36 +35,35 @@ func newGateway() (*gateway, error) {
 		return nil, err
 	}
 	return &gateway{
-		listener: l, host: l.Addr().String(), users: allowedUsers(), code: newSecret(),
-		visited: make(chan struct{}), reused: make(chan struct{}),
+		listener: l, hostPort: l.Addr().String(), allowedUIDs: allowedUsers(), secretPath: newSecret(),
+		secretPathUsed: make(chan struct{}), secretPathReused: make(chan struct{}),
 	}, nil
 }
 
-// address is the address of the listener, without a path.
-func (g *gateway) address() string { return "http://" + g.host }
+// address returns the address of the gateway without a path.
+func (g *gateway) address() string { return "http://" + g.hostPort }
 
-// codeAddress is the address that leads to the target, once. It is a secret.
-func (g *gateway) codeAddress() string { return g.address() + "/" + g.code }
+// secretAddress returns the secret address whose first visitor is sent to target.
+func (g *gateway) secretAddress() string { return g.address() + "/" + g.secretPath }
 
-// peerKey is the context key of whether the connection of a request belongs to an allowed user.
-type peerKey struct{}
+// allowedPeerKey is the context key of a bool: whether the connection of a request belongs to an allowed user.
+type allowedPeerKey struct{}
 
-// serve serves the listener until ctx ends. next replies to the requests that the gateway has admitted, except those
-// with the code.
+// serve serves HTTP until ctx ends. next replies to all admitted requests except those for code.
 func (g *gateway) serve(ctx context.Context, next http.Handler) error {
 	server := &http.Server{
 		ReadHeaderTimeout: 10 * time.Second,
 		MaxHeaderBytes:    16 << 10,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, peerKey{}, isAllowedPeer(c, g.users))
+			return context.WithValue(ctx, allowedPeerKey{}, isAllowedPeer(c, g.allowedUIDs))
 		},
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			switch {
 			case !g.admitsClient(r):
 				http.Error(w, "Permission denied: this page belongs to another user", http.StatusForbidden)
-			case r.Method == http.MethodGet && equalSecrets(r.URL.Path, "/"+g.code):
-				g.sendToTarget(w) // the file that leads here is another site for the browser
+			case r.Method == http.MethodGet && equalSecrets(r.URL.Path, "/"+g.secretPath):
+				g.sendToTarget(w) // before admitsSite, because for the browser the handover file is another site
 			case !g.admitsSite(r):
 				http.Error(w, "Permission denied: this page belongs to another web site", http.StatusForbidden)
 			default:
@@ -74,7 +74,7 @@ func (g *gateway) serve(ctx context.Context, next http.Handler) error {
 	closed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(closed)
-		shutdownCtx, cancel := context.WithTimeout(context.Background(), time.Second) // a redirect that is being sent
+		shutdownCtx, cancel := context.WithTimeout(context.Background(), time.Second) // time for a redirect that is being sent
 		defer cancel()
 		_ = server.Shutdown(shutdownCtx) // Close ends the connections that exceed the timeout
 		_ = server.Close()               // the listener is closed already
@@ -88,44 +88,45 @@ func (g *gateway) serve(ctx context.Context, next http.Handler) error {
 	return err
 }
 
-// admitsClient reports whether a request comes from a process of an allowed user, and names the gateway by its address.
+// admitsClient reports whether a request comes from a process of an allowed user, and has the gateway's own address as
+// Host.
 func (g *gateway) admitsClient(r *http.Request) bool {
-	allowed, _ := r.Context().Value(peerKey{}).(bool)
-	return allowed && r.Host == g.host
+	allowed, _ := r.Context().Value(allowedPeerKey{}).(bool)
+	return allowed && r.Host == g.hostPort
 }
 
-// admitsSite reports whether a request does not come from another web site.
+// admitsSite reports whether the browser's headers show that no other web site has caused the request.
 func (g *gateway) admitsSite(r *http.Request) bool {
 	site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
 	return (site == "" || site == "none" || site == "same-origin") && (origin == "" || origin == g.address())
 }
 
-// sendToTarget sends the first visitor to the target. A redirect by status would make the page a request from another
-// site, because the browser was sent here by a file.
+// sendToTarget sends the first visitor to target by a page with a refresh. A redirect by status would make the next
+// request one from another site, because the visit started from a file.
 func (g *gateway) sendToTarget(w http.ResponseWriter) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.uses++
+	g.secretPathUses++
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
-	if g.uses > 1 {
+	if g.secretPathUses > 1 {
 		http.Error(w, usedTwice, http.StatusGone)
-		if g.uses == 2 {
-			close(g.reused)
+		if g.secretPathUses == 2 {
+			close(g.secretPathReused)
 		}
 		return
 	}
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	_, _ = io.WriteString(w, forwardingPage(g.target)) // the browser can have disconnected
-	close(g.visited)
+	_, _ = io.WriteString(w, forwardingPage(g.targetAddress)) // the browser can have disconnected
+	close(g.secretPathUsed)
 }
 
-// usedTwice is the text of the page, and of the terminal, after the second use of a code.
+// usedTwice is the text of the page, and of the command, after the second request for the code.
 const usedTwice = "The secret that opens the page was used twice: another program of this account has read it. Run nomad-lite ui again"
 
-// equalSecrets compares in constant time.
+// equalSecrets compares two secrets in constant time.
 func equalSecrets(got, want string) bool {
 	a, b := sha256.Sum256([]byte(got)), sha256.Sum256([]byte(want))
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1

@@ -76,7 +76,7 @@ func startSession(t *testing.T) (*gateway, *session) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	page := newSession(socketAgent(t), time.Hour, cancel, func() {})
-	g.target = "/ui/" + loginFragment + page.loginSecret
+	g.targetAddress = "/ui/" + loginFragment + page.loginSecret
 	served := make(chan error, 1)
 	go func() { served <- g.serve(ctx, page) }()
 	t.Cleanup(func() {
@@ -115,23 +115,23 @@ func (g *gateway) fetch(t *testing.T, method, path string, header ...string) (in
 
 func TestSessionOfABrowser(t *testing.T) {
 	g, page := startSession(t)
-	if code, text := g.fetch(t, "GET", "/"+g.code, "Sec-Fetch-Site", "cross-site"); code != 200 || !strings.Contains(text, "/ui/"+loginFragment+page.loginSecret) {
+	if code, text := g.fetch(t, "GET", "/"+g.secretPath, "Sec-Fetch-Site", "cross-site"); code != 200 || !strings.Contains(text, "/ui/"+loginFragment+page.loginSecret) {
 		t.Fatalf("the first visit: %d %s", code, text)
 	}
 	select {
-	case <-g.reused:
+	case <-g.secretPathReused:
 		t.Fatal("the first visit counts as the second")
-	case <-g.visited:
+	case <-g.secretPathUsed:
 	}
-	if code, text := g.fetch(t, "GET", "/"+g.code); code != http.StatusGone || !strings.Contains(text, "another program") || strings.Contains(text, page.loginSecret) {
+	if code, text := g.fetch(t, "GET", "/"+g.secretPath); code != http.StatusGone || !strings.Contains(text, "another program") || strings.Contains(text, page.loginSecret) {
 		t.Errorf("the second visit: %d %s", code, text)
 	}
-	<-g.reused
+	<-g.secretPathReused
 	if code, text := g.fetch(t, "GET", "/ui/static/main.js"); code != 200 || text != `GET /ui/static/main.js token ""` {
 		t.Errorf("a file of the page: %d %s", code, text)
 	}
 	reused := make(chan struct{})
-	page.onReuse = func() { close(reused) }
+	page.onSecretReuse = func() { close(reused) }
 	secret := page.loginSecret
 	code, text := g.fetch(t, "POST", "/v1/agent/login", "X-Nomad-Token", secret)
 	var reply struct{ Token string }
@@ -166,7 +166,7 @@ func TestOtherWebSitesAreRejected(t *testing.T) {
 	g, page := startSession(t)
 	for name, header := range map[string][]string{
 		"a name that points at the address": {"Host", "rebind.example:80"},
-		"localhost, which may be another":   {"Host", "localhost" + g.host[strings.Index(g.host, ":"):]},
+		"localhost, which may be another":   {"Host", "localhost" + g.hostPort[strings.Index(g.hostPort, ":"):]},
 		"a link on another site":            {"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate"},
 		"a page on another port":            {"Sec-Fetch-Site", "same-site"},
 		"a form on another site":            {"Origin", "https://other.example"},
@@ -174,16 +174,16 @@ func TestOtherWebSitesAreRejected(t *testing.T) {
 	} {
 		for _, path := range []string{"/", "/ui/", "/v1/jobs", "/v1/agent/login"} {
 			for _, method := range []string{"GET", "POST"} {
-				if code, text := g.fetch(t, method, path, append(header, "X-Nomad-Token", page.token)...); code != 403 {
+				if code, text := g.fetch(t, method, path, append(header, "X-Nomad-Token", page.sessionToken)...); code != 403 {
 					t.Errorf("%s: %s %s: %d %s", name, method, path, code, text)
 				}
 			}
 		}
 	}
-	if code, _ := g.fetch(t, "POST", "/"+g.code); code != 403 {
+	if code, _ := g.fetch(t, "POST", "/"+g.secretPath); code != 403 {
 		t.Errorf("a form that has the code: %d", code)
 	}
-	if code, text := g.fetch(t, "GET", "/"+g.code); code != 200 {
+	if code, text := g.fetch(t, "GET", "/"+g.secretPath); code != 200 {
 		t.Errorf("the visit of the browser after these: %d %s", code, text)
 	}
 }
@@ -218,7 +218,7 @@ func TestOtherUsersAreRejected(t *testing.T) {
 		}
 		return strings.TrimSpace(string(out))
 	}
-	for _, path := range []string{"/", "/ui/", "/v1/agent/login", "/" + g.code} {
+	for _, path := range []string{"/", "/ui/", "/v1/agent/login", "/" + g.secretPath} {
 		if code := fetch(4242, path); code != "403" {
 			t.Errorf("%s as another user: %s", path, code)
 		}
@@ -237,7 +237,7 @@ func TestWebsocketNeedsTheTokenOfTheSession(t *testing.T) {
 	g, page := startSession(t)
 	dial := func(query, first string) (*websocket.Conn, error) {
 		t.Helper()
-		conn, _, err := websocket.Dial(t.Context(), "ws://"+g.host+"/v1/client/allocation/x/exec"+query, nil)
+		conn, _, err := websocket.Dial(t.Context(), "ws://"+g.hostPort+"/v1/client/allocation/x/exec"+query, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -247,7 +247,7 @@ func TestWebsocketNeedsTheTokenOfTheSession(t *testing.T) {
 		}
 		return conn, nil
 	}
-	hello := fmt.Sprintf(`{"version":1,"auth_token":%q}`, page.token)
+	hello := fmt.Sprintf(`{"version":1,"auth_token":%q}`, page.sessionToken)
 	for _, c := range []struct{ query, first string }{
 		{"?ws_handshake=true", `{"version":1,"auth_token":"wrong"}`}, {"?ws_handshake=true", `{"version":1}`}, {"?ws_handshake=true", "x"}, {"", hello},
 	} {
@@ -279,13 +279,13 @@ func TestWebsocketNeedsTheTokenOfTheSession(t *testing.T) {
 func TestIdleSessionEnds(t *testing.T) {
 	ended := make(chan struct{})
 	page := newSession("/nowhere", 50*time.Millisecond, func() { close(ended) }, nil)
-	page.begin()
+	page.beginRequest()
 	select {
 	case <-ended:
 		t.Fatal("the session has ended during a request")
 	case <-time.After(200 * time.Millisecond):
 	}
-	page.end()
+	page.endRequest()
 	<-ended
 }
 

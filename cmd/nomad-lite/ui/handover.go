@@ -9,31 +9,31 @@ import (
 	"path/filepath"
 )
 
-// handover is a file that gives a browser an address with a secret. Only processes of this user that see the
-// directories of the machine can read it: no task of an isolating driver, and no other account. See DESIGN.md.
-type handover struct{ dir string }
+// handoverFile is a temporary HTML file that forwards a browser to an address with a secret. No task of an isolating driver
+// and no other account can read the file; see DESIGN.md.
+type handoverFile struct{ dir string }
 
-// newHandover writes a file that leads to an address. The caller must remove it.
-func newHandover(address string) (*handover, error) {
+// newHandoverFile writes a file that forwards a browser to an address. The caller must remove the file.
+func newHandoverFile(address string) (*handoverFile, error) {
 	dir, err := makeHandoverDir()
 	if err != nil {
 		return nil, fmt.Errorf("give the browser the address of the page: %w; nomad-lite ui -show-url prints it", err)
 	}
-	h := &handover{dir}
+	h := &handoverFile{dir}
 	if err := os.WriteFile(h.path(), []byte(forwardingPage(address)), 0o600); err != nil {
 		return nil, errors.Join(fmt.Errorf("give the browser the address of the page: %w", err), h.remove())
 	}
 	return h, nil
 }
 
-func (h *handover) path() string { return filepath.Join(h.dir, "open.html") }
+func (h *handoverFile) path() string { return filepath.Join(h.dir, "open.html") }
 
-// address returns the address of the file, which is no secret.
-func (h *handover) address() string { return (&url.URL{Scheme: "file", Path: h.path()}).String() }
+// address returns the file:// address of the file, which contains no secret.
+func (h *handoverFile) address() string { return (&url.URL{Scheme: "file", Path: h.path()}).String() }
 
-func (h *handover) remove() error { return os.RemoveAll(h.dir) }
+func (h *handoverFile) remove() error { return os.RemoveAll(h.dir) }
 
-// makeHandoverDir makes a directory that only this user can open.
+// makeHandoverDir creates a directory that only this user can open, and returns its path.
 func makeHandoverDir() (string, error) {
 	var failed error
 	for _, parent := range handoverParents(snapDir) {
@@ -46,11 +46,12 @@ func makeHandoverDir() (string, error) {
 	return "", failed
 }
 
-// snapDir exists on machines whose browsers can be snaps.
+// snapDir is a directory that exists on machines with snaps, so that the browser can be a snap.
 const snapDir = "/snap/bin"
 
-// handoverParents returns the directories in which a file for a browser can be made, best first. A browser that is
-// installed as a snap can read the directory of the user, and neither its hidden directories nor those of the system.
+// handoverParents returns the directories in which makeHandoverDir tries to create the directory, best first. A browser
+// that is a snap can read the home directory, but neither its hidden directories nor temporary directories of the
+// system.
 func handoverParents(snaps string) []string {
 	parents := []string{os.TempDir()}
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
@@ -63,7 +64,8 @@ func handoverParents(snaps string) []string {
 	return parents
 }
 
-// forwardingPage returns a page that sends the browser to an address, without an entry in the history of the browser.
+// forwardingPage returns an HTML page that forwards the browser to an address and leaves no entry in the browser's
+// history.
 func forwardingPage(address string) string {
 	address = html.EscapeString(address)
 	return `<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta name="referrer" content="no-referrer"><meta http-equiv="refresh" content="0; url=` + address +

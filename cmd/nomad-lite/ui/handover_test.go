@@ -330,7 +330,7 @@ func TestHandoverFileIsClosedToOthers(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	t.Setenv("HOME", t.TempDir())
-	file, err := newHandover("http://127.0.0.1:1/CODE?a=1&b=<x>")
+	file, err := newHandoverFile("http://127.0.0.1:1/CODE?a=1&b=<x>")
 	if err != nil {
 		t.Fatal(err)
 	}

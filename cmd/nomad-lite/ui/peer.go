@@ -9,11 +9,11 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// tcpEstablished is the state of a connected TCP socket in /proc/net/tcp. The user of a socket in a later state is
-// not reported.
+// tcpEstablished is the state of a connected TCP socket in /proc/net/tcp. For sockets in later states the kernel
+// reports no user.
 const tcpEstablished = 1
 
-// isAllowedPeer reports whether the process at the other end of a loopback connection belongs to one of the users.
+// isAllowedPeer reports whether the process at the other end of a loopback connection runs as one of the users.
 func isAllowedPeer(c net.Conn, uids []int) bool {
 	local, isLocalTCP := c.LocalAddr().(*net.TCPAddr)
 	remote, isRemoteTCP := c.RemoteAddr().(*net.TCPAddr)
@@ -25,7 +25,7 @@ func isAllowedPeer(c net.Conn, uids []int) bool {
 		return false
 	}
 	//lint:ignore SA1019 the replacement is a netlink library, which reads the same with more code
-	for _, read := range []func() (procfs.NetTCP, error){fs.NetTCP, fs.NetTCP6} { // a socket for IPv6 can connect to an IPv4 address
+	for _, read := range []func() (procfs.NetTCP, error){fs.NetTCP, fs.NetTCP6} { // an IPv6 socket can be connected to an IPv4 address
 		lines, _ := read() // a machine without IPv6 does not have the file
 		for _, line := range lines {
 			if line.St == tcpEstablished && line.LocalPort == uint64(remote.Port) && line.RemPort == uint64(local.Port) &&
@@ -37,7 +37,8 @@ func isAllowedPeer(c net.Conn, uids []int) bool {
 	return false
 }
 
-// allowedUsers returns the users whose browsers may connect: the user of this process, and the user who ran sudo.
+// allowedUsers returns the user IDs whose browsers may connect: that of this process and, under sudo, that of the user
+// who ran sudo.
 func allowedUsers() []int {
 	uids := []int{os.Geteuid()}
 	if sudo, err := strconv.Atoi(os.Getenv("SUDO_UID")); err == nil && os.Geteuid() == 0 {

@@ -16,34 +16,35 @@ import (
 )
 
 const (
-	// loginLifetime is how long the one-time secret of a session is valid.
+	// loginLifetime is how long the one-time secret of an address is valid.
 	loginLifetime = time.Minute
-	// sessionIdleTime is the time without a request after which a session ends. A visible page that
-	// follows the state of the agent always has a request in progress.
+	// sessionIdleTime is the time without a request after which a session ends. A visible page always has a request in
+	// progress, because it follows the state of the agent.
 	sessionIdleTime = 10 * time.Minute
-	// handshakeTimeout is how long relay waits for the first message of a websocket.
+	// handshakeTimeout limits how long relay waits for the first message of a websocket.
 	handshakeTimeout = 10 * time.Second
 )
 
-// session serves the web page of an agent that listens only on a unix socket, to one browser. It behaves like an agent
-// that requires a token: the page exchanges the one-time secret in its address for the token of the session.
+// session serves the web page of an agent that listens only on a unix socket to one browser. Towards the page it
+// behaves like an agent that requires a token: the page exchanges the one-time secret in its address for the session's
+// token.
 type session struct {
-	token       string
-	agentClient *http.Client // connects to the socket of the agent
-	forward     http.Handler
-	idleTime    time.Duration
-	onReuse     func() // called by the second exchange of the one-time secret
+	sessionToken  string
+	agentClient   *http.Client // sends requests over the socket of the agent
+	agentProxy    http.Handler
+	idleTimeout   time.Duration
+	onSecretReuse func() // called when the one-time secret is used for the second time
 
 	mu           sync.Mutex
 	loginSecret  string
-	loginUses    int // exchanges of the secret, accepted or not
+	loginUses    int // number of uses of loginSecret, accepted or not
 	loginExpires time.Time
-	open         int // requests in progress
-	idle         *time.Timer
+	openRequests int // number of requests in progress
+	idleTimer    *time.Timer
 }
 
-// newSession returns a session for the agent at a socket. end is called when the session was idle, onReuse when the
-// one-time secret was used a second time.
+// newSession returns a session for the agent at a socket. It calls end when no request was in progress for idleTimeout,
+// and onSecretReuse when the one-time secret is used for the second time.
 func newSession(socket string, idleTime time.Duration, end, onReuse func()) *session {
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -51,10 +52,10 @@ func newSession(socket string, idleTime time.Duration, end, onReuse func()) *ses
 		},
 	}
 	s := &session{
-		token: newSecret(), loginSecret: newSecret(), loginExpires: time.Now().Add(loginLifetime), idleTime: idleTime, onReuse: onReuse,
-		agentClient: &http.Client{Transport: transport}, idle: time.AfterFunc(idleTime, end),
+		sessionToken: newSecret(), loginSecret: newSecret(), loginExpires: time.Now().Add(loginLifetime), idleTimeout: idleTime, onSecretReuse: onReuse,
+		agentClient: &http.Client{Transport: transport}, idleTimer: time.AfterFunc(idleTime, end),
 	}
-	s.forward = &httputil.ReverseProxy{
+	s.agentProxy = &httputil.ReverseProxy{
 		Transport:     transport,
 		FlushInterval: -1, // streams are forwarded as they arrive
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -74,37 +75,37 @@ func newSession(socket string, idleTime time.Duration, end, onReuse func()) *ses
 }
 
 func (s *session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.begin()
-	defer s.end()
+	s.beginRequest()
+	defer s.endRequest()
 	switch {
 	case r.URL.Path == "/v1/agent/login" && (r.Method == http.MethodPost || r.Method == http.MethodPut):
 		s.logIn(w, r)
 	case strings.EqualFold(r.Header.Get("Upgrade"), "websocket"):
-		s.relay(w, r)
-	case strings.HasPrefix(r.URL.Path, "/ui/"), equalSecrets(r.Header.Get("X-Nomad-Token"), s.token):
-		s.forward.ServeHTTP(w, r)
+		s.relayWebSocket(w, r)
+	case strings.HasPrefix(r.URL.Path, "/ui/"), equalSecrets(r.Header.Get("X-Nomad-Token"), s.sessionToken):
+		s.agentProxy.ServeHTTP(w, r)
 	default:
 		http.Error(w, "Permission denied", http.StatusForbidden)
 	}
 }
 
-// begin and end count the requests in progress. The session is idle while there are none.
-func (s *session) begin() {
+// beginRequest and end count the requests in progress. While there are none, the idle timer runs.
+func (s *session) beginRequest() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.open++
-	s.idle.Stop()
+	s.openRequests++
+	s.idleTimer.Stop()
 }
 
-func (s *session) end() {
+func (s *session) endRequest() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open--; s.open == 0 {
-		s.idle.Reset(s.idleTime)
+	if s.openRequests--; s.openRequests == 0 {
+		s.idleTimer.Reset(s.idleTimeout)
 	}
 }
 
-// logIn exchanges the one-time secret for the token of the session.
+// logIn replies to the one-time secret with the token of the session.
 func (s *session) logIn(w http.ResponseWriter, r *http.Request) {
 	known, uses := equalSecrets(r.Header.Get("X-Nomad-Token"), s.loginSecret), 0
 	s.mu.Lock()
@@ -115,7 +116,7 @@ func (s *session) logIn(w http.ResponseWriter, r *http.Request) {
 	valid := uses == 1 && time.Now().Before(s.loginExpires)
 	s.mu.Unlock()
 	if uses == 2 {
-		s.onReuse()
+		s.onSecretReuse()
 	}
 	w.Header().Set("Cache-Control", "no-store")
 	if !valid {
@@ -123,18 +124,19 @@ func (s *session) logIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(struct{ Token string }{s.token}) // the browser can have disconnected
+	_ = json.NewEncoder(w).Encode(struct{ Token string }{s.sessionToken}) // the browser can have disconnected
 }
 
-// handshake is the first message of a websocket with the parameter ws_handshake.
-type handshake struct {
+// websocketHandshake is the first message of a websocket whose request has the parameter ws_handshake.
+type websocketHandshake struct {
 	Version   int    `json:"version"`
 	AuthToken string `json:"auth_token"`
 }
 
-// relay connects a websocket of the browser with one of the agent, after the token in its first message was checked.
-func (s *session) relay(w http.ResponseWriter, r *http.Request) {
-	// InsecureSkipVerify: the gateway has checked the origin.
+// relayWebSocket checks the token in the first message of the browser's websocket, and then copies all messages between it and a
+// websocket to the agent.
+func (s *session) relayWebSocket(w http.ResponseWriter, r *http.Request) {
+	// InsecureSkipVerify: admitsSite of the gateway has already checked the origin.
 	browser, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
 	if err != nil {
 		return // Accept has replied
@@ -154,8 +156,8 @@ func (s *session) relay(w http.ResponseWriter, r *http.Request) {
 	}
 	defer agent.CloseNow()
 	agent.SetReadLimit(-1)
-	browser.SetReadLimit(-1) // the agent limits the messages
-	text, err := json.Marshal(handshake{Version: 1})
+	browser.SetReadLimit(-1) // the agent limits the size of messages
+	text, err := json.Marshal(websocketHandshake{Version: 1})
 	if err == nil {
 		err = agent.Write(ctx, websocket.MessageText, text)
 	}
@@ -177,14 +179,15 @@ func (s *session) checkHandshake(r *http.Request, browser *websocket.Conn) error
 	ctx, cancel := context.WithTimeout(r.Context(), handshakeTimeout)
 	defer cancel()
 	_, text, err := browser.Read(ctx)
-	var first handshake
-	if err != nil || json.Unmarshal(text, &first) != nil || !equalSecrets(first.AuthToken, s.token) {
+	var first websocketHandshake
+	if err != nil || json.Unmarshal(text, &first) != nil || !equalSecrets(first.AuthToken, s.sessionToken) {
 		return errNoSessionToken
 	}
 	return nil
 }
 
-// copyMessages copies messages until one side closes, closes the other side in the same way, and ends the other direction.
+// copyMessages copies messages until one side closes. Then it closes the other side with the same code, and ends the
+// copy in the other direction by cancel.
 func copyMessages(ctx context.Context, cancel context.CancelFunc, to, from *websocket.Conn) {
 	for {
 		kind, reader, err := from.Reader(ctx)

@@ -77,17 +77,17 @@ func openUI(ctx context.Context, o options, id string, s *cli.Streams) error {
 		}
 		path += page
 	}
-	return openPath(ctx, o, c, path, s)
+	return openAgentPage(ctx, o, c, path, s)
 }
 
-// openPath opens a page of the agent, or prints its address. path starts with "/ui/".
-func openPath(ctx context.Context, o options, c *api.Client, path string, s *cli.Streams) error {
+// openAgentPage opens a page of the agent in the browser, or prints its address. path starts with "/ui/".
+func openAgentPage(ctx context.Context, o options, c *api.Client, path string, s *cli.Streams) error {
 	base, err := findUIAddress(ctx, o, c)
 	if err != nil {
 		return err
 	}
 	if base == "" {
-		return serveSocket(ctx, o, path, s)
+		return servePageOfSocketAgent(ctx, o, path, s)
 	}
 	if o.authenticate {
 		secret, err := createLoginSecret(ctx, c)
@@ -110,7 +110,8 @@ func openAddress(o options, address string, s *cli.Streams) error {
 	return err
 }
 
-// openBrowserOrWarn reports whether it has opened an address. It prints a warning if the browser has failed.
+// openBrowserOrWarn opens an address in the browser, and reports whether that was successful. It prints a warning if
+// the browser has failed.
 func openBrowserOrWarn(address string, s *cli.Streams) bool {
 	err := openBrowser(address)
 	if err != nil && !errors.Is(err, errNoBrowser) {
@@ -127,71 +128,74 @@ func printAddress(o options, address string, s *cli.Streams) error {
 	return err
 }
 
-// loginFragment starts the fragment of an address with a one-time secret. The page removes it from the address.
+// loginFragment precedes the one-time secret in the fragment of an address. The page removes the secret from the
+// address.
 const loginFragment = "#login="
 
-// openWithSecret opens an address with a one-time secret in its fragment. It blocks until the browser has read the
-// address, at most as long as the secret is valid.
+// openWithSecret opens an address with a one-time secret in its fragment. It blocks until the browser has requested the
+// address, or until the secret expires.
 func openWithSecret(ctx context.Context, o options, address, secret string, s *cli.Streams) error {
 	g, err := newGateway()
 	if err != nil {
 		return err
 	}
-	g.target = address + loginFragment + secret
+	g.targetAddress = address + loginFragment + secret
 	ctx, cancel := context.WithTimeout(ctx, loginLifetime)
 	defer cancel()
 	served := make(chan error, 1)
 	go func() {
 		err := g.serve(ctx, http.NotFoundHandler())
-		cancel() // a listener that fails gives the browser nothing
+		cancel() // if the server has failed, the browser cannot open the page
 		served <- err
 	}()
-	err = openTarget(ctx, o, g, address, s)
+	err = openTargetInBrowser(ctx, o, g, address, s)
 	cancel()
 	return errors.Join(<-served, err)
 }
 
-// errNotOpened is the error of a browser that was started and did not open the page.
+// errNotOpened is the error for a browser that was started and has not requested the page.
 var errNotOpened = errors.New("the browser did not open the page: nomad-lite ui -show-url prints its address, with -authenticate if the agent requires a token")
 
-// openTarget starts the browser with a file that leads to the gateway, and blocks until the browser has followed it, or
-// until ctx ends. Without a browser it prints the target. shown is the address without the secret.
-func openTarget(ctx context.Context, o options, g *gateway, shown string, s *cli.Streams) error {
+// openTargetInBrowser starts the browser with a file that forwards it to the gateway, and blocks until the browser has requested
+// the secret path or ctx ends. Without a browser it prints the target. shown is the printed address, which contains no
+// secret.
+func openTargetInBrowser(ctx context.Context, o options, g *gateway, shown string, s *cli.Streams) error {
 	if o.showURL {
-		return printAddress(o, g.target, s)
+		return printAddress(o, g.targetAddress, s)
 	}
-	file, err := newHandover(g.codeAddress())
+	file, err := newHandoverFile(g.secretAddress())
 	if err != nil {
 		return err
 	}
 	if !openBrowserOrWarn(file.address(), s) {
-		return errors.Join(file.remove(), printAddress(o, g.target, s))
+		return errors.Join(file.remove(), printAddress(o, g.targetAddress, s))
 	}
 	fmt.Fprintf(s.Out, "Opening URL %q\n", shown)
 	select {
-	case <-g.visited:
+	case <-g.secretPathUsed:
 		return file.remove()
 	case <-ctx.Done():
 		return errors.Join(file.remove(), errNotOpened)
 	case <-time.After(slowBrowserTime):
 	}
-	if terminal.IsTerminal(s.Err) { // tasks can read a file to which standard error goes
-		fmt.Fprintf(s.Err, "==> the browser has not opened the page; this address opens it, once:\n    %s\n", g.target)
+	if terminal.IsTerminal(s.Err) { // standard error can be a file that tasks can read
+		fmt.Fprintf(s.Err, "==> the browser has not opened the page; this address opens it, once:\n    %s\n", g.targetAddress)
 	}
 	select {
-	case <-g.visited:
+	case <-g.secretPathUsed:
 		return file.remove()
 	case <-ctx.Done():
 		return errors.Join(file.remove(), errNotOpened)
 	}
 }
 
-// slowBrowserTime is how long openTarget waits for the browser before it prints the address. A browser that cannot read
-// the file shows an error, which it does not report.
+// slowBrowserTime is how long openTargetInBrowser waits for the browser before it prints the address. A browser that cannot read
+// the file reports no error to the command.
 const slowBrowserTime = 5 * time.Second
 
-// serveSocket serves the page of an agent that listens only on its unix socket, until ctx ends or the session is idle.
-func serveSocket(ctx context.Context, o options, path string, s *cli.Streams) error {
+// servePageOfSocketAgent serves the page of an agent that listens only on its unix socket, until ctx ends, the session is idle, or
+// the one-time secret is used twice.
+func servePageOfSocketAgent(ctx context.Context, o options, path string, s *cli.Streams) error {
 	g, err := newGateway()
 	if err != nil {
 		return err
@@ -204,7 +208,7 @@ func serveSocket(ctx context.Context, o options, path string, s *cli.Streams) er
 	page := newSession(socket, sessionIdleTime, func() { cancel(errIdle) }, func() {
 		fmt.Fprintln(s.Err, "warning: the one-time secret of the page was used twice: if you have not opened the address twice, press Ctrl-C, which ends the session")
 	})
-	g.target = g.address() + path + loginFragment + page.loginSecret
+	g.targetAddress = g.address() + path + loginFragment + page.loginSecret
 	served := make(chan error, 1)
 	go func() {
 		err := g.serve(ctx, page)
@@ -217,15 +221,15 @@ func serveSocket(ctx context.Context, o options, path string, s *cli.Streams) er
 	opening.Go(func() {
 		openCtx, cancelOpening := context.WithTimeout(ctx, loginLifetime)
 		defer cancelOpening()
-		openErr = openTarget(openCtx, o, g, g.address()+path, s)
+		openErr = openTargetInBrowser(openCtx, o, g, g.address()+path, s)
 		if errors.Is(openErr, errNotOpened) {
-			openErr = nil // the person can have used the printed address
+			openErr = nil // the user can have opened the printed address
 		} else if openErr != nil {
 			cancel(openErr)
 		}
 	})
 	select {
-	case <-g.reused:
+	case <-g.secretPathReused:
 		cancel(errUsedTwice)
 	case <-ctx.Done():
 	}
@@ -245,7 +249,7 @@ var (
 	errUsedTwice = errors.New("the session has ended: " + usedTwice)
 )
 
-// createLoginSecret returns a one-time secret for the agent, "" if the agent requires no token.
+// createLoginSecret requests a one-time secret from the agent. It returns "" if the agent requires no token.
 func createLoginSecret(ctx context.Context, c *api.Client) (string, error) {
 	var made struct{ Secret string }
 	if _, err := c.Raw().Write("/v1/agent/login/secret", nil, &made, apiclient.WriteOptions(ctx, "")); err != nil {
@@ -254,8 +258,8 @@ func createLoginSecret(ctx context.Context, c *api.Client) (string, error) {
 	return made.Secret, nil
 }
 
-// findUIAddress returns the http address of the agent, also if the command uses the unix socket, which browsers do not
-// support. It is "" if the agent listens only on its unix socket.
+// findUIAddress returns the HTTP address of the agent, even if the command connects to the unix socket, which browsers
+// do not support. It returns "" if the agent listens only on its unix socket.
 func findUIAddress(ctx context.Context, o options, c *api.Client) (string, error) {
 	address := o.client.ClientConfig().Address
 	if !strings.HasPrefix(address, "unix:") {
@@ -286,8 +290,8 @@ var uiPathPrefixes = map[contexts.Context]string{
 	contexts.Nodes:  "clients/",
 }
 
-// findUIPath returns the path of the page of an object, below /ui/. The page of a job names its
-// namespace, except the default one.
+// findUIPath returns the path, relative to /ui/, of the page of the only job, allocation or node whose ID starts with
+// id. The path of a job contains its namespace, unless that is the default one.
 func findUIPath(ctx context.Context, c *api.Client, namespace, id string) (string, error) {
 	answer, _, err := c.Search().PrefixSearch(id, contexts.All, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
@@ -298,7 +302,7 @@ func findUIPath(ctx context.Context, c *api.Client, namespace, id string) (strin
 		for _, match := range answer.Matches[context] {
 			path := page + url.PathEscape(match)
 			if context == contexts.Jobs && !slices.Contains([]string{"", "*", api.DefaultNamespace}, namespace) {
-				path = cli.JobPage(match, namespace)
+				path = cli.JobWebPagePath(match, namespace)
 			}
 			if match == id {
 				return path, nil

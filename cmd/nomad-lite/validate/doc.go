@@ -1,3 +1,3 @@
-// Package validate has the commands that check a job file, and that print the schemas by which it is checked, with plugins
-// of this machine.
+// Package validate has the commands that check a job file, and that print the JSON Schema of job files, with the
+// plugins of this machine.
 package validate

@@ -49,19 +49,19 @@ func NewSchemaCommand(s *cli.Streams) *cobra.Command {
 }
 
 func printSchema(ctx context.Context, flags localplugins.Flags, s *cli.Streams) error {
-	local, err := flags.Read(s)
+	local, err := flags.ReadConfig(s)
 	if err != nil {
 		return err
 	}
 	var schemas map[string]*hclspec.Spec
 	var pluginErrs []error
-	err = localplugins.RunWithAgent(ctx, local, local.AllNames(), func(a *agent.Agent) {
+	err = localplugins.RunWithAgent(ctx, local, local.AllPluginNames(), func(a *agent.Agent) {
 		schemas, pluginErrs = readDriverSchemas(ctx, a)
 	})
 	if err := errors.Join(err, ctx.Err()); err != nil {
 		return err
 	}
-	encoder := json.NewEncoder(s.JSON())
+	encoder := json.NewEncoder(s.JSONOutput())
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	if err := encoder.Encode(jobspec.JSONSchema(schemas)); err != nil {
@@ -76,9 +76,10 @@ func printSchema(ctx context.Context, flags localplugins.Flags, s *cli.Streams) 
 	return nil
 }
 
-// readDriverSchemas returns the schemas of all drivers of an agent, and the errors of plugins that cannot be started.
+// readDriverSchemas returns the task config schema of each driver of an agent, and the errors of plugins that cannot be
+// started.
 func readDriverSchemas(ctx context.Context, a *agent.Agent) (schemas map[string]*hclspec.Spec, pluginErrs []error) {
-	if err := localplugins.WaitPlugins(ctx, a); err != nil {
+	if err := localplugins.WaitPluginsLaunched(ctx, a); err != nil {
 		pluginErrs = append(pluginErrs, err)
 	}
 	schemas = make(map[string]*hclspec.Spec)
@@ -99,8 +100,9 @@ func readDriverSchemas(ctx context.Context, a *agent.Agent) (schemas map[string]
 	return schemas, pluginErrs
 }
 
-// readSavedSchemas returns the schemas of drivers in a file of job schema. It returns nil if path is empty.
-func readSavedSchemas(path string) (map[string]*hclspec.Spec, error) {
+// readSchemaFile returns the task config schemas of drivers in a file that `job schema` has written. It returns nil
+// if path is empty.
+func readSchemaFile(path string) (map[string]*hclspec.Spec, error) {
 	if path == "" {
 		return nil, nil
 	}

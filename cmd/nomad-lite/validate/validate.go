@@ -44,11 +44,11 @@ standard output: Valid, Diagnostics with the places in the file, and Messages.
 Exit codes: 0 when the job can run, 1 when it cannot.`
 
 type validateOptions struct {
-	jobFile jobfile.Flags
-	plugins localplugins.Flags
-	client  apiclient.Flags
-	schema  string
-	json    bool
+	jobFile    jobfile.Flags
+	plugins    localplugins.Flags
+	client     apiclient.Flags
+	schemaFile string
+	jsonOutput bool
 }
 
 // NewCommand returns the command "validate".
@@ -62,7 +62,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
   nomad-lite job validate -plugin-dir ./plugins -var image=web:2 web.nomad.hcl`,
 		Args: jobfile.OneFileArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if !o.json {
+			if !o.jsonOutput {
 				if err := validateJob(cmd.Context(), o, args[0], s); err != nil {
 					return err
 				}
@@ -70,14 +70,14 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 				return err
 			}
 			report := jobfile.NewReport()
-			return report.Print(s, validateJob(cmd.Context(), o, args[0], report.Streams(s)))
+			return report.Print(s, validateJob(cmd.Context(), o, args[0], report.StreamsIntoReport(s)))
 		},
 	}
 	o.jobFile.Register(cmd)
 	o.plugins.Register(cmd)
 	o.client.Register(cmd)
-	cmd.Flags().StringVar(&o.schema, "schema", "", "take the schemas of drivers from this `file` of nomad-lite job schema")
-	cmd.Flags().BoolVar(&o.json, "json-output", false, "print the errors and warnings as JSON")
+	cmd.Flags().StringVar(&o.schemaFile, "schema", "", "take the schemas of drivers from this `file` of nomad-lite job schema")
+	cmd.Flags().BoolVar(&o.jsonOutput, "json-output", false, "print the errors and warnings as JSON")
 	return cmd
 }
 
@@ -87,7 +87,7 @@ func validateJob(ctx context.Context, o validateOptions, path string, s *cli.Str
 		return err
 	}
 	model.Canonicalize(job.Job)
-	answer, err := o.askAgent(ctx, job, s)
+	answer, err := o.validateWithAgent(ctx, job, s)
 	if err != nil {
 		return err
 	}
@@ -102,12 +102,12 @@ func validateJob(ctx context.Context, o validateOptions, path string, s *cli.Str
 	if err != nil {
 		return err
 	}
-	runnable, err := jobcheck.CheckTasks(job, s, answer == nil || o.client.IsThisMachine())
+	runnable, err := jobcheck.CheckTasks(job, s, answer == nil || o.client.AgentIsOnThisMachine())
 	if err != nil {
 		return err
 	}
 	if !good || !runnable {
-		if err := job.PrintWarnings(s.Err, warnings); err != nil { // a command that fails prints nothing on standard output
+		if err := job.PrintWarnings(s.Err, warnings); err != nil { // on standard error, because the command fails
 			return err
 		}
 		return &cli.ExitError{Code: 1}
@@ -121,10 +121,10 @@ func validateJob(ctx context.Context, o validateOptions, path string, s *cli.Str
 	return nil
 }
 
-// askAgent returns the answer of the agent about the job. It returns nil if there is no agent, or if flags
-// name plugins or schemas to use instead. An agent that is named and does not answer is a warning.
-func (o *validateOptions) askAgent(ctx context.Context, job *jobfile.File, s *cli.Streams) (*jobfile.AgentAnswer, error) {
-	if o.schema != "" || o.plugins.AreSet() || !o.client.HasAgent() {
+// validateWithAgent lets the agent validate the job. It returns nil if there is no agent, or if flags name plugins or schemas to
+// use instead. If the flags name an agent that cannot be reached, it prints a warning and returns nil.
+func (o *validateOptions) validateWithAgent(ctx context.Context, job *jobfile.File, s *cli.Streams) (*jobfile.AgentValidation, error) {
+	if o.schemaFile != "" || o.plugins.AreSet() || !o.client.HasAgent() {
 		return nil, nil
 	}
 	c, err := o.client.Client()
@@ -132,7 +132,7 @@ func (o *validateOptions) askAgent(ctx context.Context, job *jobfile.File, s *cl
 		return nil, err
 	}
 	o.client.UseJobRegion(c, job.Job)
-	answer, err := job.AskAgent(ctx, c)
+	answer, err := job.ValidateWithAgent(ctx, c)
 	if err != nil && o.client.NamesAgent() {
 		fmt.Fprintln(s.Err, "Driver configuration not validated since connection to Nomad agent couldn't be established.")
 		fmt.Fprintf(s.Err, "warning: the builtin drivers of this machine count: %v\n", apiclient.WrapError("ask the agent about the job", err))
@@ -146,7 +146,7 @@ func (o *validateOptions) askAgent(ctx context.Context, job *jobfile.File, s *cl
 // checkLocally checks a job against the builtin plugins and those that the flags name, and against this
 // machine. It returns the warnings in the form of Nomad's API.
 func (o *validateOptions) checkLocally(ctx context.Context, job *jobfile.File, s *cli.Streams) (warnings string, good bool, err error) {
-	local, err := o.plugins.Read(s)
+	local, err := o.plugins.ReadConfig(s)
 	if err != nil {
 		return "", false, err
 	}
@@ -154,7 +154,7 @@ func (o *validateOptions) checkLocally(ctx context.Context, job *jobfile.File, s
 	if err != nil {
 		return "", false, err
 	}
-	saved, err := readSavedSchemas(o.schema)
+	saved, err := readSchemaFile(o.schemaFile)
 	if err != nil {
 		return "", false, err
 	}

@@ -22,9 +22,9 @@ const getExamples = `  nomad-lite var get nomad/jobs/web
   nomad-lite var get -out hcl nomad/jobs/web          as 'var put' reads it`
 
 type getOptions struct {
-	client   apiclient.Flags
-	output   outputFlags
-	itemName string
+	client      apiclient.Flags
+	outputFlags outputFlags
+	itemName    string
 }
 
 func newGetCommand(s *cli.Streams) *cobra.Command {
@@ -38,10 +38,10 @@ func newGetCommand(s *cli.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return getVariable(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.CompleteArgs(completeVariables(&o.client)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(completeVariables(&o.client)),
 	}
 	o.client.Register(cmd)
-	o.output.register(cmd, "table", "hcl", "json", "go-template", "none")
+	o.outputFlags.register(cmd, "table", "hcl", "json", "go-template", "none")
 	cmd.Flags().StringVar(&o.itemName, "item", "", "print the value of this `item` only")
 	return cmd
 }
@@ -59,14 +59,14 @@ func getVariable(ctx context.Context, o getOptions, path string, s *cli.Streams)
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("read variable %q", path), err)
 	}
-	cli.SetPage(ctx, cli.VariablePage(v.Path, v.Namespace))
+	cli.SetWebPagePath(ctx, cli.VariableWebPagePath(v.Path, v.Namespace))
 	if o.itemName == "" {
-		return o.output.printVariable(s, v, "table")
+		return o.outputFlags.printVariable(s, v, "table")
 	}
 	value, known := v.Items[o.itemName]
 	if !known {
 		//lint:ignore ST1005 the text is Nomad's
-		return fmt.Errorf("Variable does not contain %q item; it has %s", o.itemName, output.JoinKeys(v.Items))
+		return fmt.Errorf("Variable does not contain %q item; it has %s", o.itemName, output.JoinSortedKeys(v.Items))
 	}
 	_, err = fmt.Fprintln(s.Out, value)
 	return err

@@ -39,9 +39,9 @@ const varExampleJSON = `{
 `
 
 type initOptions struct {
-	json  bool
-	out   string
-	quiet bool
+	json   bool
+	format string
+	quiet  bool
 }
 
 func newInitCommand(s *cli.Streams) *cobra.Command {
@@ -54,9 +54,9 @@ func newInitCommand(s *cli.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, text := "spec.nv.hcl", varExample
 			switch {
-			case o.out != "hcl" && o.out != "json":
+			case o.format != "hcl" && o.format != "json":
 				return cli.UsageError(cmd, errors.New("-out takes hcl or json"))
-			case o.json || o.out == "json":
+			case o.json || o.format == "json":
 				name, text = "spec.nv.json", varExampleJSON
 			}
 			if len(args) > 0 {
@@ -66,7 +66,7 @@ func newInitCommand(s *cli.Streams) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&o.json, "json", false, "write JSON, the same as -out json")
-	cmd.Flags().StringVar(&o.out, "out", "hcl", "`format` to write: hcl or json")
+	cmd.Flags().StringVar(&o.format, "out", "hcl", "`format` to write: hcl or json")
 	cmd.Flags().BoolVar(&o.quiet, "quiet", false, "say nothing")
 	return cmd
 }

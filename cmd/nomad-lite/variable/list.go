@@ -21,11 +21,11 @@ const listExamples = `  nomad-lite var list
   nomad-lite var list -out terse`
 
 type listOptions struct {
-	client    apiclient.Flags
-	output    outputFlags
-	filter    string
-	perPage   int32
-	pageToken string
+	client      apiclient.Flags
+	outputFlags outputFlags
+	filter      string
+	perPage     int32
+	pageToken   string
 }
 
 func newListCommand(s *cli.Streams) *cobra.Command {
@@ -43,10 +43,10 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 			}
 			return listVariables(cmd.Context(), o, prefix, s)
 		},
-		ValidArgsFunction: cli.CompleteArgs(completeVariables(&o.client)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(completeVariables(&o.client)),
 	}
 	o.client.Register(cmd)
-	o.output.register(cmd, "table", "terse", "json", "go-template")
+	o.outputFlags.register(cmd, "table", "terse", "json", "go-template")
 	cmd.Flags().StringVar(&o.filter, "filter", "", "list those only for which this `expression` is true")
 	cmd.Flags().Int32Var(&o.perPage, "per-page", 0, "list so `many` at most")
 	cmd.Flags().StringVar(&o.pageToken, "page-token", "", "go on from this `token`")
@@ -67,11 +67,11 @@ func listVariables(ctx context.Context, o listOptions, prefix string, s *cli.Str
 	if meta.NextToken != "" {
 		fmt.Fprintf(s.Err, "Next page token: %s\n", meta.NextToken)
 	}
-	switch o.output.resolveFormat(s, "table") {
+	switch o.outputFlags.resolveFormat(s, "table") {
 	case "json":
 		return printVariableJSON(s, all)
 	case "go-template":
-		return o.output.executeTemplate(s, all)
+		return o.outputFlags.executeTemplate(s, all)
 	case "terse":
 		t := new(output.Table)
 		for _, v := range all {

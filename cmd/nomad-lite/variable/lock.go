@@ -57,7 +57,7 @@ func newLockCommand(s *cli.Streams) *cobra.Command {
 			}
 			return runWithLock(cmd.Context(), o, args[0], args[1:], s)
 		},
-		ValidArgsFunction: cli.CompleteArgs(completeVariables(&o.client)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(completeVariables(&o.client)),
 	}
 	o.client.Register(cmd)
 	cmd.Flags().DurationVar(&o.ttl, "ttl", 15*time.Second, "how long the lock outlives a holder that is gone, from 10s to 24h")
@@ -99,14 +99,15 @@ func runWithLock(ctx context.Context, o lockOptions, path string, command []stri
 		return apiclient.WrapError(fmt.Sprintf("lock variable %q", v.Path), err)
 	}
 	say("Holding the lock of variable")
-	err = runWhileLockHeld(ctx, lock, func(ctx context.Context) error { return o.run(ctx, command, s) })
+	err = runWhileLockHeld(ctx, lock, func(ctx context.Context) error { return o.runCommand(ctx, command, s) })
 	if free := lock.Release(context.WithoutCancel(ctx)); free != nil && !errors.Is(free, api.ErrLockConflict) {
 		err = errors.Join(err, apiclient.WrapError(fmt.Sprintf("release the lock of variable %q", v.Path), free))
 	}
 	return err
 }
 
-// acquireLock tries to acquire the lock until the client holds it, or only once with -early-return.
+// acquireLock requests the lock again each -backoff until the agent grants it. With -early-return it requests the lock
+// once.
 func (o lockOptions) acquireLock(ctx context.Context, lock *api.Locks) error {
 	for {
 		_, err := lock.Acquire(ctx)
@@ -124,7 +125,7 @@ func (o lockOptions) acquireLock(ctx context.Context, lock *api.Locks) error {
 	}
 }
 
-// runWhileLockHeld renews the lock while do runs. It cancels the context of do when the lock is lost.
+// runWhileLockHeld calls do, and renews the lock while do runs. If the lock is lost, it cancels the context of do.
 func runWhileLockHeld(ctx context.Context, lock *api.Locks, do func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -146,13 +147,13 @@ func runWhileLockHeld(ctx context.Context, lock *api.Locks, do func(context.Cont
 	}
 }
 
-// run runs the user's command. Its exit code becomes the exit code of nomad-lite.
-func (o lockOptions) run(ctx context.Context, command []string, s *cli.Streams) error {
+// runCommand runs the user's command. The exit code in the error is that of the command.
+func (o lockOptions) runCommand(ctx context.Context, command []string, s *cli.Streams) error {
 	if o.useShell {
 		command = []string{"/bin/sh", "-c", strings.Join(command, " ")}
 	}
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.In, terminal.Raw(s.Out), terminal.Raw(s.Err)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.In, terminal.UnsanitizedStream(s.Out), terminal.UnsanitizedStream(s.Err)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = commandShutdownTimeout
 	err := cmd.Run()

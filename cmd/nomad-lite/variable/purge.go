@@ -32,7 +32,7 @@ func newPurgeCommand(s *cli.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return purgeVariable(cmd.Context(), o, args[0], cmd.Flags().Changed("check-index"), s)
 		},
-		ValidArgsFunction: cli.CompleteArgs(completeVariables(&o.client)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(completeVariables(&o.client)),
 	}
 	o.client.Register(cmd)
 	cmd.Flags().Uint64Var(&o.checkIndex, "check-index", 0, "delete it only if its modify `index` is this one")

@@ -47,11 +47,11 @@ const putExamples = `  nomad-lite var put nomad/jobs/web user=app password=@pass
 
 type putOptions struct {
 	client        apiclient.Flags
-	output        outputFlags
+	outputFlags   outputFlags
 	checkIndex    uint64
 	checkIndexSet bool
 	force         bool
-	in            string
+	specFormat    string
 	verbose       bool
 }
 
@@ -68,7 +68,7 @@ func newPutCommand(s *cli.Streams) *cobra.Command {
 			switch {
 			case o.force && o.checkIndexSet:
 				return cli.UsageError(cmd, errors.New("-force and -check-index exclude each other"))
-			case o.in != "" && o.in != "hcl" && o.in != "json":
+			case o.specFormat != "" && o.specFormat != "hcl" && o.specFormat != "json":
 				return cli.UsageError(cmd, errors.New("-in takes hcl or json"))
 			}
 			v, err := o.newVariable(args, s.In)
@@ -77,18 +77,18 @@ func newPutCommand(s *cli.Streams) *cobra.Command {
 			}
 			return putVariable(cmd.Context(), o, v, s)
 		},
-		ValidArgsFunction: cli.CompleteArgs(completeVariables(&o.client)),
+		ValidArgsFunction: cli.CompleteArgsByPosition(completeVariables(&o.client)),
 	}
 	o.client.Register(cmd)
-	o.output.register(cmd, "table", "hcl", "json", "go-template", "none")
+	o.outputFlags.register(cmd, "table", "hcl", "json", "go-template", "none")
 	cmd.Flags().Uint64Var(&o.checkIndex, "check-index", 0, "write it only if its modify `index` is this one; 0 means that it must be new")
 	cmd.Flags().BoolVar(&o.force, "force", false, "overwrite what is there")
-	cmd.Flags().StringVar(&o.in, "in", "", "`format` of a specification whose name does not tell: hcl or json")
+	cmd.Flags().StringVar(&o.specFormat, "in", "", "`format` of a specification whose name does not tell: hcl or json")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "say what is done")
 	return cmd
 }
 
-// newVariable returns the variable that the arguments of the command describe.
+// newVariable returns the variable that the arguments of the command and the specification, if one is named, describe.
 func (o *putOptions) newVariable(args []string, stdin io.Reader) (*api.Variable, error) {
 	v := &api.Variable{}
 	path := ""
@@ -143,8 +143,8 @@ func (o *putOptions) newVariable(args []string, stdin io.Reader) (*api.Variable,
 	return v, nil
 }
 
-// describeInvalidPath returns which characters of a path are not allowed, in the order of the path. It
-// returns "" if all are allowed.
+// describeInvalidPath returns which characters of a path are not allowed, or that the path is too long, as the end of
+// an error text. It returns "" for a valid path.
 func describeInvalidPath(path string) string {
 	var invalid []string
 	for _, c := range path {
@@ -175,7 +175,7 @@ func (o *putOptions) readSpec(reference string, read *specInputs) (*api.Variable
 // isSpecFile reports whether an argument refers to a file (@file) or to standard input (-).
 func isSpecFile(arg string) bool { return arg == "-" || len(arg) > 1 && arg[0] == '@' }
 
-// specInputs reads the files that arguments refer to. It reads standard input only once.
+// specInputs reads the files to which arguments refer. It returns an error for the second use of standard input.
 type specInputs struct {
 	stdin     io.Reader
 	stdinRead bool
@@ -196,9 +196,10 @@ func (i *specInputs) readInput(reference string) ([]byte, error) {
 	return text, nil
 }
 
-// parseSpec parses a variable in JSON or HCL.
+// parseSpec parses a variable in JSON or HCL. The format is that of -in, or else depends on the file name and the first
+// character.
 func (o *putOptions) parseSpec(text []byte, reference string) (*api.Variable, error) {
-	format := o.in
+	format := o.specFormat
 	switch {
 	case format != "":
 	case strings.HasSuffix(reference, ".json"):
@@ -296,9 +297,9 @@ func putVariable(ctx context.Context, o putOptions, v *api.Variable, s *cli.Stre
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("write variable %q", v.Path), err)
 	}
-	cli.SetPage(ctx, cli.VariablePage(storedVariable.Path, storedVariable.Namespace))
-	if o.output.resolveFormat(s, "none") != "none" {
-		return o.output.printVariable(s, storedVariable, "none")
+	cli.SetWebPagePath(ctx, cli.VariableWebPagePath(storedVariable.Path, storedVariable.Namespace))
+	if o.outputFlags.resolveFormat(s, "none") != "none" {
+		return o.outputFlags.printVariable(s, storedVariable, "none")
 	}
 	verb := "Updated"
 	if storedVariable.CreateIndex == storedVariable.ModifyIndex {
@@ -308,8 +309,8 @@ func putVariable(ctx context.Context, o putOptions, v *api.Variable, s *cli.Stre
 	return err
 }
 
-// newConflictError returns the error of a failed check-and-set. It contains the variable's current
-// state. Clients look for its title, and for the two indexes.
+// newConflictError returns the error of a failed check-and-set. Scripts search it for its title and for the two
+// indexes.
 func newConflictError(path string, conflict *api.ErrCASConflict) error {
 	const title = "\nCheck-and-Set conflict\n\n"
 	found := conflict.Conflict

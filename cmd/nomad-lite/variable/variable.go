@@ -48,26 +48,26 @@ func completeVariables(f *apiclient.Flags) cli.Completer {
 	}
 }
 
-// outputFlags selects how a command prints variables. -json and -t are short for Nomad's -out
-// json and -out go-template.
+// outputFlags select the format in which a command prints variables. -json is short for Nomad's -out json, and -t for
+// -out go-template.
 type outputFlags struct {
-	format   output.FormatFlags
-	out      string
-	template string
+	format    output.FormatFlags
+	outFormat string
+	template  string
 }
 
-// register adds the flags to a command. Without one of them, the command prints its default format
-// on a terminal, and JSON otherwise.
+// register adds the flags to a command, and lets the command check them before it runs. formats are the values that
+// -out accepts.
 func (o *outputFlags) register(cmd *cobra.Command, formats ...string) {
 	o.format.Register(cmd)
-	cmd.Flags().StringVar(&o.out, "out", "", "`format` to print: "+strings.Join(formats, ", "))
+	cmd.Flags().StringVar(&o.outFormat, "out", "", "`format` to print: "+strings.Join(formats, ", "))
 	cmd.Flags().StringVar(&o.template, "template", "", "Go `template` for -out go-template, the same as -t")
-	cli.CompleteFlag(cmd, "out", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+	cli.SetFlagCompletion(cmd, "out", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	check := func(cmd *cobra.Command) error {
 		switch {
-		case o.out != "" && !slices.Contains(formats, o.out):
+		case o.outFormat != "" && !slices.Contains(formats, o.outFormat):
 			return cli.UsageError(cmd, fmt.Errorf("-out takes one of %s", strings.Join(formats, ", ")))
-		case (o.template != "") != (o.out == "go-template"):
+		case (o.template != "") != (o.outFormat == "go-template"):
 			return cli.UsageError(cmd, errors.New("-template and -out go-template belong together; -t TEMPLATE is short for both"))
 		}
 		return nil
@@ -81,16 +81,16 @@ func (o *outputFlags) register(cmd *cobra.Command, formats ...string) {
 	}
 }
 
-// resolveFormat returns the format that the flags select. Without a flag, it returns onTerminal if
-// standard output is a terminal, and "json" otherwise.
+// resolveFormat returns the format that the flags select. Without such a flag it returns onTerminal if standard output
+// is a terminal, and "json" otherwise.
 func (o *outputFlags) resolveFormat(s *cli.Streams, onTerminal string) string {
 	switch {
 	case o.format.JSON:
 		return "json"
 	case o.format.Template != "":
 		return "go-template"
-	case o.out != "":
-		return o.out
+	case o.outFormat != "":
+		return o.outFormat
 	case terminal.IsTerminal(s.Out):
 		return onTerminal
 	}
@@ -132,16 +132,16 @@ func (o *outputFlags) printVariable(s *cli.Streams, v *api.Variable, onTerminal 
 	return output.Print(s, p)
 }
 
-// printVariableJSON writes a variable, or a list of variables, as JSON, with the indentation and the
-// order of fields of Nomad's command line, which all other commands do not have.
+// printVariableJSON writes a variable, or a list of variables, as JSON. Indentation and order of fields are those of
+// Nomad's `var` commands, and differ from all other commands.
 func printVariableJSON(s *cli.Streams, value any) error {
-	encoder := json.NewEncoder(s.JSON())
+	encoder := json.NewEncoder(s.JSONOutput())
 	encoder.SetIndent("", "  ")
 	encoder.SetEscapeHTML(false)
 	return encoder.Encode(value)
 }
 
-// formatHCL returns a variable in the format that 'var put' reads.
+// formatHCL returns a variable in HCL, as `var put` reads it.
 func formatHCL(v *api.Variable) []byte {
 	var hclText bytes.Buffer
 	attribute := func(name string, value cty.Value) {

@@ -11,8 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
-// Release is the version of a release. Release builds set it with -ldflags "-X PACKAGE.Release=…",
-// where PACKAGE is the path of this package.
+// Release is the version of a release, or "" in a development build. Release builds set it with -ldflags "-X
+// PACKAGE.Release=…", where PACKAGE is the path of this package.
 var Release = ""
 
 // develVersion is the version of a build that has neither a module version nor a revision.
@@ -47,8 +47,7 @@ func ReadBuild() Build {
 	return newBuild(Release, info)
 }
 
-// newBuild returns the build of a release, or of a development build if release is "". info may be
-// nil.
+// newBuild returns the build information of a release, or of a development build if release is "". info can be nil.
 func newBuild(release string, info *debug.BuildInfo) Build {
 	if info == nil {
 		info = new(debug.BuildInfo)
@@ -77,8 +76,8 @@ func newBuild(release string, info *debug.BuildInfo) Build {
 	return b
 }
 
-// Metadata returns the version as build metadata of a semantic version, which consists of
-// letters, digits, hyphens and dots.
+// Metadata returns the version in the form of the build metadata of a semantic version, which consists of letters,
+// digits, hyphens and dots.
 func (b Build) Metadata() string { return "lite." + strings.ReplaceAll(b.Version, "+", ".") }
 
 // writeTo writes the output of the version command. It leaves out unknown values.

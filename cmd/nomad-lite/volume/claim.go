@@ -16,10 +16,10 @@ const claimListHelp = `List the claims of groups with sticky volumes: the alloca
 only with the volume that the first one had.`
 
 type claimListOptions struct {
-	client  apiclient.Flags
-	format  output.FormatFlags
-	request api.TaskGroupHostVolumeClaimsListRequest
-	verbose bool
+	client      apiclient.Flags
+	format      output.FormatFlags
+	listRequest api.TaskGroupHostVolumeClaimsListRequest
+	verbose     bool
 }
 
 func newClaimCommand(s *cli.Streams) *cobra.Command {
@@ -33,23 +33,23 @@ func newClaimListCommand(s *cli.Streams) *cobra.Command {
 		Short: "List claims on sticky volumes",
 		Long:  claimListHelp,
 		Args:  cli.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return o.list(cmd.Context(), s) },
+		RunE:  func(cmd *cobra.Command, _ []string) error { return o.listClaims(cmd.Context(), s) },
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
-	cmd.Flags().StringVar(&o.request.JobID, "job", "", "only claims of the `job` with this id")
-	cmd.Flags().StringVar(&o.request.TaskGroup, "group", "", "only claims of the `group` with this name")
-	cmd.Flags().StringVar(&o.request.VolumeName, "volume-name", "", "only claims of the volume with this `name`")
+	cmd.Flags().StringVar(&o.listRequest.JobID, "job", "", "only claims of the `job` with this id")
+	cmd.Flags().StringVar(&o.listRequest.TaskGroup, "group", "", "only claims of the `group` with this name")
+	cmd.Flags().StringVar(&o.listRequest.VolumeName, "volume-name", "", "only claims of the volume with this `name`")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids")
 	return cmd
 }
 
-func (o *claimListOptions) list(ctx context.Context, s *cli.Streams) error {
+func (o *claimListOptions) listClaims(ctx context.Context, s *cli.Streams) error {
 	c, err := o.client.Client()
 	if err != nil {
 		return err
 	}
-	claims, _, err := c.TaskGroupHostVolumeClaims().List(&o.request, apiclient.QueryOptions(ctx, ""))
+	claims, _, err := c.TaskGroupHostVolumeClaims().List(&o.listRequest, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
 		return apiclient.WrapError("list claims", err)
 	}

@@ -24,11 +24,11 @@ unless the volume names a plugin.`
 const oneSpecification = `one argument: the file with the specification of a volume, or "-"`
 
 type writeOptions struct {
-	client   apiclient.Flags
-	id       string
-	detach   bool
-	override bool
-	verbose  bool
+	client         apiclient.Flags
+	volumeID       string
+	detach         bool
+	policyOverride bool
+	verbose        bool
 }
 
 func newCreateCommand(s *cli.Streams) *cobra.Command {
@@ -38,7 +38,7 @@ func newCreateCommand(s *cli.Streams) *cobra.Command {
 		Short: "Create a volume",
 		Long:  createHelp,
 		Args:  cli.RequireArgCount(1, 1, oneSpecification),
-		RunE:  func(cmd *cobra.Command, args []string) error { return o.create(cmd.Context(), args[0], s) },
+		RunE:  func(cmd *cobra.Command, args []string) error { return o.createVolume(cmd.Context(), args[0], s) },
 	}
 	o.register(cmd)
 	cmd.Flags().BoolVar(&o.detach, "detach", false, "do not wait until the volume is ready")
@@ -61,29 +61,29 @@ func newRegisterCommand(s *cli.Streams) *cobra.Command {
 
 func (o *writeOptions) register(cmd *cobra.Command) {
 	o.client.Register(cmd)
-	cmd.Flags().StringVar(&o.id, "id", "", "change the volume with this `id`")
-	cmd.Flags().BoolVar(&o.override, "policy-override", false, "has no effect: there are no policies")
+	cmd.Flags().StringVar(&o.volumeID, "id", "", "change the volume with this `id`")
+	cmd.Flags().BoolVar(&o.policyOverride, "policy-override", false, "has no effect: there are no policies")
 }
 
-// read reads a specification. The flag -id has priority over its id.
-func (o *writeOptions) read(path string, s *cli.Streams) (*api.Client, *api.HostVolume, error) {
+// readVolume reads a volume from a specification. The flag -id overrides the ID in the specification.
+func (o *writeOptions) readVolume(path string, s *cli.Streams) (*api.Client, *api.HostVolume, error) {
 	v, err := readSpecification(path, s)
 	if err != nil {
 		return nil, nil, err
 	}
-	if o.id != "" {
-		v.ID = o.id
+	if o.volumeID != "" {
+		v.ID = o.volumeID
 	}
 	c, err := o.client.Client()
 	return c, v, err
 }
 
-func (o *writeOptions) create(ctx context.Context, path string, s *cli.Streams) error {
-	c, v, err := o.read(path, s)
+func (o *writeOptions) createVolume(ctx context.Context, path string, s *cli.Streams) error {
+	c, v, err := o.readVolume(path, s)
 	if err != nil {
 		return err
 	}
-	reply, _, err := c.HostVolumes().Create(&api.HostVolumeCreateRequest{Volume: v, PolicyOverride: o.override}, apiclient.WriteOptions(ctx, v.Namespace))
+	reply, _, err := c.HostVolumes().Create(&api.HostVolumeCreateRequest{Volume: v, PolicyOverride: o.policyOverride}, apiclient.WriteOptions(ctx, v.Namespace))
 	if err != nil {
 		return apiclient.WrapError("create volume", err)
 	}
@@ -91,15 +91,15 @@ func (o *writeOptions) create(ctx context.Context, path string, s *cli.Streams) 
 	if _, err := fmt.Fprintf(s.Out, "==> Created host volume %s with ID %s\n", v.Name, v.ID); err != nil || o.detach {
 		return err
 	}
-	if v, err = waitReady(ctx, c, v); err != nil {
+	if v, err = waitVolumeReady(ctx, c, v); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(s.Out, "  ✓ Host volume %q %s\n", output.ShortID(v.ID, o.verbose), v.State)
 	return err
 }
 
-// waitReady waits until a volume is no longer pending.
-func waitReady(ctx context.Context, c *api.Client, v *api.HostVolume) (*api.HostVolume, error) {
+// waitVolumeReady waits until a volume is no longer pending, and returns an error unless it is then ready.
+func waitVolumeReady(ctx context.Context, c *api.Client, v *api.HostVolume) (*api.HostVolume, error) {
 	for v.State == api.HostVolumeStatePending {
 		q := apiclient.QueryOptions(ctx, v.Namespace)
 		q.WaitIndex, q.WaitTime = v.ModifyIndex, time.Minute
@@ -116,11 +116,11 @@ func waitReady(ctx context.Context, c *api.Client, v *api.HostVolume) (*api.Host
 }
 
 func (o *writeOptions) registerVolume(ctx context.Context, path string, s *cli.Streams) error {
-	c, v, err := o.read(path, s)
+	c, v, err := o.readVolume(path, s)
 	if err != nil {
 		return err
 	}
-	reply, _, err := c.HostVolumes().Register(&api.HostVolumeRegisterRequest{Volume: v, PolicyOverride: o.override}, apiclient.WriteOptions(ctx, v.Namespace))
+	reply, _, err := c.HostVolumes().Register(&api.HostVolumeRegisterRequest{Volume: v, PolicyOverride: o.policyOverride}, apiclient.WriteOptions(ctx, v.Namespace))
 	if err != nil {
 		return apiclient.WrapError("register volume", err)
 	}

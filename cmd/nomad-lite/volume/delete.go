@@ -35,7 +35,7 @@ func newDeleteCommand(s *cli.Streams) *cobra.Command {
 			if o.volumeType != "host" {
 				return cli.UsageError(cmd, errors.New("-type takes host"))
 			}
-			return o.delete(cmd.Context(), args[0], s)
+			return o.deleteVolume(cmd.Context(), args[0], s)
 		},
 	}
 	o.client.Register(cmd)
@@ -44,7 +44,7 @@ func newDeleteCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func (o *deleteOptions) delete(ctx context.Context, id string, s *cli.Streams) error {
+func (o *deleteOptions) deleteVolume(ctx context.Context, id string, s *cli.Streams) error {
 	c, err := o.client.Client()
 	if err != nil {
 		return err

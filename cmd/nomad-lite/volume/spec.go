@@ -19,7 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
-// specification is the content of the file that describes a volume.
+// specification is the content of an HCL or JSON file that describes a volume.
 type specification struct {
 	Type         string           `hcl:"type,optional"`
 	ID           string           `hcl:"id,optional"`
@@ -52,7 +52,7 @@ type parameterSpec struct {
 	Body hcl.Body `hcl:",remain"`
 }
 
-// readSpecification reads a volume from a file, or from standard input if path is "-".
+// readSpecification reads a volume specification from a file, or from standard input if path is "-".
 func readSpecification(path string, s *cli.Streams) (*api.HostVolume, error) {
 	var text []byte
 	var err error
@@ -68,7 +68,7 @@ func readSpecification(path string, s *cli.Streams) (*api.HostVolume, error) {
 	return parseSpecification(path, text)
 }
 
-// parseSpecification parses a volume in HCL, or in JSON if the text starts with a brace.
+// parseSpecification parses a volume specification in HCL, or in JSON if the text starts with a brace.
 func parseSpecification(path string, text []byte) (*api.HostVolume, error) {
 	parser := hclparse.NewParser()
 	var file *hcl.File
@@ -76,7 +76,8 @@ func parseSpecification(path string, text []byte) (*api.HostVolume, error) {
 	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
 		file, diags = parser.ParseJSON(text, path)
 	} else {
-		// Constraints refer to the node as in ${attr.kernel.name}, which the agent resolves.
+		// The values of constraints contain interpolations such as ${attr.kernel.name}, which the agent evaluates, so
+		// HCL must not.
 		file, diags = parser.ParseHCL(bytes.ReplaceAll(text, []byte("${"), []byte("$${")), path)
 	}
 	if diags.HasErrors() {
@@ -86,10 +87,10 @@ func parseSpecification(path string, text []byte) (*api.HostVolume, error) {
 	if diags := gohcl.DecodeBody(file.Body, nil, &spec); diags.HasErrors() {
 		return nil, diags
 	}
-	return spec.volume(path)
+	return spec.toHostVolume(path)
 }
 
-func (spec *specification) volume(path string) (*api.HostVolume, error) {
+func (spec *specification) toHostVolume(path string) (*api.HostVolume, error) {
 	switch spec.Type {
 	case "host":
 	case "csi":
@@ -144,13 +145,14 @@ func (spec *specification) volume(path string) (*api.HostVolume, error) {
 	return v, nil
 }
 
-// unitBytes has the factors of the units of a capacity.
+// unitBytes maps the unit of a capacity, in upper case, to its number of bytes.
 var unitBytes = map[string]float64{
 	"": 1, "B": 1, "K": 1e3, "KB": 1e3, "M": 1e6, "MB": 1e6, "G": 1e9, "GB": 1e9, "T": 1e12, "TB": 1e12, "P": 1e15, "PB": 1e15,
 	"KI": 1 << 10, "KIB": 1 << 10, "MI": 1 << 20, "MIB": 1 << 20, "GI": 1 << 30, "GIB": 1 << 30, "TI": 1 << 40, "TIB": 1 << 40, "PI": 1 << 50, "PIB": 1 << 50,
 }
 
-// parseCapacity returns the bytes of a number, or of a text like "10GiB". A missing value is 0.
+// parseCapacity returns the number of bytes of a capacity, which is a number or a text like "10GiB". A missing value is
+// 0.
 func parseCapacity(value cty.Value) (int64, error) {
 	if value == cty.NilVal || value.IsNull() {
 		return 0, nil

@@ -67,7 +67,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// volumeLists holds the volumes of a cluster by kind.
+// volumeLists are the volumes of all nodes, by kind.
 type volumeLists struct {
 	Configured []configuredVolume
 	Host       []*api.HostVolumeStub
@@ -89,7 +89,7 @@ func showVolumes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 	if err != nil {
 		return err
 	}
-	var missing []string // sentences about empty lists, which go to standard error, as in Nomad
+	var missing []string // messages about empty lists, which are printed on standard error, as in Nomad
 	err = o.format.PrintValueOrPage(s, v, func(p *output.Page) {
 		if o.volumeType != "host" {
 			p.Section("Container Storage Interface")
@@ -113,7 +113,7 @@ func showVolumes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 	return err
 }
 
-// readVolumes reads the volumes that the flags select.
+// readVolumes requests the volumes that the flags select.
 func (o statusOptions) readVolumes(ctx context.Context, c *api.Client) (*volumeLists, error) {
 	v := new(volumeLists)
 	var err error
@@ -150,8 +150,8 @@ func (o statusOptions) readVolumes(ctx context.Context, c *api.Client) (*volumeL
 	return v, nil
 }
 
-// printHostVolumes adds the host volumes, first those that Nomad's command line lists. It reports
-// whether there are such volumes.
+// printHostVolumes adds the dynamic host volumes and then the host volumes of the configuration. It reports whether
+// there are dynamic ones.
 func printHostVolumes(p *output.Page, all *volumeLists, verbose bool) bool {
 	p.Section("Dynamic Host Volumes")
 	dynamic := output.NewTable("ID", "Name", "Namespace", "Plugin ID", "Node ID", "Node Pool", "State")
@@ -202,6 +202,6 @@ func showVolume(ctx context.Context, o statusOptions, id string, s *cli.Streams)
 			p.Pairs(output.SortedPairs(v.Parameters))
 		}
 		p.Section("Allocations")
-		tables.AllocationTable{Verbose: o.verbose, JobID: true}.Print(p, v.Allocations)
+		tables.AllocationTable{Verbose: o.verbose, ShowJobID: true}.Print(p, v.Allocations)
 	})
 }

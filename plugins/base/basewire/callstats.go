@@ -22,13 +22,13 @@ type CallRecorder struct {
 	// called concurrently. Nil means that no function is called.
 	OnCall func(method string, d time.Duration, failed bool)
 
-	mu      sync.Mutex
-	methods map[string]*callstats.Method
+	mu            sync.Mutex
+	statsByMethod map[string]*callstats.Method
 }
 
 // Intercept makes a call and counts it. It is a grpc.UnaryClientInterceptor.
 func (r *CallRecorder) Intercept(ctx context.Context, method string, request, response any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	stats := r.begin(path.Base(method))
+	stats := r.beginCall(path.Base(method))
 	start := time.Now()
 	err := invoke(ctx, method, request, response, conn, opts...)
 	duration := time.Since(start)
@@ -49,28 +49,28 @@ func (r *CallRecorder) Intercept(ctx context.Context, method string, request, re
 	return err
 }
 
-func (r *CallRecorder) begin(method string) *callstats.Method {
+func (r *CallRecorder) beginCall(method string) *callstats.Method {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	stats := r.methods[method]
+	stats := r.statsByMethod[method]
 	if stats == nil {
-		if r.methods == nil {
-			r.methods = make(map[string]*callstats.Method)
+		if r.statsByMethod == nil {
+			r.statsByMethod = make(map[string]*callstats.Method)
 		}
 		stats = &callstats.Method{Method: method}
-		r.methods[method] = stats
+		r.statsByMethod[method] = stats
 	}
 	stats.InProgress++
 	return stats
 }
 
-// Methods returns the counts of all methods that were called, sorted by name.
+// Methods returns the number, errors and durations of the calls of each method that was called, sorted by name.
 func (r *CallRecorder) Methods() []callstats.Method {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var all []callstats.Method
-	for _, method := range slices.Sorted(maps.Keys(r.methods)) {
-		all = append(all, *r.methods[method])
+	for _, method := range slices.Sorted(maps.Keys(r.statsByMethod)) {
+		all = append(all, *r.statsByMethod[method])
 	}
 	return all
 }

@@ -23,10 +23,10 @@ const maxExitDelay = 3 * time.Second
 // Conn is a connection to one plugin process, for the clients of its services. Messages
 // may have any size, unless WithMaxRecvSize limits them.
 type Conn struct {
-	conn        grpc.ClientConnInterface
-	done        <-chan struct{}
-	maxRecvSize int // maximum size of a response, in bytes
-	callOptions []grpc.CallOption
+	conn          grpc.ClientConnInterface
+	processExited <-chan struct{} // closed when the plugin process has exited
+	maxRecvSize   int             // maximum size of a response, in bytes
+	callOptions   []grpc.CallOption
 }
 
 // NewConn returns a Conn. The owner of the process closes done when the process has
@@ -36,12 +36,12 @@ func NewConn(conn grpc.ClientConnInterface, done <-chan struct{}) *Conn {
 }
 
 // Done returns a channel that is closed when the process has exited.
-func (c *Conn) Done() <-chan struct{} { return c.done }
+func (c *Conn) Done() <-chan struct{} { return c.processExited }
 
 // WithMaxRecvSize returns the connection with a limit for responses, in bytes. A call
 // with a larger response returns an error.
 func (c *Conn) WithMaxRecvSize(maxRecvSize int) *Conn {
-	return newLimitedConn(c.conn, c.done, maxRecvSize)
+	return newLimitedConn(c.conn, c.processExited, maxRecvSize)
 }
 
 // Invoke makes a unary call.
@@ -56,12 +56,12 @@ func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method stri
 
 // newLimitedConn returns a Conn that limits the size of responses. Requests may have any size.
 func newLimitedConn(conn grpc.ClientConnInterface, done <-chan struct{}, maxRecvSize int) *Conn {
-	return &Conn{conn: conn, done: done, maxRecvSize: maxRecvSize, callOptions: []grpc.CallOption{grpc.MaxCallRecvMsgSize(maxRecvSize), grpc.MaxCallSendMsgSize(math.MaxInt32)}}
+	return &Conn{conn: conn, processExited: done, maxRecvSize: maxRecvSize, callOptions: []grpc.CallOption{grpc.MaxCallRecvMsgSize(maxRecvSize), grpc.MaxCallSendMsgSize(math.MaxInt32)}}
 }
 
-// Err maps the error of a call under ctx: it returns base.ErrPluginDown if the plugin has
-// exited, the error of ctx if the caller has ended the call, and otherwise the plugin's
-// error unchanged.
+// Err returns the error for the caller of a call that was made with ctx and has returned err: base.ErrPluginDown if the
+// plugin has exited, the error of ctx if ctx has ended, an error with the limit if the response was too large, and
+// otherwise err, the plugin's error, unchanged.
 //
 // A connection breaks shortly before the exit of its process is seen, so Err may block
 // for up to maxExitDelay.
@@ -70,7 +70,7 @@ func (c *Conn) Err(ctx context.Context, err error) error {
 		return nil
 	}
 	select {
-	case <-c.done:
+	case <-c.processExited:
 		return base.ErrPluginDown
 	default:
 	}
@@ -103,7 +103,7 @@ func (c *Conn) Err(ctx context.Context, err error) error {
 	return err // the plugin is connected: Unavailable describes a service that the plugin uses
 }
 
-// ErrorMessage returns the text of an error that has come over a connection, without
+// ErrorMessage returns the text of an error that a gRPC call has returned, without
 // the prefix of the gRPC library.
 func ErrorMessage(err error) string {
 	var grpcErr interface {
@@ -114,7 +114,7 @@ func ErrorMessage(err error) string {
 	if !errors.As(err, &grpcErr) || grpcErr.GRPCStatus().Message() == "" {
 		return text
 	}
-	// Replace keeps the text that callers have added around the message of the gRPC error.
+	// The error can wrap the gRPC error. Replace then keeps the text that the wrapping has added.
 	return strings.Replace(text, grpcErr.Error(), grpcErr.GRPCStatus().Message(), 1)
 }
 
@@ -125,13 +125,13 @@ func (c *Conn) PluginExited(ctx context.Context) bool {
 	timer := time.NewTimer(maxExitDelay)
 	defer timer.Stop()
 	select {
-	case <-c.done:
+	case <-c.processExited:
 		return true
 	case <-ctx.Done():
 	case <-timer.C:
 	}
 	select {
-	case <-c.done:
+	case <-c.processExited:
 		return true
 	default:
 		return false

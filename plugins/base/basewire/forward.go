@@ -2,8 +2,8 @@ package basewire
 
 import "context"
 
-// Forward calls send with each value of a channel until ctx ends or send returns an error, which Forward returns. It returns nil
-// if the channel was closed before ctx has ended.
+// Forward calls send with each value of a channel. It returns the first error of send, the error of ctx when ctx ends,
+// and nil when the channel is closed before ctx has ended.
 func Forward[T any](ctx context.Context, values <-chan T, send func(T) error) error {
 	for {
 		select {

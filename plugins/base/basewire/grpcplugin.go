@@ -18,11 +18,11 @@ var Handshake = plugin.HandshakeConfig{
 	MagicCookieValue: "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255",
 }
 
-// PluginName is the key of GRPCPlugin in a plugin set.
+// PluginName is the key of GRPCPlugin in a go-plugin PluginSet.
 const PluginName = "base"
 
-// GRPCPlugin is the entry of this service in the plugin set of go-plugin. A
-// host leaves Impl nil, and gets a Plugin from Dispense.
+// GRPCPlugin is the value for PluginName in a go-plugin PluginSet: it registers the server of the service base in a
+// plugin, and creates the client in a host. A host leaves Impl nil, and gets a base.Plugin from Dispense.
 type GRPCPlugin struct {
 	plugin.NetRPCUnsupportedPlugin
 	Impl base.Plugin
@@ -36,7 +36,8 @@ func (p *GRPCPlugin) GRPCServer(_ *plugin.GRPCBroker, s *grpc.Server) error {
 	return nil
 }
 
-// GRPCClient is called by Dispense; go-plugin ends ctx when the process has exited.
+// GRPCClient returns a client of the plugin. Dispense calls it with a ctx that go-plugin ends when the plugin process
+// has exited.
 func (p *GRPCPlugin) GRPCClient(ctx context.Context, _ *plugin.GRPCBroker, conn *grpc.ClientConn) (any, error) {
 	return NewClient(conn, ctx.Done()), nil
 }

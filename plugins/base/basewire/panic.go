@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// PanicError is a panic of a method of the plugin's author. It does not wrap an error
-// that the method panicked with: such an error has no meaning for a caller.
+// PanicError is the error that a caller gets when a method that the plugin's author wrote has panicked. It does not wrap
+// the value of the panic, even if that is an error: the error has no meaning for the caller.
 type PanicError struct {
 	Method string // method with its receiver type, such as "*main.driver.Start"
 	Value  any    // argument of panic

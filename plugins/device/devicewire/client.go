@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/devicepb"
 )
 
-// maxResponseSize is the maximum size of a message of a plugin, in bytes. It protects the host's memory.
+// maxResponseSize is the maximum size of a response of a plugin, in bytes. The limit protects the host's memory.
 const maxResponseSize = 4 << 20
 
 // NewClient returns the host's client of a device plugin; name is the plugin's name for error
@@ -24,32 +24,32 @@ const maxResponseSize = 4 << 20
 // every message: an error names the plugin and the field.
 func NewClient(name string, conn grpc.ClientConnInterface, done <-chan struct{}) device.Plugin {
 	c := basewire.NewConn(conn, done).WithMaxRecvSize(maxResponseSize)
-	return &client{name: name, conn: c, pb: devicepb.NewDevicePluginClient(c)}
+	return &client{pluginName: name, conn: c, pb: devicepb.NewDevicePluginClient(c)}
 }
 
 type client struct {
-	name string
-	conn *basewire.Conn
-	pb   devicepb.DevicePluginClient
+	pluginName string
+	conn       *basewire.Conn
+	pb         devicepb.DevicePluginClient
 }
 
-// err converts the error of a call to device.ErrPluginDown, the error of ctx, device.ErrDisabled, or an error
+// convertErr converts the error of a call to device.ErrPluginDown, the error of ctx, device.ErrDisabled, or an error
 // that names the plugin and the call.
-func (c *client) err(ctx context.Context, call string, err error) error {
+func (c *client) convertErr(ctx context.Context, call string, err error) error {
 	err = c.conn.Err(ctx, err)
 	if errors.Is(err, device.ErrPluginDown) || ctx.Err() != nil {
 		return err
 	}
 	text := basewire.ErrorMessage(err)
 	if strings.Contains(text, device.ErrDisabled.Error()) {
-		return fmt.Errorf("device plugin %q: %w", c.name, device.ErrDisabled)
+		return fmt.Errorf("device plugin %q: %w", c.pluginName, device.ErrDisabled)
 	}
-	return fmt.Errorf("device plugin %q: %s: %s", c.name, call, text)
+	return fmt.Errorf("device plugin %q: %s: %s", c.pluginName, call, text)
 }
 
-// invalid returns the error for an invalid message.
-func (c *client) invalid(call string, err error) error {
-	return fmt.Errorf("device plugin %q: invalid answer of %s: %w", c.name, call, err)
+// invalidMessageError returns the error for a message that Validate has rejected with err.
+func (c *client) invalidMessageError(call string, err error) error {
+	return fmt.Errorf("device plugin %q: invalid answer of %s: %w", c.pluginName, call, err)
 }
 
 func (c *client) Fingerprint(ctx context.Context) (<-chan device.Fingerprint, error) {
@@ -57,13 +57,13 @@ func (c *client) Fingerprint(ctx context.Context) (<-chan device.Fingerprint, er
 	stream, err := c.pb.Fingerprint(ctx, &devicepb.FingerprintRequest{})
 	if err != nil {
 		defer cancel()
-		return nil, c.err(ctx, "Fingerprint", err)
+		return nil, c.convertErr(ctx, "Fingerprint", err)
 	}
 	ch := make(chan device.Fingerprint)
 	go func() {
 		defer close(ch)
 		defer cancel()
-		err := c.receive(ctx, "Fingerprint", func() error {
+		err := c.receiveUntilError(ctx, "Fingerprint", func() error {
 			p, err := stream.Recv()
 			if err != nil {
 				return err
@@ -72,7 +72,7 @@ func (c *client) Fingerprint(ctx context.Context) (<-chan device.Fingerprint, er
 			if err := f.Validate(); err != nil {
 				return &invalidError{err}
 			}
-			return send(ctx, ch, f)
+			return sendValue(ctx, ch, f)
 		})
 		if err == io.EOF {
 			if err = device.ErrStreamEnded; c.conn.PluginExited(ctx) { // a plugin also ends its stream while it exits
@@ -80,7 +80,7 @@ func (c *client) Fingerprint(ctx context.Context) (<-chan device.Fingerprint, er
 			}
 		}
 		if ctx.Err() == nil {
-			_ = send(ctx, ch, device.Fingerprint{Err: err})
+			_ = sendValue(ctx, ch, device.Fingerprint{Err: err})
 		}
 	}()
 	return ch, nil
@@ -91,13 +91,13 @@ func (c *client) Stats(ctx context.Context, interval time.Duration) (<-chan devi
 	stream, err := c.pb.Stats(ctx, &devicepb.StatsRequest{CollectionInterval: durationpb.New(interval)})
 	if err != nil {
 		defer cancel()
-		return nil, c.err(ctx, "Stats", err)
+		return nil, c.convertErr(ctx, "Stats", err)
 	}
 	ch := make(chan device.Stats)
 	go func() {
 		defer close(ch)
 		defer cancel()
-		err := c.receive(ctx, "Stats", func() error {
+		err := c.receiveUntilError(ctx, "Stats", func() error {
 			p, err := stream.Recv()
 			if err != nil {
 				return err
@@ -106,37 +106,37 @@ func (c *client) Stats(ctx context.Context, interval time.Duration) (<-chan devi
 			if err := s.Validate(); err != nil {
 				return &invalidError{err}
 			}
-			return send(ctx, ch, s)
+			return sendValue(ctx, ch, s)
 		})
 		if err != io.EOF && ctx.Err() == nil {
-			_ = send(ctx, ch, device.Stats{Err: err})
+			_ = sendValue(ctx, ch, device.Stats{Err: err})
 		}
 	}()
 	return ch, nil
 }
 
-// invalidError is an error of Validate, as opposed to an error of a stream.
+// invalidError is an error of Validate. Other errors that receiveUntilError gets are errors of a stream.
 type invalidError struct{ error }
 
-// receive calls next until it returns an error. It returns io.EOF for a stream that the plugin has
-// ended, and otherwise the error for the caller of the client.
-func (c *client) receive(ctx context.Context, call string, next func() error) error {
+// receiveUntilError calls next, which receives one message, until next returns an error. It returns io.EOF for a stream
+// that the plugin has ended, and otherwise the error for the caller of the client.
+func (c *client) receiveUntilError(ctx context.Context, call string, next func() error) error {
 	for {
 		err := next()
 		var invalid *invalidError
 		switch {
 		case err == nil:
 		case errors.As(err, &invalid):
-			return c.invalid(call, invalid.error)
+			return c.invalidMessageError(call, invalid.error)
 		case err == io.EOF:
 			return err
 		default:
-			return c.err(ctx, call, err)
+			return c.convertErr(ctx, call, err)
 		}
 	}
 }
 
-func send[V any](ctx context.Context, ch chan<- V, v V) error {
+func sendValue[V any](ctx context.Context, ch chan<- V, v V) error {
 	select {
 	case ch <- v:
 		return nil
@@ -148,14 +148,14 @@ func send[V any](ctx context.Context, ch chan<- V, v V) error {
 func (c *client) Reserve(ctx context.Context, ids []string) (*device.Reservation, error) {
 	resp, err := c.pb.Reserve(ctx, &devicepb.ReserveRequest{DeviceIds: ids})
 	if err != nil {
-		return nil, c.err(ctx, "Reserve", err)
+		return nil, c.convertErr(ctx, "Reserve", err)
 	}
 	if resp.GetContainerRes() == nil {
-		return nil, c.invalid("Reserve", errors.New("container_res is missing"))
+		return nil, c.invalidMessageError("Reserve", errors.New("container_res is missing"))
 	}
 	r := reservationFromProto(resp.GetContainerRes())
 	if err := r.Validate(); err != nil {
-		return nil, c.invalid("Reserve", err)
+		return nil, c.invalidMessageError("Reserve", err)
 	}
 	return r, nil
 }

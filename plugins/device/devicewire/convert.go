@@ -14,9 +14,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/structspb"
 )
 
-// The functions that build a message set every nested message, because existing hosts do not
-// check for nil. The functions that decode a message accept any missing field; Validate finds
-// what is required.
+// The functions with the suffix Proto set every nested message, because existing hosts do not
+// check for nil. The functions with the suffix FromProto accept any missing field; the methods Validate
+// of package device report missing values.
 
 func fingerprintProto(f device.Fingerprint) (*devicepb.FingerprintResponse, error) {
 	p := &devicepb.FingerprintResponse{}
@@ -89,7 +89,7 @@ func reservationFromProto(p *devicepb.ContainerReservation) *device.Reservation 
 	return r
 }
 
-// statsProto converts valid statistics.
+// statsProto converts statistics that Validate has accepted. It sets a missing timestamp to the current time.
 func statsProto(s device.Stats) *devicepb.StatsResponse {
 	p := &devicepb.StatsResponse{}
 	for _, g := range s.Groups {
@@ -110,7 +110,8 @@ func statsProto(s device.Stats) *devicepb.StatsResponse {
 	return p
 }
 
-// statsFromProto drops the statistics of devices that have no timestamp.
+// statsFromProto converts statistics. It drops the statistics of a device that have no timestamp, and adds the id of the
+// device to Undated.
 func statsFromProto(p *devicepb.StatsResponse) device.Stats {
 	var s device.Stats
 	for _, group := range p.GetGroups() {
@@ -164,7 +165,7 @@ func statObjectFromProto(p *structspb.StatObject) device.StatObject {
 	return o
 }
 
-// statValueProto converts a valid statistic.
+// statValueProto converts a statistic that Validate has accepted.
 func statValueProto(v device.StatValue) *structspb.StatValue {
 	p := &structspb.StatValue{Unit: v.Unit, Desc: v.Description}
 	switch value := v.Value.(type) {
@@ -190,7 +191,7 @@ func statValueProto(v device.StatValue) *structspb.StatValue {
 	return p
 }
 
-// statValueFromProto ignores a maximum without a number of its type.
+// statValueFromProto ignores a maximum if the message has no value of the same type.
 func statValueFromProto(p *structspb.StatValue) device.StatValue {
 	v := device.StatValue{Unit: p.GetUnit(), Description: p.GetDesc()}
 	switch {

@@ -4,19 +4,20 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
 )
 
-// A Dialect is the way in which drivers of one kind use the protocol.
+// Dialect is a kind of driver for Nomad, by the part of the driver protocol that it uses and by what it needs from the
+// host.
 type Dialect string
 
 const (
-	// Old is a driver of the first years. It has neither Init, Shutdown nor networks, serves only
-	// what the protocol needs, omits optional messages, and returns plain errors, one of which
-	// reads like the death of a plugin.
+	// Old is a driver that was built for the first versions of the protocol. It has neither Init, Shutdown nor networks,
+	// omits optional messages, and returns errors without details, one of which
+	// has the same text as driver.ErrPluginDown.
 	Old Dialect = "old"
 	// Skeleton is a driver that was made from a template for authors. It panics if the host sends no driver
 	// configuration, and runs each task with an executor, a process of its own, which listens in
 	// the host's port range and outlives the plugin.
 	Skeleton Dialect = "skeleton"
-	// Plain is a driver with go-plugin that uses nothing unusual.
+	// Plain is a driver that uses go-plugin and the usual part of the protocol.
 	Plain Dialect = "plain"
 	// Chroot is a driver whose tasks have the task directory as their root directory, which the
 	// host must have filled.

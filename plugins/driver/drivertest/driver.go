@@ -24,28 +24,28 @@ import (
 
 var (
 	errTaskNotFound = errors.New("task not found for given id")
-	// errExecutorDown is what old drivers return when their own executor has exited. Hosts return the same text
-	// when a plugin has exited.
+	// errExecutorDown is the error that old drivers return when their own executor has exited. It has the same text as
+	// driver.ErrPluginDown, the error for a plugin that has exited.
 	errExecutorDown = errors.New("plugin is shut down")
 )
 
-// wireDriver is a driver of any dialect. Each task is a script of the shell.
+// wireDriver is a driver of any dialect. Each task is a shell script.
 type wireDriver struct {
 	basepb.UnimplementedBasePluginServer
 	driverpb.UnimplementedDriverServer
-	dialect Dialect
-	name    string
-	faults  faultFile
-	once    onceFaults
-	logger  hclog.Logger
-	events  chan *driverpb.DriverTaskEvent
-	starts  sync.RWMutex // held for reading by StartTask and the sending of its response
+	dialect         Dialect
+	name            string
+	faultFile       faultFile
+	onceFaults      onceFaults
+	logger          hclog.Logger
+	events          chan *driverpb.DriverTaskEvent
+	startResponseMu sync.RWMutex // read-locked from the call of StartTask until its response was sent
 
-	mu          sync.Mutex
-	ports       portRange
-	coreCount   int
-	initialized bool
-	tasks       map[string]*wireTask
+	mu            sync.Mutex
+	executorPorts portRange
+	topologyCores int
+	initialized   bool
+	tasks         map[string]*wireTask
 }
 
 func newWireDriver(d Dialect) *wireDriver {
@@ -58,7 +58,7 @@ func newWireDriver(d Dialect) *wireDriver {
 	}
 }
 
-// wireTask is a task in the table of a driver.
+// wireTask is a task that a wireDriver has started or recovered.
 type wireTask struct {
 	config  *driverpb.TaskConfig
 	state   taskState
@@ -67,8 +67,8 @@ type wireTask struct {
 	result  ProcessResult
 }
 
-// taskState is the driver's state in a handle. Its encoding has no type for byte strings, and none
-// for short strings: both came to MessagePack later.
+// taskState is the driver's state in a handle. It is encoded in the first version of MessagePack, which has no types for
+// byte strings and for short strings.
 type taskState struct {
 	PID       int
 	Executor  executorAddress
@@ -76,8 +76,8 @@ type taskState struct {
 	Script    string
 }
 
-// find returns the task with an id.
-func (d *wireDriver) find(id string) (*wireTask, error) {
+// findTask returns the task with an id, or errTaskNotFound.
+func (d *wireDriver) findTask(id string) (*wireTask, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if t := d.tasks[id]; t != nil {
@@ -86,8 +86,8 @@ func (d *wireDriver) find(id string) (*wireTask, error) {
 	return nil, errTaskNotFound
 }
 
-// add puts a task into the table, and waits for its end.
-func (d *wireDriver) add(t *wireTask) {
+// addTask adds a task to tasks, and starts a goroutine that waits for the exit of the task's process.
+func (d *wireDriver) addTask(t *wireTask) {
 	t.ended = make(chan struct{})
 	d.mu.Lock()
 	d.tasks[t.config.Id] = t
@@ -98,7 +98,7 @@ func (d *wireDriver) add(t *wireTask) {
 	}()
 }
 
-// Init implements the service Driver, as do all further methods.
+// Init implements the gRPC service Driver, like all exported methods below.
 func (d *wireDriver) Init(ctx context.Context, r *driverpb.InitRequest) (*driverpb.InitResponse, error) {
 	if d.dialect != Newest {
 		return d.UnimplementedDriverServer.Init(ctx, r)
@@ -118,7 +118,7 @@ func (d *wireDriver) Shutdown(ctx context.Context, r *driverpb.ShutdownRequest) 
 }
 
 func (d *wireDriver) TaskConfigSchema(context.Context, *driverpb.TaskConfigSchemaRequest) (*driverpb.TaskConfigSchemaResponse, error) {
-	if _, set := d.faults.fault("other-schema"); set {
+	if _, set := d.faultFile.fault("other-schema"); set {
 		return &driverpb.TaskConfigSchemaResponse{Spec: objectSpec("other", true)}, nil
 	}
 	return &driverpb.TaskConfigSchemaResponse{Spec: objectSpec("script", true)}, nil
@@ -150,7 +150,7 @@ func (d *wireDriver) Fingerprint(_ *driverpb.FingerprintRequest, stream grpc.Ser
 
 func (d *wireDriver) StartTask(_ context.Context, r *driverpb.StartTaskRequest) (*driverpb.StartTaskResponse, error) {
 	config := r.Task
-	if _, err := d.find(config.Id); err == nil {
+	if _, err := d.findTask(config.Id); err == nil {
 		return nil, fmt.Errorf("task with ID %q already started", config.Id)
 	}
 	var settings struct {
@@ -160,12 +160,12 @@ func (d *wireDriver) StartTask(_ context.Context, r *driverpb.StartTaskRequest) 
 		return nil, err
 	}
 	t := &wireTask{config: config, state: taskState{StartedAt: time.Now(), Script: settings.Script}}
-	command, err := d.newCommand(config, settings.Script)
+	command, err := d.newTaskCommand(config, settings.Script)
 	if err != nil {
 		return nil, err
 	}
 	if d.dialect == Skeleton {
-		if t.state.Executor, err = startExecutor(d.ports, command); err != nil {
+		if t.state.Executor, err = startExecutor(d.executorPorts, command); err != nil {
 			return nil, err
 		}
 		t.process, err = t.state.Executor.dial()
@@ -179,20 +179,20 @@ func (d *wireDriver) StartTask(_ context.Context, r *driverpb.StartTaskRequest) 
 	if err != nil {
 		return nil, err
 	}
-	d.add(t)
-	d.event(t, "started")
+	d.addTask(t)
+	d.sendEvent(t, "started")
 	handle := &driverpb.TaskHandle{Version: 1, Config: config, DriverState: state}
 	if d.dialect != Old {
 		handle.State = driverpb.TaskState_RUNNING
 	}
-	d.faults.faultyHandle(handle)
+	d.faultFile.faultyHandle(handle)
 	return &driverpb.StartTaskResponse{Handle: handle}, nil
 }
 
-// newCommand returns the command of a task. It fails if the host has not prepared what the
-// dialect depends on.
-func (d *wireDriver) newCommand(config *driverpb.TaskConfig, script string) (taskCommand, error) {
-	c, err := d.commandIn(config, []string{"/bin/sh", "-c", script})
+// newTaskCommand returns the command of a task. It returns an error if the host has not prepared what a driver of the
+// dialect needs, such as a filled task directory.
+func (d *wireDriver) newTaskCommand(config *driverpb.TaskConfig, script string) (taskCommand, error) {
+	c, err := d.commandInTask(config, []string{"/bin/sh", "-c", script})
 	if err != nil {
 		return c, err
 	}
@@ -212,7 +212,7 @@ func (d *wireDriver) newCommand(config *driverpb.TaskConfig, script string) (tas
 		}
 	case Newest:
 		d.mu.Lock()
-		initialized, cores := d.initialized, d.coreCount
+		initialized, cores := d.initialized, d.topologyCores
 		d.mu.Unlock()
 		if !initialized || cores == 0 {
 			return c, fmt.Errorf("initialized %v, %d cores in the topology", initialized, cores)
@@ -233,8 +233,8 @@ func (d *wireDriver) newCommand(config *driverpb.TaskConfig, script string) (tas
 	return c, nil
 }
 
-// commandIn returns a command that runs where the task runs, without output.
-func (d *wireDriver) commandIn(config *driverpb.TaskConfig, args []string) (taskCommand, error) {
+// commandInTask returns a command without output that runs in the directories and as the user of a task.
+func (d *wireDriver) commandInTask(config *driverpb.TaskConfig, args []string) (taskCommand, error) {
 	c := taskCommand{Args: args, Dir: filepath.Join(config.AllocDir, config.Name), Env: config.Env}
 	switch d.dialect {
 	case Chroot:
@@ -248,8 +248,8 @@ func (d *wireDriver) commandIn(config *driverpb.TaskConfig, args []string) (task
 	return c, nil
 }
 
-// event sends an event of a task. Old drivers send neither its time nor its annotations.
-func (d *wireDriver) event(t *wireTask, message string) {
+// sendEvent sends an event of a task to the host. Old drivers send neither a time nor annotations.
+func (d *wireDriver) sendEvent(t *wireTask, message string) {
 	e := &driverpb.DriverTaskEvent{TaskId: t.config.Id, AllocId: t.config.AllocId, TaskName: t.config.Name, Message: message}
 	if d.dialect != Old {
 		e.Timestamp = timestamppb.Now()
@@ -261,8 +261,8 @@ func (d *wireDriver) event(t *wireTask, message string) {
 	}
 }
 
-// oldMsgpack returns a handle for the encoding that drivers use. It reads both encodings of strings, and
-// writes the older one.
+// oldMsgpack returns the msgpack codec that drivers use. It reads strings of the old and of the new version of
+// MessagePack, and writes those of the old version.
 func oldMsgpack() *codec.MsgpackHandle {
 	h := &codec.MsgpackHandle{}
 	h.RawToString = true
@@ -278,13 +278,13 @@ func encodeState(state taskState) (encoded []byte, err error) {
 
 func (d *wireDriver) RecoverTask(_ context.Context, r *driverpb.RecoverTaskRequest) (*driverpb.RecoverTaskResponse, error) {
 	config := r.GetHandle().GetConfig()
-	if _, err := d.find(config.GetId()); err == nil {
+	if _, err := d.findTask(config.GetId()); err == nil {
 		return &driverpb.RecoverTaskResponse{}, nil
 	}
 	if v := r.GetHandle().GetVersion(); v != 1 && v != 1<<30 {
 		return nil, fmt.Errorf("unknown handle version %d", v)
 	}
-	if _, set := d.faults.fault("recover-nothing"); set {
+	if _, set := d.faultFile.fault("recover-nothing"); set {
 		return nil, errors.New("refused by the driver")
 	}
 	t := &wireTask{config: config}
@@ -297,13 +297,13 @@ func (d *wireDriver) RecoverTask(_ context.Context, r *driverpb.RecoverTaskReque
 	} else {
 		t.process, err = adoptProcess(t.state.PID)
 	}
-	if _, set := d.faults.fault("recover-anything"); set {
-		t.process, err = endlessProcess{}, nil
+	if _, set := d.faultFile.fault("recover-anything"); set {
+		t.process, err = pretendedProcess{}, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("failed to reattach: %w", err)
 	}
-	d.add(t)
+	d.addTask(t)
 	return &driverpb.RecoverTaskResponse{}, nil
 }
 
@@ -312,7 +312,7 @@ func (d *wireDriver) InspectTask(ctx context.Context, r *driverpb.InspectTaskReq
 	if d.dialect == Old {
 		return d.UnimplementedDriverServer.InspectTask(ctx, r)
 	}
-	t, err := d.find(r.TaskId)
+	t, err := d.findTask(r.TaskId)
 	if err != nil {
 		return nil, err
 	}
@@ -326,7 +326,7 @@ func (d *wireDriver) InspectTask(ctx context.Context, r *driverpb.InspectTaskReq
 }
 
 func (d *wireDriver) WaitTask(ctx context.Context, r *driverpb.WaitTaskRequest) (*driverpb.WaitTaskResponse, error) {
-	t, err := d.find(r.TaskId)
+	t, err := d.findTask(r.TaskId)
 	if err != nil {
 		return nil, err
 	}
@@ -338,7 +338,7 @@ func (d *wireDriver) WaitTask(ctx context.Context, r *driverpb.WaitTaskRequest) 
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if _, set := d.faults.fault("runs-forever"); set { // a task that has ended runs, says the driver
+	if _, set := d.faultFile.fault("runs-forever"); set { // the driver claims that a task that has ended still runs
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
@@ -349,11 +349,11 @@ func (d *wireDriver) WaitTask(ctx context.Context, r *driverpb.WaitTaskRequest) 
 }
 
 func (d *wireDriver) StopTask(_ context.Context, r *driverpb.StopTaskRequest) (*driverpb.StopTaskResponse, error) {
-	t, err := d.find(r.TaskId)
+	t, err := d.findTask(r.TaskId)
 	if err != nil {
 		return nil, err
 	}
-	if _, set := d.faults.fault("recover-anything"); set {
+	if _, set := d.faultFile.fault("recover-anything"); set {
 		return &driverpb.StopTaskResponse{}, nil
 	}
 	signal := syscall.SIGTERM
@@ -376,12 +376,12 @@ func (d *wireDriver) StopTask(_ context.Context, r *driverpb.StopTaskRequest) (*
 }
 
 func (d *wireDriver) DestroyTask(_ context.Context, r *driverpb.DestroyTaskRequest) (*driverpb.DestroyTaskResponse, error) {
-	t, err := d.find(r.TaskId)
+	t, err := d.findTask(r.TaskId)
 	if err != nil {
 		return nil, err
 	}
 	for _, fault := range []string{"destroy-nothing", "recover-anything"} {
-		if _, set := d.faults.fault(fault); set {
+		if _, set := d.faultFile.fault(fault); set {
 			return &driverpb.DestroyTaskResponse{}, nil
 		}
 	}
@@ -394,7 +394,7 @@ func (d *wireDriver) DestroyTask(_ context.Context, r *driverpb.DestroyTaskReque
 		_ = t.process.signal(syscall.SIGKILL) // the process can have exited
 		<-t.ended
 	}
-	t.process.close()
+	t.process.release()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.tasks, r.TaskId)
@@ -402,7 +402,7 @@ func (d *wireDriver) DestroyTask(_ context.Context, r *driverpb.DestroyTaskReque
 }
 
 func (d *wireDriver) TaskStats(r *driverpb.TaskStatsRequest, stream grpc.ServerStreamingServer[driverpb.TaskStatsResponse]) error {
-	t, err := d.find(r.TaskId)
+	t, err := d.findTask(r.TaskId)
 	if err != nil {
 		return err
 	}
@@ -450,7 +450,7 @@ func (d *wireDriver) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.Serve
 }
 
 func (d *wireDriver) SignalTask(_ context.Context, r *driverpb.SignalTaskRequest) (*driverpb.SignalTaskResponse, error) {
-	t, err := d.find(r.TaskId)
+	t, err := d.findTask(r.TaskId)
 	if err != nil {
 		return nil, err
 	}
@@ -470,18 +470,18 @@ func (d *wireDriver) ExecTaskStreaming(stream grpc.BidiStreamingServer[driverpb.
 	if first.Setup == nil {
 		return errors.New("first message should always be setup")
 	}
-	t, err := d.find(first.Setup.TaskId)
+	t, err := d.findTask(first.Setup.TaskId)
 	if err != nil {
 		return err
 	}
 	if len(first.Setup.Command) == 0 {
 		return errors.New("command is required but was empty")
 	}
-	command, err := d.commandIn(t.config, first.Setup.Command)
+	command, err := d.commandInTask(t.config, first.Setup.Command)
 	if err != nil {
 		return err
 	}
-	cmd := command.command()
+	cmd := command.newCmd()
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	result, err := runToEnd(cmd)

@@ -17,19 +17,20 @@ const executorArg = "executor"
 // included.
 type portRange struct{ First, Last uint32 }
 
-// executorAddress is how a driver finds an executor that an earlier plugin process has started.
+// executorAddress is the address of an executor. A driver stores it, so that a later plugin process can connect to the
+// executor.
 type executorAddress struct {
 	Address string
 	PID     int
 }
 
-// executorRequest is what an executor reads from its standard input.
+// executorRequest is the message that a driver writes to the standard input of an executor.
 type executorRequest struct {
 	Ports   portRange
 	Command taskCommand
 }
 
-// startExecutor starts an executor, which starts the task.
+// startExecutor starts an executor process, which starts the task.
 func startExecutor(ports portRange, command taskCommand) (executorAddress, error) {
 	var none executorAddress
 	program, err := os.Executable()
@@ -55,7 +56,7 @@ func startExecutor(ports portRange, command taskCommand) (executorAddress, error
 		Address, Error string
 	}
 	err = json.NewDecoder(stdout).Decode(&answer)
-	go func() { _ = cmd.Wait() }() // reaps the executor; its end is seen by its connection
+	go func() { _ = cmd.Wait() }() // reaps the executor; the driver detects the exit by the end of the connection
 	switch {
 	case err != nil:
 		return none, fmt.Errorf("executor: %w", err)
@@ -73,7 +74,7 @@ func (a executorAddress) dial() (taskProcess, error) {
 	return executedProcess{client}, nil
 }
 
-// executedProcess is a task of an executor.
+// executedProcess is the process of a task that an executor has started.
 type executedProcess struct{ client *rpc.Client }
 
 func (p executedProcess) wait() ProcessResult {
@@ -88,12 +89,12 @@ func (p executedProcess) signal(s syscall.Signal) error {
 	return p.client.Call("Executor.Signal", s, new(bool))
 }
 
-func (p executedProcess) close() {
-	_ = p.client.Call("Executor.Exit", false, new(bool)) // the executor exits before it answers
+func (p executedProcess) release() {
+	_ = p.client.Call("Executor.Exit", false, new(bool)) // the error is ignored: the executor exits before it responds
 	_ = p.client.Close()
 }
 
-// Executor is the service of an executor process.
+// Executor is the RPC service of an executor process.
 type Executor struct {
 	cmd    *exec.Cmd
 	ended  chan struct{} // closed when result is set
@@ -117,13 +118,13 @@ func (e *Executor) Signal(s syscall.Signal, _ *bool) error {
 	}
 }
 
-// Exit ends the executor.
+// Exit terminates the executor process.
 func (*Executor) Exit(bool, *bool) error {
 	os.Exit(0)
 	return nil
 }
 
-// runExecutor is the program of an executor. It serves on its port until Exit.
+// runExecutor is the main function of an executor process: it starts the task, and serves Executor until Exit is called.
 func runExecutor() error {
 	var request executorRequest
 	if err := json.NewDecoder(os.Stdin).Decode(&request); err != nil {
@@ -141,8 +142,8 @@ func runExecutor() error {
 	}
 	os.Stdout.Close()
 	go func() {
-		_ = e.cmd.Wait() // the state has the result
-		e.result = resultOf(e.cmd.ProcessState)
+		_ = e.cmd.Wait() // ProcessState has the result, also after an error
+		e.result = processResultOf(e.cmd.ProcessState)
 		close(e.ended)
 	}()
 	server := rpc.NewServer()

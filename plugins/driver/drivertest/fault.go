@@ -20,8 +20,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
 )
 
-// faultFile is a file with the faults of a driver, separated by semicolons. Each is a name and its arguments. The
-// driver reads the file at each call, so that a test can end the faults. An empty name means a driver without faults.
+// faultFile is the path of a file with the faults that a driver shall have, separated by semicolons. Each fault is a name
+// with arguments. The driver reads the file at each call, so that a test can remove the faults. An empty path means no
+// faults.
 type faultFile string
 
 // fault returns the arguments of a fault, and whether the file names that fault.
@@ -41,21 +42,22 @@ func (f faultFile) fault(name string) (args []string, set bool) {
 	return nil, false
 }
 
-// of returns the further arguments of a fault of one method, and whether the file names the fault and the method.
-func (f faultFile) of(name, method string) (args []string, set bool) {
+// methodFault returns the arguments of a fault after the first one, which is a method, and whether the file names the
+// fault with that method.
+func (f faultFile) methodFault(name, method string) (args []string, set bool) {
 	if args, set = f.fault(name); !set || len(args) == 0 || args[0] != method {
 		return nil, false
 	}
 	return args[1:], true
 }
 
-// onceFaults are faults that a process has once.
+// onceFaults records which faults that occur only once per process have occurred.
 type onceFaults struct {
 	mu   sync.Mutex
 	used map[string]bool
 }
 
-func (o *onceFaults) first(name string) bool {
+func (o *onceFaults) isFirstUse(name string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.used[name] {
@@ -83,48 +85,48 @@ func (d *wireDriver) serverOptions() []grpc.ServerOption {
 
 func (d *wireDriver) interceptUnary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	method := path.Base(info.FullMethod)
-	if err := d.faults.delayOrFail(method); err != nil {
+	if err := d.faultFile.delayOrFail(method); err != nil {
 		return nil, err
 	}
 	if method == "StartTask" {
-		d.starts.RLock()
-		defer time.AfterFunc(responseDelay, d.starts.RUnlock)
+		d.startResponseMu.RLock()
+		defer time.AfterFunc(responseDelay, d.startResponseMu.RUnlock)
 	}
 	response, err := handler(ctx, request)
-	if _, set := d.faults.of("exit-after", method); set && method != "Shutdown" {
-		time.AfterFunc(responseDelay, d.exit)
+	if _, set := d.faultFile.methodFault("exit-after", method); set && method != "Shutdown" {
+		time.AfterFunc(responseDelay, d.exitProcess)
 	}
 	m, ok := response.(proto.Message)
 	if !ok || err != nil {
 		return response, err
 	}
-	if _, set := d.faults.of("corrupt", method); set {
+	if _, set := d.faultFile.methodFault("corrupt", method); set {
 		m.ProtoReflect().SetUnknown([]byte{0xff}) // the start of a tag without its end
 	}
-	if _, set := d.faults.of("oversize", method); set {
+	if _, set := d.faultFile.methodFault("oversize", method); set {
 		m.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 4242, protowire.BytesType), make([]byte, 20<<20)))
 	}
 	return response, nil
 }
 
-// responseDelay is a time in which a response is sent.
+// responseDelay is a time that is long enough to send a response.
 const responseDelay = 20 * time.Millisecond
 
-// exit ends the process, but not during StartTask: the start would count as executed, with an unknown exit status.
-func (d *wireDriver) exit() {
-	d.starts.Lock()
+// exitProcess exits the process, but not during StartTask: the host could not determine whether the task was started.
+func (d *wireDriver) exitProcess() {
+	d.startResponseMu.Lock()
 	os.Exit(5)
 }
 
 func (d *wireDriver) interceptStream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	method := path.Base(info.FullMethod)
-	if err := d.faults.delayOrFail(method); err != nil {
+	if err := d.faultFile.delayOrFail(method); err != nil {
 		return err
 	}
-	if _, set := d.faults.fault("short-streams"); set && method != "ExecTaskStreaming" {
+	if _, set := d.faultFile.fault("short-streams"); set && method != "ExecTaskStreaming" {
 		return nil
 	}
-	if _, set := d.faults.fault("endless-fingerprints"); set && method == "Fingerprint" {
+	if _, set := d.faultFile.fault("endless-fingerprints"); set && method == "Fingerprint" {
 		for healthy := false; stream.Context().Err() == nil && set; healthy = !healthy {
 			health := driverpb.FingerprintResponse_UNHEALTHY
 			if healthy {
@@ -134,7 +136,7 @@ func (d *wireDriver) interceptStream(server any, stream grpc.ServerStream, info 
 				return err
 			}
 			time.Sleep(time.Millisecond)
-			_, set = d.faults.fault("endless-fingerprints")
+			_, set = d.faultFile.fault("endless-fingerprints")
 		}
 	}
 	return handler(server, stream)
@@ -148,7 +150,7 @@ func (f faultFile) delayOrFail(method string) error {
 		}
 		time.Sleep(delay)
 	}
-	if args, set := f.of("code", method); set {
+	if args, set := f.methodFault("code", method); set {
 		code, err := strconv.ParseUint(args[0], 10, 32)
 		if err != nil {
 			return err
@@ -158,9 +160,9 @@ func (f faultFile) delayOrFail(method string) error {
 	return nil
 }
 
-// Further faults are in the methods of wireDriver:
+// The methods of wireDriver have further faults:
 //
-//	other-schema       the task schema is another one
+//	other-schema       the driver has another task schema
 //	recover-nothing    RecoverTask fails for running tasks
 //	recover-anything   RecoverTask succeeds for tasks that have ended, which then run until they are destroyed
 //	runs-forever       WaitTask does not return after the end of a task
@@ -186,13 +188,13 @@ func (f faultFile) faultyHandle(h *driverpb.TaskHandle) {
 //	wait-error-once    the first call fails
 //	wait-everything    the response has an exit code, a signal and an error
 func (d *wireDriver) faultyWait() (*driverpb.WaitTaskResponse, error) {
-	if _, set := d.faults.fault("wait-at-once"); set {
+	if _, set := d.faultFile.fault("wait-at-once"); set {
 		return &driverpb.WaitTaskResponse{Result: &driverpb.ExitResult{}}, nil
 	}
-	if _, set := d.faults.fault("wait-error-once"); set && d.once.first("wait-error-once") {
+	if _, set := d.faultFile.fault("wait-error-once"); set && d.onceFaults.isFirstUse("wait-error-once") {
 		return nil, errors.New("refused by the driver")
 	}
-	if _, set := d.faults.fault("wait-everything"); set {
+	if _, set := d.faultFile.fault("wait-everything"); set {
 		return &driverpb.WaitTaskResponse{Result: &driverpb.ExitResult{ExitCode: 3, Signal: 9, OomKilled: true}, Err: "refused by the driver"}, nil
 	}
 	return nil, nil
@@ -202,8 +204,8 @@ func (d *wireDriver) faultyWait() (*driverpb.WaitTaskResponse, error) {
 // the stream or the fault ends.
 func (d *wireDriver) faultyStats(stream grpc.ServerStreamingServer[driverpb.TaskStatsResponse]) error {
 	for {
-		_, flood := d.faults.fault("stats-flood")
-		_, stop := d.faults.fault("stats-stop")
+		_, flood := d.faultFile.fault("stats-flood")
+		_, stop := d.faultFile.fault("stats-stop")
 		switch {
 		case stream.Context().Err() != nil || !flood && !stop:
 			return nil
@@ -224,7 +226,7 @@ func (d *wireDriver) faultyStats(stream grpc.ServerStreamingServer[driverpb.Task
 // sendStrangeEvents sends events of unknown tasks (strange-events) until the stream or the fault ends.
 func (d *wireDriver) sendStrangeEvents(stream grpc.ServerStreamingServer[driverpb.DriverTaskEvent]) error {
 	for n := 0; stream.Context().Err() == nil; n++ {
-		if _, set := d.faults.fault("strange-events"); !set {
+		if _, set := d.faultFile.fault("strange-events"); !set {
 			return nil
 		}
 		if err := stream.Send(&driverpb.DriverTaskEvent{AllocId: fmt.Sprint("nowhere-", n), TaskName: "../t", Message: strings.Repeat("x", 2000)}); err != nil {

@@ -12,17 +12,17 @@ import (
 	"time"
 )
 
-// taskCommand is how a task is started. An executor receives it as JSON.
+// taskCommand describes the process of a task. An executor receives it as JSON.
 type taskCommand struct {
 	Args           []string
-	Root, Dir      string // Root is empty without a root directory of the task's own
-	UID            uint32 // 0 means the user of the plugin
+	Root, Dir      string // root directory (empty means the host's) and working directory of the process
+	UID            uint32 // user of the process; 0 means the user of the plugin
 	Env            map[string]string
-	Stdout, Stderr string // opened for writing; neither is created
+	Stdout, Stderr string // paths of existing files or FIFOs, which are opened for writing
 	Cgroups        []string
 }
 
-func (c *taskCommand) command() *exec.Cmd {
+func (c *taskCommand) newCmd() *exec.Cmd {
 	cmd := exec.Command(c.Args[0], c.Args[1:]...)
 	cmd.Dir = c.Dir
 	for name, value := range c.Env {
@@ -35,7 +35,7 @@ func (c *taskCommand) command() *exec.Cmd {
 	return cmd
 }
 
-// start starts the task. The caller waits for the command.
+// start starts the process of the task. The caller must call Wait of the returned command.
 func (c *taskCommand) start() (*exec.Cmd, error) {
 	stdout, err := os.OpenFile(c.Stdout, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
@@ -47,25 +47,25 @@ func (c *taskCommand) start() (*exec.Cmd, error) {
 		return nil, err
 	}
 	defer stderr.Close()
-	cmd := c.command()
+	cmd := c.newCmd()
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
 	for _, group := range c.Cgroups {
-		// Without the file, the task stays in the cgroup of the plugin.
+		// The write fails if the cgroup does not exist: then the task stays in the cgroup of the plugin.
 		_ = os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0)
 	}
 	return cmd, nil
 }
 
-// ProcessResult is how the process of a task has ended. Its name is exported for package rpc.
+// ProcessResult is the exit status of the process of a task. It is exported because package net/rpc requires that.
 type ProcessResult struct {
 	ExitCode, Signal int
-	Unknown          bool // the process was no child of this process
+	Unknown          bool // the status is unknown, because the process was no child of this process
 }
 
-func resultOf(state *os.ProcessState) ProcessResult {
+func processResultOf(state *os.ProcessState) ProcessResult {
 	status := state.Sys().(syscall.WaitStatus)
 	if status.Signaled() {
 		return ProcessResult{ExitCode: 128 + int(status.Signal()), Signal: int(status.Signal())}
@@ -73,21 +73,21 @@ func resultOf(state *os.ProcessState) ProcessResult {
 	return ProcessResult{ExitCode: status.ExitStatus()}
 }
 
-// runToEnd runs a command. An error means that it could not be started.
+// runToEnd runs a command until it exits. An error means that the command could not be started.
 func runToEnd(cmd *exec.Cmd) (ProcessResult, error) {
 	if err := cmd.Run(); cmd.ProcessState == nil {
 		return ProcessResult{}, err
 	}
-	return resultOf(cmd.ProcessState), nil
+	return processResultOf(cmd.ProcessState), nil
 }
 
-// taskProcess is a running task, as its driver sees it.
+// taskProcess is the process of a task, for the driver.
 type taskProcess interface {
 	// wait blocks until the process has exited. It is called once.
 	wait() ProcessResult
 	signal(syscall.Signal) error
-	// close removes what remains of an ended process.
-	close()
+	// release releases the resources of an ended process, such as its executor.
+	release()
 }
 
 // childProcess is a task that this plugin process has started.
@@ -102,8 +102,8 @@ func startChild(c taskCommand) (taskProcess, int, error) {
 }
 
 func (p childProcess) wait() ProcessResult {
-	_ = p.cmd.Wait() // the state has the result
-	return resultOf(p.cmd.ProcessState)
+	_ = p.cmd.Wait() // ProcessState has the result, also after an error
+	return processResultOf(p.cmd.ProcessState)
 }
 
 func (p childProcess) signal(s syscall.Signal) error {
@@ -113,20 +113,20 @@ func (p childProcess) signal(s syscall.Signal) error {
 	return nil
 }
 
-func (childProcess) close() {}
+func (childProcess) release() {}
 
-// adoptedProcess is a task that an earlier plugin process has started. Its exit code is lost.
+// adoptedProcess is the pid of a task that an earlier plugin process has started. The exit code of the task is unknown.
 type adoptedProcess int
 
 func adoptProcess(pid int) (taskProcess, error) {
 	p := adoptedProcess(pid)
-	if !p.runs() {
+	if !p.isRunning() {
 		return nil, fmt.Errorf("process %d does not run", pid)
 	}
 	return p, nil
 }
 
-func (p adoptedProcess) runs() bool {
+func (p adoptedProcess) isRunning() bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p))
 	if err != nil {
 		return false
@@ -136,7 +136,7 @@ func (p adoptedProcess) runs() bool {
 }
 
 func (p adoptedProcess) wait() ProcessResult {
-	for p.runs() {
+	for p.isRunning() {
 		time.Sleep(20 * time.Millisecond)
 	}
 	return ProcessResult{Unknown: true}
@@ -144,13 +144,13 @@ func (p adoptedProcess) wait() ProcessResult {
 
 func (p adoptedProcess) signal(s syscall.Signal) error { return syscall.Kill(int(p), s) }
 
-func (adoptedProcess) close() {}
+func (adoptedProcess) release() {}
 
-// endlessProcess is a task that runs only in the answers of its driver.
-type endlessProcess struct{}
+// pretendedProcess is a task without a process, of which the driver claims that it runs.
+type pretendedProcess struct{}
 
-func (endlessProcess) wait() ProcessResult { select {} }
+func (pretendedProcess) wait() ProcessResult { select {} }
 
-func (endlessProcess) signal(syscall.Signal) error { return nil }
+func (pretendedProcess) signal(syscall.Signal) error { return nil }
 
-func (endlessProcess) close() {}
+func (pretendedProcess) release() {}

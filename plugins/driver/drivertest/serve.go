@@ -19,9 +19,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
 )
 
-// Main is the program of the plugins: `PROGRAM DIALECT [NAME FILE]` serves a driver until the host ends it. The driver
-// has another name then, and the fault that the file names, for as long as the file exists.
-// The driver of the dialect Skeleton starts its own executable with the argument "executor".
+// Main is the main function of a plugin: `PROGRAM DIALECT [NAME FILE]` serves a driver of the dialect until the host
+// stops it. With NAME and FILE, the driver has that name, and has the faults in FILE as long as FILE exists.
+// A driver of the dialect Skeleton starts its own executable with the argument "executor".
 func Main() {
 	if len(os.Args) > 1 && os.Args[1] == executorArg {
 		exitOnError(runExecutor())
@@ -32,7 +32,7 @@ func Main() {
 	}
 	d := newWireDriver(Dialect(os.Args[1]))
 	if len(os.Args) == 4 {
-		d.name, d.faults = os.Args[2], faultFile(os.Args[3])
+		d.name, d.faultFile = os.Args[2], faultFile(os.Args[3])
 	}
 	if d.dialect == Old {
 		exitOnError(d.serveAlone())
@@ -58,10 +58,10 @@ func exitOnError(err error) {
 	}
 }
 
-// stderr is the standard error of the process, which go-plugin replaces while it serves.
+// stderr is the standard error of the process. go-plugin replaces os.Stderr while it serves.
 var stderr = os.Stderr
 
-// serveAlone serves the driver without go-plugin: neither broker, stdio nor controller.
+// serveAlone serves the driver without go-plugin's server, and so without its services broker, stdio and controller.
 func (d *wireDriver) serveAlone() error {
 	dir, err := os.MkdirTemp("", "wire-driver")
 	if err != nil {
@@ -76,7 +76,7 @@ func (d *wireDriver) serveAlone() error {
 	healthServer := health.NewServer()
 	healthServer.SetServingStatus("plugin", healthpb.HealthCheckResponse_SERVING)
 	healthpb.RegisterHealthServer(server, healthServer)
-	d.register(server)
+	d.registerServices(server)
 	fmt.Printf("1|2|unix|%s|grpc\n", listener.Addr())
 	return server.Serve(listener)
 }
@@ -88,7 +88,7 @@ type servicePlugin struct {
 }
 
 func (p *servicePlugin) GRPCServer(_ *plugin.GRPCBroker, server *grpc.Server) error {
-	p.driver.register(server)
+	p.driver.registerServices(server)
 	return nil
 }
 
@@ -96,12 +96,12 @@ func (*servicePlugin) GRPCClient(context.Context, *plugin.GRPCBroker, *grpc.Clie
 	return nil, errors.New("this program has no client")
 }
 
-func (d *wireDriver) register(server *grpc.Server) {
+func (d *wireDriver) registerServices(server *grpc.Server) {
 	basepb.RegisterBasePluginServer(server, d)
 	driverpb.RegisterDriverServer(server, d)
 }
 
-// PluginInfo implements the service BasePlugin, as do ConfigSchema and SetConfig.
+// PluginInfo implements the gRPC service BasePlugin, like ConfigSchema and SetConfig.
 func (d *wireDriver) PluginInfo(context.Context, *basepb.PluginInfoRequest) (*basepb.PluginInfoResponse, error) {
 	return &basepb.PluginInfoResponse{
 		Type: basepb.PluginType_DRIVER, PluginApiVersions: []string{"v0.1.0"}, PluginVersion: "v0.1.0", Name: d.name,
@@ -124,9 +124,9 @@ func (d *wireDriver) SetConfig(_ context.Context, r *basepb.SetConfigRequest) (*
 	switch d.dialect {
 	case Skeleton:
 		host := r.NomadConfig.Driver // panics if the host sends none, as the template does
-		d.ports = portRange{host.ClientMinPort, host.ClientMaxPort}
+		d.executorPorts = portRange{host.ClientMinPort, host.ClientMaxPort}
 	case Newest:
-		d.coreCount = len(r.GetNomadConfig().GetDriver().GetTopology().GetCores())
+		d.topologyCores = len(r.GetNomadConfig().GetDriver().GetTopology().GetCores())
 	}
 	return &basepb.SetConfigResponse{}, nil
 }

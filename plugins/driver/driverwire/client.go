@@ -42,15 +42,15 @@ type client struct {
 	capabilities rpcCache[driver.Capabilities]
 }
 
-// err converts the error of a call to driver.ErrPluginDown, the error of ctx, or an error type of
+// convertErr converts the error of a call to driver.ErrPluginDown, the error of ctx, or an error type of
 // package driver.
-func (c *client) err(ctx context.Context, err error) error {
+func (c *client) convertErr(ctx context.Context, err error) error {
 	return restoreErrorType(c.conn.Err(ctx, err))
 }
 
-// channelClosedError returns err for a stream or a response that the driver has ended early. A
-// driver also does that while its process exits: then channelClosedError returns driver.ErrPluginDown.
-func (c *client) channelClosedError(ctx context.Context, err error) error {
+// pluginDownIfExited returns the error for a stream or a call that the driver has ended without a result: err, or
+// driver.ErrPluginDown if the plugin process has exited, because a driver ends its streams while its process exits.
+func (c *client) pluginDownIfExited(ctx context.Context, err error) error {
 	if c.conn.PluginExited(ctx) {
 		return driver.ErrPluginDown
 	}
@@ -60,13 +60,13 @@ func (c *client) channelClosedError(ctx context.Context, err error) error {
 	return err
 }
 
-// ignoreUnimplemented converts the error of a call like err. It returns nil if the driver
-// does not implement the call, as older drivers.
+// ignoreUnimplemented converts the error of a call like convertErr. It returns nil if the driver
+// does not implement the call, which older drivers do not have.
 func (c *client) ignoreUnimplemented(ctx context.Context, err error) error {
 	if status.Code(err) == codes.Unimplemented {
 		return nil
 	}
-	return c.err(ctx, err)
+	return c.convertErr(ctx, err)
 }
 
 func (c *client) Init(ctx context.Context) error {
@@ -83,7 +83,7 @@ func (c *client) TaskConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
 	return c.schema.get(ctx, c.conn, func() (*hclspec.Spec, error) {
 		resp, err := c.pb.TaskConfigSchema(ctx, &driverpb.TaskConfigSchemaRequest{})
 		if err != nil {
-			return nil, c.err(ctx, err)
+			return nil, c.convertErr(ctx, err)
 		}
 		spec, err := specwire.FromProto(resp.GetSpec())
 		if err != nil {
@@ -97,7 +97,7 @@ func (c *client) Capabilities(ctx context.Context) (*driver.Capabilities, error)
 	return c.capabilities.get(ctx, c.conn, func() (*driver.Capabilities, error) {
 		resp, err := c.pb.Capabilities(ctx, &driverpb.CapabilitiesRequest{})
 		if err != nil {
-			return nil, c.err(ctx, err)
+			return nil, c.convertErr(ctx, err)
 		}
 		return capabilitiesFromProto(resp.GetCapabilities()), nil
 	})
@@ -106,7 +106,7 @@ func (c *client) Capabilities(ctx context.Context) (*driver.Capabilities, error)
 func (c *client) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
 	stream, err := c.pb.Fingerprint(ctx, &driverpb.FingerprintRequest{})
 	if err != nil {
-		return nil, c.err(ctx, err)
+		return nil, c.convertErr(ctx, err)
 	}
 	ch := make(chan driver.Fingerprint)
 	go func() {
@@ -117,11 +117,11 @@ func (c *client) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, er
 		}
 		switch err = restoreErrorType(err); {
 		case err == io.EOF: // older drivers end the stream without an error
-			err = c.channelClosedError(ctx, driver.ErrChannelClosed)
+			err = c.pluginDownIfExited(ctx, driver.ErrChannelClosed)
 		case errors.Is(err, driver.ErrChannelClosed):
-			err = c.channelClosedError(ctx, err)
+			err = c.pluginDownIfExited(ctx, err)
 		default:
-			err = c.err(ctx, err)
+			err = c.convertErr(ctx, err)
 		}
 		sendValue(ctx, ch, driver.Fingerprint{Err: err})
 	}()
@@ -135,21 +135,21 @@ func (c *client) StartTask(ctx context.Context, config *driver.TaskConfig) (*dri
 	task := taskConfigProto(config)
 	resp, err := c.pb.StartTask(ctx, &driverpb.StartTaskRequest{Task: task})
 	if err != nil {
-		return nil, nil, c.err(ctx, err)
+		return nil, nil, c.convertErr(ctx, err)
 	}
 	handle := handleFromProto(resp.GetHandle())
 	if handle == nil {
-		// The task runs, and WaitTask can find it by its id.
+		// The driver has sent no handle. The task runs, and WaitTask needs only its id.
 		handle = &driver.Handle{State: driver.TaskRunning}
 	}
 	if sent := resp.GetHandle().GetConfig(); sent == nil || proto.Equal(sent, task) {
-		handle.Config = config // config replaces its decoded copy, to save memory while the task runs
+		handle.Config = config // the decoded copy of config is discarded, to save memory while the task runs
 	}
 	return handle, networkOverrideFromProto(resp.GetNetworkOverride()), nil
 }
 
-// checkUTF8 returns an error that names the invalid environment variable. The error of
-// protobuf would not name it.
+// checkUTF8 returns an error that names an environment variable that is not valid UTF-8. The error of
+// protobuf would not name the variable.
 func checkUTF8(config *driver.TaskConfig) error {
 	for _, env := range []map[string]string{config.Env, config.DeviceEnv} {
 		for _, name := range slices.Sorted(maps.Keys(env)) {
@@ -163,7 +163,7 @@ func checkUTF8(config *driver.TaskConfig) error {
 
 func (c *client) RecoverTask(ctx context.Context, handle *driver.Handle) error {
 	_, err := c.pb.RecoverTask(ctx, &driverpb.RecoverTaskRequest{Handle: handleProto(handle)})
-	err = c.err(ctx, err)
+	err = c.convertErr(ctx, err)
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
 		return driver.Recoverable(err) // such an error comes from a service that the driver uses, so the task may exist
@@ -174,13 +174,13 @@ func (c *client) RecoverTask(ctx context.Context, handle *driver.Handle) error {
 func (c *client) WaitTask(ctx context.Context, taskID string) (*driver.ExitResult, error) {
 	resp, err := c.pb.WaitTask(ctx, &driverpb.WaitTaskRequest{TaskId: taskID})
 	if err != nil {
-		if err = c.err(ctx, err); errors.Is(err, driver.ErrChannelClosed) {
-			err = c.channelClosedError(ctx, err)
+		if err = c.convertErr(ctx, err); errors.Is(err, driver.ErrChannelClosed) {
+			err = c.pluginDownIfExited(ctx, err)
 		}
 		return nil, err
 	}
 	if resp.GetResult() == nil && resp.GetErr() == driver.ErrChannelClosed.Error() {
-		return nil, c.channelClosedError(ctx, driver.ErrChannelClosed) // older drivers report a closed channel in the response
+		return nil, c.pluginDownIfExited(ctx, driver.ErrChannelClosed) // older drivers report a closed channel in the response
 	}
 	exitResult := exitResultFromProto(resp.GetResult())
 	if resp.GetErr() != "" {
@@ -191,18 +191,18 @@ func (c *client) WaitTask(ctx context.Context, taskID string) (*driver.ExitResul
 
 func (c *client) StopTask(ctx context.Context, taskID string, timeout time.Duration, signal string) error {
 	_, err := c.pb.StopTask(ctx, &driverpb.StopTaskRequest{TaskId: taskID, Timeout: durationpb.New(timeout), Signal: signal})
-	return c.err(ctx, err)
+	return c.convertErr(ctx, err)
 }
 
 func (c *client) DestroyTask(ctx context.Context, taskID string, force bool) error {
 	_, err := c.pb.DestroyTask(ctx, &driverpb.DestroyTaskRequest{TaskId: taskID, Force: force})
-	return c.err(ctx, err)
+	return c.convertErr(ctx, err)
 }
 
 func (c *client) InspectTask(ctx context.Context, taskID string) (*driver.TaskStatus, error) {
 	resp, err := c.pb.InspectTask(ctx, &driverpb.InspectTaskRequest{TaskId: taskID})
 	if err != nil {
-		return nil, c.err(ctx, err)
+		return nil, c.convertErr(ctx, err)
 	}
 	return taskStatusFromProto(resp), nil
 }
@@ -212,12 +212,12 @@ func (c *client) TaskStats(ctx context.Context, taskID string, interval time.Dur
 	stream, err := c.pb.TaskStats(ctx, &driverpb.TaskStatsRequest{TaskId: taskID, CollectionInterval: durationpb.New(interval)})
 	if err != nil {
 		cancel()
-		return nil, c.err(ctx, err)
+		return nil, c.convertErr(ctx, err)
 	}
 	// gRPC returns the error of the call from the first Recv.
 	first, err := stream.Recv()
 	if err != nil && err != io.EOF {
-		err = c.err(ctx, err)
+		err = c.convertErr(ctx, err)
 		cancel()
 		return nil, err
 	}
@@ -236,7 +236,7 @@ func (c *client) TaskStats(ctx context.Context, taskID string, interval time.Dur
 func (c *client) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, error) {
 	stream, err := c.pb.TaskEvents(ctx, &driverpb.TaskEventsRequest{})
 	if err != nil {
-		return nil, c.err(ctx, err)
+		return nil, c.convertErr(ctx, err)
 	}
 	ch := make(chan *driver.TaskEvent)
 	go func() {
@@ -246,7 +246,7 @@ func (c *client) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, erro
 	return ch, nil
 }
 
-// forwardValues sends the values of the stream to ch until the stream or ctx ends.
+// forwardValues sends the values of a stream to ch, converted by read, until the stream or ctx ends.
 func forwardValues[P, V any](ctx context.Context, stream grpc.ServerStreamingClient[P], ch chan<- V, read func(*P) V) error {
 	for {
 		p, err := stream.Recv()
@@ -270,13 +270,13 @@ func sendValue[V any](ctx context.Context, ch chan<- V, v V) bool {
 
 func (c *client) SignalTask(ctx context.Context, taskID, signal string) error {
 	_, err := c.pb.SignalTask(ctx, &driverpb.SignalTaskRequest{TaskId: taskID, Signal: signal})
-	return c.err(ctx, err)
+	return c.convertErr(ctx, err)
 }
 
 func (c *client) ExecTask(ctx context.Context, taskID string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
 	resp, err := c.pb.ExecTask(ctx, &driverpb.ExecTaskRequest{TaskId: taskID, Command: command, Timeout: durationpb.New(timeout)})
 	if err != nil {
-		return nil, c.err(ctx, err)
+		return nil, c.convertErr(ctx, err)
 	}
 	return &driver.ExecResult{Stdout: resp.GetStdout(), Stderr: resp.GetStderr(), Exit: exitResultFromProto(resp.GetResult())}, nil
 }
@@ -284,24 +284,24 @@ func (c *client) ExecTask(ctx context.Context, taskID string, command []string, 
 func (c *client) CreateNetwork(ctx context.Context, allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
 	resp, err := c.pb.CreateNetwork(ctx, &driverpb.CreateNetworkRequest{AllocId: allocID, Hostname: hostname})
 	if err != nil {
-		return nil, false, c.networkErr(ctx, err, driver.ErrCreateNetworkNotSupported)
+		return nil, false, c.convertNetworkErr(ctx, err, driver.ErrCreateNetworkNotSupported)
 	}
 	return networkIsolationFromProto(resp.GetIsolationSpec()), resp.GetCreated(), nil
 }
 
 func (c *client) DestroyNetwork(ctx context.Context, allocID string, isolation *driver.NetworkIsolation) error {
 	if isolation == nil {
-		return nil // isolation is nil: CreateNetwork created no namespace
+		return nil // CreateNetwork has created no namespace
 	}
 	_, err := c.pb.DestroyNetwork(ctx, &driverpb.DestroyNetworkRequest{AllocId: allocID, IsolationSpec: networkIsolationProto(isolation)})
-	return c.networkErr(ctx, err, driver.ErrDestroyNetworkNotSupported)
+	return c.convertNetworkErr(ctx, err, driver.ErrDestroyNetworkNotSupported)
 }
 
-// networkErr converts the error of a call like err. An old driver, which does not know the
-// call, returns unsupported, too.
-func (c *client) networkErr(ctx context.Context, err, unsupported error) error {
+// convertNetworkErr converts the error of a call like convertErr. If the driver does not have the call, as old drivers,
+// the error wraps unsupported.
+func (c *client) convertNetworkErr(ctx context.Context, err, unsupported error) error {
 	if status.Code(err) == codes.Unimplemented {
 		return &remoteError{err, unsupported}
 	}
-	return c.err(ctx, err)
+	return c.convertErr(ctx, err)
 }

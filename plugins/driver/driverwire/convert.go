@@ -17,8 +17,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/structspb"
 )
 
-// The functions that build a message set every nested message, because existing hosts and
-// drivers do not check for nil. The functions that decode a message accept any missing
+// The functions with the suffix Proto set every nested message, because existing hosts and
+// drivers do not check for nil. The functions with the suffix FromProto accept any missing
 // field.
 
 func taskConfigProto(c *driver.TaskConfig) *driverpb.TaskConfig {
@@ -117,7 +117,7 @@ func taskConfigFromProto(p *driverpb.TaskConfig) *driver.TaskConfig {
 	return c
 }
 
-// resourcesProto fills in missing messages: drivers read limits without checking for
+// resourcesProto returns a message with all nested messages also for nil, because drivers read limits without a check for
 // nil.
 func resourcesProto(r *driver.Resources) *driverpb.Resources {
 	if r == nil {
@@ -438,7 +438,8 @@ const (
 	startNotFoundText = "not found"
 )
 
-// withStartAttribute returns the attributes with the reserved key, which an author cannot set.
+// withStartAttribute returns the attributes with the value of start under the reserved key startAttribute, and without
+// a value that the driver's author has set under that key.
 func withStartAttribute(attributes map[string]string, start *driver.StartStatus) (map[string]string, error) {
 	if _, reserved := attributes[startAttribute]; start == nil && !reserved {
 		return attributes, nil
@@ -464,7 +465,7 @@ func withStartAttribute(attributes map[string]string, start *driver.StartStatus)
 	return all, nil
 }
 
-// startStatusFromText returns nil for a text that is not from package sdk.
+// startStatusFromText decodes the value of startAttribute. It returns nil for a value that package sdk does not write.
 func startStatusFromText(text string) *driver.StartStatus {
 	switch text {
 	case startPendingText:

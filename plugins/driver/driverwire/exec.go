@@ -14,9 +14,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
 )
 
-// Frames of a streaming exec: the client sends setup, then stdin, its end, terminal sizes
-// and empty heartbeats in any order; the server sends output, the end of both outputs, and
-// the exit status last.
+// Order of the messages (frames) of a streaming exec: the client sends the setup first, and then data of stdin, the end
+// of stdin, terminal sizes and empty heartbeats; the server sends output, then the end of stdout and stderr, and the exit
+// status last.
 
 const (
 	// maxFrameSize is the maximum size of the output or input in one frame, in bytes.
@@ -36,7 +36,7 @@ func (c *client) ExecTaskStreaming(ctx context.Context, taskID string, exec driv
 	defer cancel(nil)
 	stream, err := c.pb.ExecTaskStreaming(callCtx)
 	if err != nil {
-		return nil, c.err(ctx, err)
+		return nil, c.convertErr(ctx, err)
 	}
 	in := &execInput{stream: stream}
 	in.sendFrame(&driverpb.ExecTaskStreamingRequest{
@@ -46,8 +46,8 @@ func (c *client) ExecTaskStreaming(ctx context.Context, taskID string, exec driv
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel(nil)
-	// ExecTaskStreaming does not wait for this goroutine: only the owner of Stdin can end
-	// its Read.
+	// ExecTaskStreaming does not wait for this goroutine, because only the owner of exec.Stdin can end
+	// a Read of it.
 	go func() {
 		if err := in.copyStdin(exec.Stdin); err != nil {
 			cancel(fmt.Errorf("exec task: read stdin: %w", err))
@@ -60,16 +60,16 @@ func (c *client) ExecTaskStreaming(ctx context.Context, taskID string, exec driv
 		return exitResult, nil
 	}
 	if cause := context.Cause(callCtx); cause != nil && ctx.Err() == nil {
-		return nil, cause // error of Stdin
+		return nil, cause // the cause is the error of exec.Stdin
 	}
 	var w *writeError
 	if errors.As(err, &w) {
 		return nil, fmt.Errorf("exec task: %w", err)
 	}
 	if err == io.EOF {
-		return nil, c.channelClosedError(ctx, fmt.Errorf("exec task: %w", errNoExitResult))
+		return nil, c.pluginDownIfExited(ctx, fmt.Errorf("exec task: %w", errNoExitResult))
 	}
-	return nil, c.err(ctx, err)
+	return nil, c.convertErr(ctx, err)
 }
 
 // receiveExecOutput writes the command's output until the stream ends. The exit status is
@@ -115,7 +115,7 @@ func writeFrame(name string, w io.Writer, op *driverpb.ExecTaskStreamingIOOperat
 	return nil
 }
 
-// execInput is the client's sending half of a stream. Its methods may be called
+// execInput sends the client's messages of a streaming exec. Its methods may be called
 // concurrently.
 type execInput struct {
 	mu     sync.Mutex
@@ -255,7 +255,7 @@ func stderrFrame(data []byte, close bool) *driverpb.ExecTaskStreamingResponse {
 	return &driverpb.ExecTaskStreamingResponse{Stderr: &driverpb.ExecTaskStreamingIOOperation{Data: data, Close: close}}
 }
 
-// execOutput is the server's sending half of a stream. Its methods may be called
+// execOutput sends the server's messages of a streaming exec. Its methods may be called
 // concurrently.
 type execOutput struct {
 	mu       sync.Mutex
@@ -263,7 +263,7 @@ type execOutput struct {
 	isClosed bool
 }
 
-// finish sends the last frames, and returns err or the error of sending. Each later Write
+// finish sends the last frames of the stream. It returns the error of a failed send, and err otherwise. Each later Write
 // to the command's stdout or stderr fails.
 func (o *execOutput) finish(err error, frames ...*driverpb.ExecTaskStreamingResponse) error {
 	o.mu.Lock()

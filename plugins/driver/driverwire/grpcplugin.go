@@ -9,11 +9,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// PluginName is the key of GRPCPlugin in a plugin set.
+// PluginName is the key of GRPCPlugin in a go-plugin PluginSet.
 const PluginName = "driver"
 
-// GRPCPlugin is the entry of this service in the plugin set of go-plugin. A
-// host leaves Impl nil, and gets a Driver from Dispense.
+// GRPCPlugin is the value for PluginName in a go-plugin PluginSet: it registers the server of the service Driver in a
+// plugin, and creates the client in a host. A host leaves Impl nil, and gets a driver.Driver from Dispense.
 type GRPCPlugin struct {
 	plugin.NetRPCUnsupportedPlugin
 	Impl driver.Driver
@@ -27,7 +27,8 @@ func (p *GRPCPlugin) GRPCServer(_ *plugin.GRPCBroker, s *grpc.Server) error {
 	return nil
 }
 
-// GRPCClient is called by Dispense; go-plugin ends ctx when the process has exited.
+// GRPCClient returns a client of the driver. Dispense calls it with a ctx that go-plugin ends when the plugin process
+// has exited.
 func (p *GRPCPlugin) GRPCClient(ctx context.Context, _ *plugin.GRPCBroker, conn *grpc.ClientConn) (any, error) {
 	return NewClient(conn, ctx.Done()), nil
 }

@@ -20,10 +20,10 @@ type rpcCache[T any] struct {
 // inflightRequest is one request, which is made by its first caller and shared by all
 // callers that arrive before its end.
 type inflightRequest[T any] struct {
-	done     chan struct{} // closed by the requester, after the other fields are set
+	done     chan struct{} // closed when the other fields are set
 	response *T
 	err      error
-	// cancelled: the request failed because the context of its first caller ended; the
+	// cancelled means that the request failed because the context of its first caller ended; the
 	// waiting callers retry.
 	cancelled bool
 }

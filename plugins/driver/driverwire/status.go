@@ -14,15 +14,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/structspb"
 )
 
-// exhaustedDomain and exhaustedReason identify the second detail of a status, which stands for driver.Error.ResourceExhausted. Nomad
-// reads only the first detail.
+// exhaustedDomain and exhaustedReason identify the second detail of a gRPC status, whose presence means that
+// driver.Error.ResourceExhausted is true. Nomad reads only the first detail.
 const (
 	exhaustedDomain = "nomad-lite"
 	exhaustedReason = "RESOURCE_EXHAUSTED"
 )
 
-// statusError converts an Error to a gRPC status with its flags. It returns
-// every other error unchanged: gRPC sends its text.
+// statusError converts a driver.Error to a gRPC status with the fields Recoverable and ResourceExhausted. It returns
+// every other error unchanged: gRPC sends the text of the error.
 func statusError(err error) error {
 	var e *driver.Error
 	if !errors.As(err, &e) {
@@ -39,15 +39,15 @@ func statusError(err error) error {
 	return s.Err()
 }
 
-// remoteError is an error of the other process that wraps an error value of package driver.
+// remoteError is an error that the plugin has sent, and wraps the error value of package driver that its text contains.
 type remoteError struct {
-	error          // error: as received, with the text for users
-	sentinel error // such as driver.ErrTaskNotFound
+	error          // the received error, with the text for users
+	sentinel error // error value of package driver, such as driver.ErrTaskNotFound
 }
 
 func (e *remoteError) Unwrap() []error { return []error{e.error, e.sentinel} }
 
-// restoreErrorType restores the type of a plugin's error, which is lost on the wire.
+// restoreErrorType converts a received gRPC error to the error type or value of package driver that the plugin has sent.
 func restoreErrorType(err error) error {
 	s, ok := status.FromError(err)
 	if !ok || err == nil {

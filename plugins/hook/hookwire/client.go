@@ -16,8 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
 )
 
-// maxResponseSize is the maximum size of a plugin's response, in bytes. It protects the
-// host's memory; responses that the host keeps have the lower limit of hook.TaskPrestartResponse.Fault.
+// maxResponseSize is the maximum size of a plugin's response, in bytes. The limit protects the
+// host's memory. The response of Prestart, which the host stores, has the lower limit of hook.TaskPrestartResponse.Fault.
 const maxResponseSize = 4 << 20
 
 // Client is the host's client of a hook plugin. It implements all hook points, also
@@ -40,8 +40,8 @@ func NewClient(conn grpc.ClientConnInterface, done <-chan struct{}) *Client {
 // Done returns a channel that is closed when the plugin process has exited.
 func (c *Client) Done() <-chan struct{} { return c.conn.Done() }
 
-// Describe implements hook.Plugin. It omits hook points that this version does not have:
-// they belong to a newer protocol.
+// Describe implements hook.Plugin. It omits hook points that this host does not have: a plugin can be built for a newer
+// protocol.
 func (c *Client) Describe(ctx context.Context) (*hook.Description, error) {
 	p, err := c.pb.Describe(ctx, &hookpb.DescribeRequest{})
 	if err != nil {
@@ -61,7 +61,7 @@ func (c *Client) Describe(ctx context.Context) (*hook.Description, error) {
 	return d, nil
 }
 
-// isKnown reports whether this version has the hook point.
+// isKnown reports whether p is a hook point of this version, and not one of a newer protocol.
 func isKnown(p hook.Point) bool {
 	for known := range hook.AllPoints() {
 		if known == p {
@@ -71,8 +71,8 @@ func isKnown(p hook.Point) bool {
 	return false
 }
 
-// Configure implements hook.Plugin. A plugin that does not call the Host need not implement
-// it.
+// Configure implements hook.Plugin. It returns nil if the plugin does not implement Configure: a hook that does not call
+// hook.Host needs no configuration.
 func (c *Client) Configure(ctx context.Context, config hook.Config) error {
 	_, err := c.pb.Configure(ctx, &hookpb.ConfigureRequest{HostSocket: config.HostSocket, Node: nodeProto(config.Node)})
 	if status.Code(err) == codes.Unimplemented {
@@ -90,10 +90,10 @@ func pluginErrorFromStatus(err error) error {
 	return err
 }
 
-// failureResponse is the response of a hook point, which contains the Failure of the hook.
+// failureResponse is the response message of any hook point. GetFailure returns the error of the hook, or nil.
 type failureResponse interface{ GetFailure() *hookpb.Failure }
 
-// invokePoint makes one call, and returns its Failure or its error.
+// invokePoint calls a hook point of the plugin. The error is that of the hook (Failure), or that of the call.
 func invokePoint[Q any, A failureResponse](ctx context.Context, c *Client, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (A, error) {
 	answer, err := call(ctx, request)
 	if err != nil {
@@ -149,7 +149,7 @@ func (c *Client) ShutdownAlloc(ctx context.Context, r hook.AllocShutdownRequest)
 	return hook.AllocShutdownResponse{}, invokePointWithoutResponse(ctx, c, c.pb.ShutdownAlloc, allocRequestProto(r.RequestMeta, r.Alloc, nil))
 }
 
-// Prestart implements hook.TaskPrestart. The State of the response is valid with an error too.
+// Prestart implements hook.TaskPrestart. The State of the response is also set if the hook has returned an error.
 func (c *Client) Prestart(ctx context.Context, r hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	answer, err := invokePoint(ctx, c, c.pb.Prestart, prestartRequestProto(r))
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
 )
 
-// sanitizeUTF8 makes text valid UTF-8, because the wire carries nothing else and the
-// text may contain the output of a program.
+// sanitizeUTF8 replaces invalid UTF-8 in a text, which may contain the output of a program, because protobuf rejects
+// invalid UTF-8.
 func sanitizeUTF8(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
 func nodeProto(n hook.Node) *hookpb.Node {

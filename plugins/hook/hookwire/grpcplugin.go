@@ -9,15 +9,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// PluginName is the key of GRPCPlugin in a plugin set.
+// PluginName is the key of GRPCPlugin in a go-plugin PluginSet.
 const PluginName = "hook"
 
-// GRPCPlugin is the entry of this service in the plugin set of go-plugin. A
-// host leaves both fields nil, and gets a *Client from Dispense.
+// GRPCPlugin is the value for PluginName in a go-plugin PluginSet: it registers the server of the service Hook in a
+// plugin, and creates the client in a host. A host leaves both fields nil, and gets a *Client from Dispense.
 type GRPCPlugin struct {
 	plugin.NetRPCUnsupportedPlugin
 	Impl hook.Plugin
-	Hook any // Hook: implements the interfaces of the hook points
+	Hook any // implements the interfaces of the hook points at which it is called
 }
 
 var _ plugin.GRPCPlugin = (*GRPCPlugin)(nil)
@@ -28,7 +28,8 @@ func (p *GRPCPlugin) GRPCServer(_ *plugin.GRPCBroker, s *grpc.Server) error {
 	return nil
 }
 
-// GRPCClient is called by Dispense; go-plugin ends ctx when the process has exited.
+// GRPCClient returns a client of the hook. Dispense calls it with a ctx that go-plugin ends when the plugin process
+// has exited.
 func (p *GRPCPlugin) GRPCClient(ctx context.Context, _ *plugin.GRPCBroker, conn *grpc.ClientConn) (any, error) {
 	return NewClient(conn, ctx.Done()), nil
 }

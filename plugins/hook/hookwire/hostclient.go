@@ -25,15 +25,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
 )
 
-// hostBackoff limits the time between attempts to connect to an agent.
+// hostBackoff is the delay between attempts to connect to an agent: at most one second.
 var hostBackoff = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}
 
 // HostClient is a hook's client of the Host service.
 type HostClient struct {
-	resolver *manual.Resolver
-	moves    atomic.Int64 // number of calls of Move
-	conn     *grpc.ClientConn
-	pb       hookpb.HostClient
+	resolver  *manual.Resolver
+	moveCount atomic.Int64 // number of calls of Move
+	conn      *grpc.ClientConn
+	pb        hookpb.HostClient
 }
 
 var _ hook.Host = (*HostClient)(nil)
@@ -60,15 +60,15 @@ func DialHost(socket string) (*HostClient, error) {
 	return c, nil
 }
 
-// agentKey is the key of an attribute that distinguishes the addresses of agents.
+// agentKey is the key of the attribute of a gRPC address that makes the addresses of two agents with one socket differ.
 type agentKey struct{}
 
-// Move sets the socket of the agent that has replaced the current one; both can have the same socket. No call
-// that starts after Move uses the connection to the earlier agent. Calls in flight continue there.
+// Move sets the socket of the agent that has replaced the current agent; both can have the same socket. No call
+// that starts after Move uses the connection to the earlier agent. Calls in flight continue on that connection.
 func (c *HostClient) Move(socket string) {
-	// gRPC notices the end of a connection after some time, and until then a call on it fails with
-	// hook.ErrHostUnavailable. It stops using the connection at once when the address is another one.
-	address := resolver.Address{Addr: socket, Attributes: attributes.New(agentKey{}, c.moves.Add(1))}
+	// gRPC notices the end of a connection after some time, and until then a call on that connection fails with
+	// hook.ErrHostUnavailable. With another address, gRPC immediately stops to use the connection.
+	address := resolver.Address{Addr: socket, Attributes: attributes.New(agentKey{}, c.moveCount.Add(1))}
 	c.resolver.UpdateState(resolver.State{Addresses: []resolver.Address{address}})
 }
 
@@ -85,8 +85,8 @@ type remoteError struct {
 func (e *remoteError) Error() string { return e.message }
 func (e *remoteError) Unwrap() error { return e.sentinel }
 
-// hostErrorFromStatus returns an error that errors.Is recognizes: gRPC sends only a status code and a
-// text.
+// hostErrorFromStatus converts the gRPC error of a call to the error of package hook that the host has returned, because
+// gRPC sends only a status code and a text.
 func hostErrorFromStatus(ctx context.Context, err error) error {
 	s, ok := status.FromError(err)
 	switch {
@@ -163,8 +163,7 @@ func (c *HostClient) Stats(ctx context.Context, s hook.Scope, interval time.Dura
 	return samples, nil
 }
 
-// openStatsStream opens a stream and waits for its first sample, so that an error of the call is
-// returned and is not an empty stream.
+// openStatsStream opens a stream and waits for the first sample, because gRPC returns the error of the call only then.
 func (c *HostClient) openStatsStream(ctx context.Context, request *hookpb.StatsRequest) (stream grpc.ServerStreamingClient[hookpb.StatsSample], first *hookpb.StatsSample, err error) {
 	first, err = retryWhileUnavailable(ctx, func(ctx context.Context, request *hookpb.StatsRequest, _ ...grpc.CallOption) (*hookpb.StatsSample, error) {
 		if stream, err = c.pb.Stats(ctx, request); err != nil {

@@ -107,8 +107,8 @@ func (s *hostServer) Interpolate(ctx context.Context, r *hookpb.InterpolateReque
 	return &hookpb.InterpolateResponse{Text: text}, nil
 }
 
-// doneOrError returns the empty response of a call, or its error.
-func doneOrError(err error) (*hookpb.Done, error) {
+// doneResponse returns the response of a call without result, or the status of its error.
+func doneResponse(err error) (*hookpb.Done, error) {
 	if err != nil {
 		return nil, statusFromHostError(err)
 	}
@@ -116,26 +116,26 @@ func doneOrError(err error) (*hookpb.Done, error) {
 }
 
 func (s *hostServer) EmitEvent(ctx context.Context, r *hookpb.EmitEventRequest) (*hookpb.Done, error) {
-	return doneOrError(s.impl.EmitEvent(ctx, scopeFromProto(r), hook.Event{
+	return doneResponse(s.impl.EmitEvent(ctx, scopeFromProto(r), hook.Event{
 		Type: r.GetType(), Message: r.GetMessage(), Details: r.GetDetails(),
 		OperationID: r.GetOperationId(), Ongoing: r.GetOngoing(),
 	}))
 }
 
 func (s *hostServer) Restart(ctx context.Context, r *hookpb.RestartRequest) (*hookpb.Done, error) {
-	return doneOrError(s.impl.Restart(ctx, scopeFromProto(r), r.GetReason(), r.GetFailure()))
+	return doneResponse(s.impl.Restart(ctx, scopeFromProto(r), r.GetReason(), r.GetFailure()))
 }
 
 func (s *hostServer) Signal(ctx context.Context, r *hookpb.SignalRequest) (*hookpb.Done, error) {
-	return doneOrError(s.impl.Signal(ctx, scopeFromProto(r), r.GetSignal(), r.GetReason()))
+	return doneResponse(s.impl.Signal(ctx, scopeFromProto(r), r.GetSignal(), r.GetReason()))
 }
 
 func (s *hostServer) Kill(ctx context.Context, r *hookpb.KillRequest) (*hookpb.Done, error) {
-	return doneOrError(s.impl.Kill(ctx, scopeFromProto(r), r.GetReason()))
+	return doneResponse(s.impl.Kill(ctx, scopeFromProto(r), r.GetReason()))
 }
 
 func (s *hostServer) SetHealth(ctx context.Context, r *hookpb.SetHealthRequest) (*hookpb.Done, error) {
-	return doneOrError(s.impl.SetHealth(ctx, hook.Scope{Token: r.GetToken()}, r.GetHealthy(), r.GetReason()))
+	return doneResponse(s.impl.SetHealth(ctx, hook.Scope{Token: r.GetToken()}, r.GetHealthy(), r.GetReason()))
 }
 
 func (s *hostServer) Variable(ctx context.Context, r *hookpb.VariableRequest) (*hookpb.VariableResponse, error) {

@@ -53,8 +53,8 @@ func (s *server) Configure(ctx context.Context, r *hookpb.ConfigureRequest) (*ho
 	return &hookpb.ConfigureResponse{}, s.plugin.Configure(ctx, hook.Config{HostSocket: r.GetHostSocket(), Node: nodeFromProto(r.GetNode())})
 }
 
-// failureProto converts an error of a hook to a Failure message. If the hook failed because
-// the host cancelled the call, failureProto returns the status of ctx instead.
+// failureProto converts an error of a hook to a Failure message. If the hook has failed because
+// the host has cancelled the call, failureProto returns the status of ctx as an error instead.
 func failureProto(ctx context.Context, err error) (*hookpb.Failure, error) {
 	switch {
 	case err == nil:
@@ -65,7 +65,8 @@ func failureProto(ctx context.Context, err error) (*hookpb.Failure, error) {
 	return &hookpb.Failure{Message: sanitizeUTF8(err.Error()), Recoverable: driver.IsRecoverable(err)}, nil
 }
 
-// callHookPoint calls the hook if it implements I, the interface of one hook point.
+// callHookPoint calls a hook point whose response is only an error. It returns the status Unimplemented if the hook does
+// not implement I, the interface of the hook point.
 func callHookPoint[I, Q, R any](ctx context.Context, s *server, point hook.Point, call func(I, context.Context, Q) (R, error), request Q) (*hookpb.Response, error) {
 	h, ok := s.hook.(I)
 	if !ok {
@@ -81,7 +82,7 @@ func callHookPoint[I, Q, R any](ctx context.Context, s *server, point hook.Point
 	return &hookpb.Response{Failure: f}, nil
 }
 
-// callRecoveringPanic calls a method of the hook. A panic becomes an error that names the method.
+// callRecoveringPanic calls a method of the hook, and converts a panic of the method to a basewire.PanicError.
 func callRecoveringPanic(hook any, point hook.Point, call func() error) (err error) {
 	defer basewire.Recover(hook, point.Interface().Method(0).Name, &err)
 	return call()

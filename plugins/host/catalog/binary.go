@@ -18,9 +18,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// Binary is an open plugin file that has passed the checks. The caller closes it.
+// Binary is an open plugin file that has passed the checks. The caller must call Close.
 type Binary struct {
-	// File is the file handle on which the checks were made.
+	// File is the open file that was checked.
 	File *os.File
 
 	// Path is the path of the file, for messages. It is executed if IsScript is set.
@@ -29,12 +29,12 @@ type Binary struct {
 	// Argv is the command line, with argv[0].
 	Argv []string
 
-	// IsScript means that the file is not an ELF file: the interpreter opens the file again
-	// by its path, so it cannot be executed through the handle.
+	// IsScript means that the file is not an ELF file. It must be executed by its path, because the interpreter
+	// opens the file again.
 	IsScript bool
 }
 
-// Close closes the handle.
+// Close closes the file.
 func (b *Binary) Close() error { return b.File.Close() }
 
 // Open opens the plugin's file and checks it. Each call checks again, because
@@ -53,12 +53,12 @@ func (e Entry) Open(logger hclog.Logger) (*Binary, error) {
 		return &Binary{File: f, Path: "/proc/self/exe", Argv: append([]string{builtinArgv0}, e.Args...)}, nil
 	}
 
-	root, err := os.OpenRoot(e.dir)
+	root, err := os.OpenRoot(e.pluginDir)
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
-	if err := checkDir(root, e.dir, logger); err != nil {
+	if err := checkDir(root, e.pluginDir, logger); err != nil {
 		return nil, err
 	}
 	// Without O_NONBLOCK the open of a FIFO would block.
@@ -74,8 +74,8 @@ func (e Entry) Open(logger hclog.Logger) (*Binary, error) {
 	return b, nil
 }
 
-// checkStartable determines whether the file is a script, and returns an error if it may
-// not be started.
+// checkStartable sets IsScript, and returns an error if the file must not be started: it is not a regular file, other
+// users can replace or write it, or its checksum is not the required one.
 func (b *Binary) checkStartable(e Entry, logger hclog.Logger) error {
 	info, err := b.File.Stat()
 	if err != nil {
@@ -100,11 +100,12 @@ func (b *Binary) checkStartable(e Entry, logger hclog.Logger) error {
 	}
 	b.IsScript = !bytes.Equal(fileMagic[:n], []byte("\x7fELF"))
 
-	return b.checkContent(e)
+	return b.checkSHA256(e)
 }
 
-// checkContent compares the checksum of the file with the plugin block and the lock file.
-func (b *Binary) checkContent(e Entry) error {
+// checkSHA256 returns an error if the checksum of the file is not the one in the plugin block or in the lock file. It
+// does not read the file if neither has a checksum.
+func (b *Binary) checkSHA256(e Entry) error {
 	required := ""
 	if e.Block != nil {
 		required = e.Block.SHA256
@@ -124,7 +125,7 @@ func (b *Binary) checkContent(e Entry) error {
 	return nil
 }
 
-// SHA256 reads the whole file through the handle and returns its checksum, in hex.
+// SHA256 reads the whole open file and returns its checksum, in hex.
 func (b *Binary) SHA256() (string, error) { return hashContent(b.File) }
 
 // HashFile returns the SHA-256 checksum of the file at path, in hex. It returns an error if

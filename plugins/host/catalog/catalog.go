@@ -36,13 +36,14 @@ const builtinArgv0 = "nomad-lite"
 type Builtin struct {
 	Name    string
 	Type    base.Type // zero means base.TypeDriver
-	Args    []string  // arguments after argv[0]; nil means "plugin serve NAME"
+	Args    []string  // arguments of the process after argv[0]; nil means "plugin serve NAME"
 	Version string    // the version that the plugin reports; "" means DefaultBuiltinVersion
 
-	// Config is the configuration if no plugin block has one.
+	// Config is the configuration of the plugin if no plugin block has a config block.
 	Config map[string]any
 
-	// Options are added to the configuration if it does not have them.
+	// Options are added to the configuration, whether it is Config or comes from a plugin block. They replace no option
+	// of it.
 	Options map[string]any
 
 	// OnDemand means that the process is stopped soon after the first fingerprint, and runs again when a task
@@ -55,11 +56,12 @@ type Builtin struct {
 	// NoTasks means that no child of the process is a task, so that an agent that shuts down can stop the process.
 	NoTasks bool
 
-	// NotStarted is the reason why a driver has no entry in the catalog; "" means that it has one.
-	NotStarted string
+	// NotStartedReason is the reason why the driver has no entry in the catalog, and is not started; "" means that it
+	// has one.
+	NotStartedReason string
 }
 
-// Config is the input of New: where plugins come from.
+// Config is the argument of New: the builtins, the plugin directory and the plugin blocks.
 type Config struct {
 	Builtins []Builtin
 
@@ -82,19 +84,19 @@ type Config struct {
 
 // Catalog is the set of plugins that may be started. It is immutable.
 type Catalog struct {
-	entries    []Entry
-	notStarted map[string]string
+	entries           []Entry
+	notStartedReasons map[string]string
 }
 
 // Entry is one plugin that may be started, or one requested plugin that may not.
 type Entry struct {
-	Name    string   // the builtin's name, or the file's name
-	Path    string   // path of the file, for messages; "" for a builtin
-	Args    []string // arguments after argv[0]
-	Builtin bool
-	Type    base.Type    // type of a builtin; other plugins report theirs at run time
-	Version string       // version of a builtin
-	Block   *PluginBlock // configuration of the plugin; nil if it has none
+	Name    string       // the builtin's name, or the file's name
+	Path    string       // path of the file, for messages; "" for a builtin
+	Args    []string     // arguments after argv[0]
+	Builtin bool         // the plugin is served by this binary
+	Type    base.Type    // type of a builtin; base.TypeUnknown for an external plugin, which reports its type when it runs
+	Version string       // version of a builtin; "" for an external plugin
+	Block   *PluginBlock // merged plugin block of the plugin; nil if it has no block and no default configuration
 
 	OnDemand        bool // see Builtin.OnDemand
 	NoTasks         bool // see Builtin.NoTasks
@@ -104,10 +106,10 @@ type Entry struct {
 	// there is no file.
 	ProgramID ProgramID
 
-	// Err is the reason why the plugin may not be started, if it is already known.
+	// Err is the reason why the plugin must not be started, if New has found one. Open finds further reasons.
 	Err error
 
-	dir          string
+	pluginDir    string // absolute path of the plugin directory; "" for a builtin
 	fileName     string // name of the file in dir
 	lockedSHA256 string // checksum of the file in the lock file; "" if it has no entry
 }
@@ -154,7 +156,7 @@ func (e Entry) SameID(other Entry) bool {
 	return e.Builtin == other.Builtin && e.Name == other.Name && e.Path == other.Path
 }
 
-// Equal reports whether two entries have the same ID and start the plugin in the same way.
+// Equal reports whether two entries have the same name and file (see SameID) and start the plugin in the same way.
 func (e Entry) Equal(other Entry) bool {
 	options := func(e Entry) PluginBlock {
 		if e.Block == nil {
@@ -198,15 +200,15 @@ func New(cfg Config) (*Catalog, error) {
 		}
 	}
 
-	c := &Catalog{notStarted: make(map[string]string)}
-	used := make(map[string]bool) // names of the blocks that have an entry
+	c := &Catalog{notStartedReasons: make(map[string]string)}
+	used := make(map[string]bool) // names of plugin blocks for which an entry was made
 	for _, f := range scanDir(cfg.Dir, cfg.Logger) {
-		block := blocks[f.name]
+		block := blocks[f.pluginName]
 		if block == nil && !cfg.shouldStartWithoutBlock(f, builtins) {
 			continue
 		}
-		used[f.name] = true
-		e := Entry{Name: f.name, Path: f.path, Block: block, dir: cfg.Dir, fileName: f.fileName, lockedSHA256: f.lockedSHA256, Err: f.err}
+		used[f.pluginName] = true
+		e := Entry{Name: f.pluginName, Path: f.path, Block: block, pluginDir: cfg.Dir, fileName: f.fileName, lockedSHA256: f.lockedSHA256, Err: f.err}
 		if block != nil {
 			e.Args = block.Args
 		}
@@ -216,8 +218,8 @@ func New(cfg Config) (*Catalog, error) {
 		c.entries = append(c.entries, e)
 	}
 	for _, b := range cfg.Builtins {
-		if b.NotStarted != "" {
-			c.notStarted[b.Name] = b.NotStarted
+		if b.NotStartedReason != "" {
+			c.notStartedReasons[b.Name] = b.NotStartedReason
 			continue
 		}
 		block := blocks[b.Name]
@@ -228,7 +230,7 @@ func New(cfg Config) (*Catalog, error) {
 			}
 		}
 		if cfg.RequestedNames == nil || slices.Contains(cfg.RequestedNames, b.Name) {
-			c.entries = append(c.entries, b.entry(block))
+			c.entries = append(c.entries, b.newEntry(block))
 		}
 	}
 	for _, name := range order {
@@ -266,21 +268,21 @@ func (b *PluginBlock) entryWithoutFile(dir string) Entry {
 
 // shouldStartWithoutBlock reports whether a file without a plugin block is started.
 func (cfg *Config) shouldStartWithoutBlock(f dirEntry, builtins map[string]bool) bool {
-	bare := strings.TrimPrefix(f.name, DriverPrefix)
+	bare := strings.TrimPrefix(f.pluginName, DriverPrefix)
 	switch {
-	case !slices.Contains(cfg.RequestedNames, f.name) && !slices.Contains(cfg.RequestedNames, bare):
-		cfg.Logger.Debug("plugin file is not named by a plugin block, not started", "plugin", f.name, "path", f.path)
+	case !slices.Contains(cfg.RequestedNames, f.pluginName) && !slices.Contains(cfg.RequestedNames, bare):
+		cfg.Logger.Debug("plugin file is not named by a plugin block, not started", "plugin", f.pluginName, "path", f.path)
 		return false
 	case builtins[bare]:
 		// A job must not be able to choose a file over a builtin.
-		cfg.Logger.Info("plugin file has the name of a builtin and no plugin block, the builtin is used", "plugin", f.name, "path", f.path)
+		cfg.Logger.Info("plugin file has the name of a builtin and no plugin block, the builtin is used", "plugin", f.pluginName, "path", f.path)
 		return false
 	}
 	return true
 }
 
-// entry returns the entry of a builtin plugin, with its block if there is one.
-func (b Builtin) entry(block *PluginBlock) Entry {
+// newEntry returns the entry of a builtin. block is its plugin block, or nil.
+func (b Builtin) newEntry(block *PluginBlock) Entry {
 	e := Entry{
 		Name: b.Name, Args: b.Args, Builtin: true, Type: b.Type, Version: cmp.Or(b.Version, DefaultBuiltinVersion), Block: block,
 		OnDemand: b.OnDemand, SlowFingerprint: b.SlowFingerprint, NoTasks: b.NoTasks,
@@ -316,9 +318,9 @@ func (b Builtin) entry(block *PluginBlock) Entry {
 func (c *Catalog) Entries() []Entry { return slices.Clone(c.entries) }
 
 // NotStarted returns the builtin drivers without an entry, with the reasons.
-func (c *Catalog) NotStarted() map[string]string { return maps.Clone(c.notStarted) }
+func (c *Catalog) NotStarted() map[string]string { return maps.Clone(c.notStartedReasons) }
 
-// mergeBlocks combines the blocks of each name into one.
+// mergeBlocks merges the plugin blocks of each name into one block. order has the names in the order of their first blocks.
 func mergeBlocks(blocks []PluginBlock) (byName map[string]*PluginBlock, order []string, err error) {
 	byName = map[string]*PluginBlock{}
 	for _, b := range blocks {
@@ -374,8 +376,8 @@ func (e Entry) InheritedEnv() []string {
 	return nil
 }
 
-// programID returns the ProgramID of an entry with this file, which may be nil. It does not read the
-// content of the file: plugins are large, and a change of the content changes the ctime.
+// programID returns the ProgramID of an entry with the given file; without a file (nil) it is zero. programID does not
+// read the content of the file: plugins are large, and a change of the content changes the ctime.
 func (e Entry) programID(file fs.FileInfo) (ProgramID, error) {
 	if file == nil {
 		return ProgramID{}, nil
@@ -397,16 +399,17 @@ func (e Entry) programID(file fs.FileInfo) (ProgramID, error) {
 
 // dirEntry is one file of the plugin directory.
 type dirEntry struct {
-	name     string // file name without .exe
-	fileName string
-	path     string
-	info     fs.FileInfo // nil if there is none
-	err      error       // reason why the file must not be started
+	pluginName string // file name without .exe
+	fileName   string
+	path       string      // pluginDir with fileName
+	info       fs.FileInfo // nil if stat has failed
+	err        error       // reason why the file must not be started
 
 	lockedSHA256 string // checksum of the file in the lock file; "" if it has no entry
 }
 
-// scanDir lists the files of dir that could be plugins.
+// scanDir lists the files in the plugin directory dir that could be plugins. It logs problems of the directory, and sets
+// err for each file that must not be started.
 func scanDir(dir string, logger hclog.Logger) []dirEntry {
 	if dir == "" {
 		return nil
@@ -442,9 +445,9 @@ func scanDir(dir string, logger hclog.Logger) []dirEntry {
 	var out []dirEntry
 	for _, de := range list {
 		f := dirEntry{fileName: de.Name(), path: filepath.Join(dir, de.Name()), err: dirErr, lockedSHA256: lock.Plugins[de.Name()].SHA256}
-		f.name = strings.TrimSuffix(f.fileName, ".exe")
-		if !base.ValidName(f.name) {
-			if strings.HasPrefix(f.name, ".") {
+		f.pluginName = strings.TrimSuffix(f.fileName, ".exe")
+		if !base.ValidName(f.pluginName) {
+			if strings.HasPrefix(f.pluginName, ".") {
 				continue // hidden files are never plugins
 			}
 			logger.Warn("file in the plugin directory has a name that no plugin can have, skipped", "path", f.path)

@@ -507,7 +507,7 @@ func TestProgramID(t *testing.T) {
 
 // A builtin that is not started has no entry, and its reason is kept.
 func TestBuiltinThatIsNotStarted(t *testing.T) {
-	c, err := New(Config{Builtins: []Builtin{{Name: "docker", NotStarted: "no engine"}, {Name: "exec"}}})
+	c, err := New(Config{Builtins: []Builtin{{Name: "docker", NotStartedReason: "no engine"}, {Name: "exec"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

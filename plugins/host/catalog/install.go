@@ -26,7 +26,7 @@ const LockFileName = ".plugins.lock.json"
 // LockFile records which plugins were installed in a directory. A file with an entry is started only with the
 // recorded content; files without an entry are not restricted.
 type LockFile struct {
-	Plugins map[string]LockedPlugin // by file name
+	Plugins map[string]LockedPlugin // keys are file names
 }
 
 // LockedPlugin is an installed file.
@@ -159,53 +159,53 @@ func Verify(dir string) ([]VerifiedFile, error) {
 	return files, nil
 }
 
-// Installation is a file that was copied, and is not in its plugin directory yet. The caller must call Commit or
-// Discard.
+// Installation is the copy of a plugin file in a staging directory inside the plugin directory. The caller must call
+// Commit, which installs the copy, or Discard.
 type Installation struct {
 	Name   string // name of the file in the plugin directory
 	SHA256 string // checksum of the copy, in hex
 
-	dir        string
+	pluginDir  string
 	stagingDir string
-	source     string
+	sourcePath string
 }
 
-// PrepareInstall copies a file into a new directory inside the plugin directory dir, which it creates if
-// necessary. It rejects a plugin directory to which other users can write.
+// PrepareInstall copies the file source to a new staging directory inside the plugin directory dir. It creates dir if
+// dir is missing, and returns an error if other users can write to dir.
 func PrepareInstall(dir, source, name string) (*Installation, error) {
 	if !base.ValidName(name) {
 		return nil, fmt.Errorf("%q is no name for a plugin: it has letters, digits, dots, dashes and underscores, and starts with a letter or digit; choose one with -name", name)
 	}
 	var err error
 	i := &Installation{Name: name}
-	if i.source, err = filepath.Abs(source); err != nil {
+	if i.sourcePath, err = filepath.Abs(source); err != nil {
 		return nil, err
 	}
-	if i.dir, err = filepath.Abs(dir); err != nil {
+	if i.pluginDir, err = filepath.Abs(dir); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(i.dir, 0o755); err != nil {
+	if err := os.MkdirAll(i.pluginDir, 0o755); err != nil {
 		return nil, err
 	}
-	root, err := os.OpenRoot(i.dir)
+	root, err := os.OpenRoot(i.pluginDir)
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
-	if err := checkDir(root, i.dir, nil); err != nil {
+	if err := checkDir(root, i.pluginDir, nil); err != nil {
 		return nil, err
 	}
-	if i.stagingDir, err = os.MkdirTemp(i.dir, ".installing-*"); err != nil {
+	if i.stagingDir, err = os.MkdirTemp(i.pluginDir, ".installing-*"); err != nil {
 		return nil, err
 	}
-	if err := i.copyFile(); err != nil {
+	if err := i.copyToStagingDir(); err != nil {
 		return nil, errors.Join(err, i.Discard())
 	}
 	return i, nil
 }
 
-func (i *Installation) copyFile() error {
-	from, err := os.OpenFile(i.source, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+func (i *Installation) copyToStagingDir() error {
+	from, err := os.OpenFile(i.sourcePath, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}
@@ -213,7 +213,7 @@ func (i *Installation) copyFile() error {
 	if info, err := from.Stat(); err != nil {
 		return err
 	} else if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s is not a regular file", i.source)
+		return fmt.Errorf("%s is not a regular file", i.sourcePath)
 	}
 	to, err := os.OpenFile(filepath.Join(i.stagingDir, i.Name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
 	if err != nil {
@@ -225,32 +225,33 @@ func (i *Installation) copyFile() error {
 	return errors.Join(err, to.Chmod(0o755), to.Sync(), to.Close())
 }
 
-// StagingDir returns a directory with nothing but the copy, from which it can be started for a check.
+// StagingDir returns the directory with the copy, and no other file: a caller can use it as plugin directory to test
+// the plugin.
 func (i *Installation) StagingDir() string { return i.stagingDir }
 
 // Commit moves the copy into the plugin directory, where it replaces a file of the same name, and records its
-// checksum. It blocks while another installation is recorded there.
+// checksum in the lock file. It blocks while another process commits an installation there.
 func (i *Installation) Commit() error {
-	dir, err := os.Open(i.dir)
+	dir, err := os.Open(i.pluginDir)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
 	if err := filelock.Lock(dir, unix.LOCK_EX); err != nil {
-		return fmt.Errorf("lock %s: %w", i.dir, err)
+		return fmt.Errorf("lock %s: %w", i.pluginDir, err)
 	}
-	lock, err := ReadLockFile(i.dir)
+	lock, err := ReadLockFile(i.pluginDir)
 	if err != nil {
 		return err
 	}
-	// The file comes first: after a crash in between, the file does not have the recorded content, and is not
-	// started until it is installed again.
-	if err := os.Rename(filepath.Join(i.stagingDir, i.Name), filepath.Join(i.dir, i.Name)); err != nil {
+	// The file is moved before the lock file is written: after a crash between both, the file does not have the
+	// checksum that is recorded for its predecessor, and is not started until it is installed again.
+	if err := os.Rename(filepath.Join(i.stagingDir, i.Name), filepath.Join(i.pluginDir, i.Name)); err != nil {
 		return err
 	}
-	lock.Plugins[i.Name] = LockedPlugin{SHA256: i.SHA256, Source: i.source, InstalledAt: time.Now().UTC().Truncate(time.Second)}
-	return errors.Join(lock.write(i.dir), dir.Sync(), i.Discard())
+	lock.Plugins[i.Name] = LockedPlugin{SHA256: i.SHA256, Source: i.sourcePath, InstalledAt: time.Now().UTC().Truncate(time.Second)}
+	return errors.Join(lock.write(i.pluginDir), dir.Sync(), i.Discard())
 }
 
-// Discard removes what PrepareInstall has made, except a plugin directory that it has created.
+// Discard removes the staging directory with the copy. The plugin directory stays, also if PrepareInstall has created it.
 func (i *Installation) Discard() error { return os.RemoveAll(i.stagingDir) }

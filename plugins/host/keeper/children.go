@@ -20,7 +20,7 @@ func hasChildren() bool {
 // processesWithTasks returns the keeper and its spawned or adopted processes, but only
 // those with a living child that is not itself such a process. The child can be a task.
 func (k *server) processesWithTasks() []osprocess.ID {
-	k.forkMu.Lock() // forkMu: spawned lacks a child that is being started
+	k.forkMu.Lock() // without forkMu, spawnedProcs could lack a child that has just been forked
 	defer k.forkMu.Unlock()
 	k.mu.Lock()
 	own := append([]osprocess.ID{k.hello.Process}, k.spawnedProcs...)
@@ -75,13 +75,13 @@ func killDescendants() {
 		case err != nil:
 			return // ECHILD
 		case pid == 0 && len(osprocess.Children(os.Getpid())) > 0:
-			return // the remaining children belong to other users
+			return // the remaining children belong to other users, and cannot be killed
 		}
 	}
 }
 
-// killProcessTree kills a process that is not a child of this one, and its descendants. It stops each
-// process before it lists the children, so that the process cannot fork meanwhile.
+// killProcessTree kills a process that is not a child of this process, and the descendants of that process. It sends
+// SIGSTOP to each process before it lists the children, so that the process cannot fork meanwhile.
 func killProcessTree(p osprocess.ID) {
 	if p.Signal(unix.SIGSTOP) != nil {
 		return

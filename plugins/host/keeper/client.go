@@ -34,39 +34,39 @@ type Config struct {
 	// when a keeper is started, not when the client connects to a running one.
 	Ephemeral bool
 
-	// IdleTimeout is how long a keeper without agent, children and held descriptors in use waits
-	// for an agent before it exits; 0 means ten minutes.
+	// IdleTimeout is the time after which a keeper exits that has no agent, no children and no stored descriptor
+	// whose other end is open; 0 means ten minutes.
 	IdleTimeout time.Duration
 
 	Logger hclog.Logger
 
-	version int // set by tests; 0 means protocolVersion
+	version int // protocol version; only tests set it; 0 means protocolVersion
 }
 
 // Client is a connection to a keeper. All methods may be called concurrently. When the keeper
-// dies, the client of an agent starts another keeper, hands it the held descriptors, and
-// repeats the requests that can be repeated; callers only see a delay. It is large because each request
-// of the protocol is a method.
+// dies, the client of an agent starts another keeper, hands it the stored descriptors, and
+// repeats the requests that can be repeated, so that callers only notice a delay. The type has many methods because each
+// request of the protocol is a method.
 type Client struct {
-	cfg          Config      // cfg.Ephemeral is guarded by mu
-	isAgent      bool        // isAgent: the client may start a keeper
-	dir          *Directory  // set for an agent only
-	pluginSocket *socketPath // the keeper's socket, from the environment of a plugin; nil for an agent
-	stop         context.CancelFunc
-	wg           sync.WaitGroup
-	conns        *rpcmux.Reconnector[*clientConn]
+	cfg              Config      // mu guards cfg.Ephemeral; the other fields never change
+	isAgent          bool        // an agent starts a keeper if none runs; a plugin does not
+	dir              *Directory  // the data directory; nil for a plugin
+	pluginSocket     *socketPath // the keeper's socket, from the environment of a plugin; nil for an agent
+	stopReconnecting context.CancelFunc
+	wg               sync.WaitGroup
+	conns            *rpcmux.Reconnector[*clientConn]
 
 	mu            sync.Mutex
-	fdCopies      map[string]fdCopy
-	spawnedProcs  map[osprocess.ID]bool // processes that the next keeper must adopt
-	keeperChild   *os.Process           // the keeper that this process has started last and must reap
-	keeperChildID osprocess.ID          // identifies keeperChild
-	keeperID      osprocess.ID          // the keeper of the last connection
+	fdCopyByKey   map[string]fdCopy
+	spawnedProcs  map[osprocess.ID]bool // spawned and adopted processes, which the next keeper must adopt
+	keeperChild   *os.Process           // the keeper that this process has started last and must reap; nil if there is none
+	keeperChildID osprocess.ID          // ID of keeperChild
+	keeperID      osprocess.ID          // ID of the keeper of the latest connection
 	ephemeral     bool
 	keeperStarts  int // number of keepers that this process has started
 }
 
-// fdCopy is the client's own duplicate of a descriptor that the keeper holds.
+// fdCopy is the client's own duplicate of a descriptor that the keeper stores.
 type fdCopy struct {
 	fd                int
 	drainWithoutAgent bool
@@ -93,8 +93,8 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 	return c, err
 }
 
-// Attach connects a plugin to the keeper behind a socket, whose path is the value of
-// EnvSocket. It never starts a keeper, and the client may only call Wait.
+// Attach connects a plugin to the keeper that listens on a socket; the path of the socket is the value of the
+// environment variable EnvSocket. It never starts a keeper. The plugin may only call Wait and Close.
 func Attach(ctx context.Context, socket string) (*Client, error) {
 	found := &socketPath{path: socket}
 	c, err := openClient(ctx, &Client{
@@ -107,12 +107,13 @@ func Attach(ctx context.Context, socket string) (*Client, error) {
 	return c, err
 }
 
-// maxDeathsDuringStart is after how many deaths of keepers Start gives up: a keeper that cannot run must not delay the
-// error for ever.
+// maxDeathsDuringStart is the number of keepers that may die while Start connects to them. After one more, Start returns
+// an error: a keeper that crashes at each start must not make Start block forever.
 const maxDeathsDuringStart = 5
 
-// isEndOfKeeper reports whether an error of connectOrStart means that the keeper has exited meanwhile.
-func isEndOfKeeper(err error) bool {
+// isKeeperExitError reports whether an error of connectOrStart means that the keeper has exited while the client
+// connected to it.
+func isKeeperExitError(err error) bool {
 	return slices.ContainsFunc([]error{errConnDown, framing.ErrDown, io.EOF, unix.ECONNRESET, unix.ECONNREFUSED}, func(end error) bool {
 		return errors.Is(err, end)
 	})
@@ -121,12 +122,12 @@ func isEndOfKeeper(err error) bool {
 // openClient connects a client and starts the goroutine that reconnects it.
 func openClient(ctx context.Context, c *Client) (*Client, error) {
 	life, stop := context.WithCancel(context.Background())
-	c.stop = stop
+	c.stopReconnecting = stop
 	c.conns = rpcmux.NewReconnector[*clientConn](life.Done(), ErrClosed)
-	c.fdCopies = map[string]fdCopy{}
+	c.fdCopyByKey = map[string]fdCopy{}
 	c.spawnedProcs = map[osprocess.ID]bool{}
 	l, err := c.connectOrStart(ctx)
-	for deaths := 1; c.isAgent && deaths <= maxDeathsDuringStart && isEndOfKeeper(err); deaths++ {
+	for deaths := 1; c.isAgent && deaths <= maxDeathsDuringStart && isKeeperExitError(err); deaths++ {
 		c.cfg.Logger.Warn("keeper is gone, the start continues with another", "dir", c.cfg.Dir, "error", err)
 		l, err = c.connectOrStart(ctx)
 	}
@@ -155,7 +156,7 @@ func (c *Client) RestoreSocket() error {
 	}
 	err := c.KeeperProcess().Signal(unix.SIGHUP)
 	if errors.Is(err, os.ErrProcessDone) {
-		return nil // no keeper is connected: a new one creates its socket
+		return nil // the keeper has exited: the client starts another keeper, which creates a socket
 	}
 	return err
 }
@@ -169,10 +170,10 @@ func (c *Client) KeeperProcess() osprocess.ID {
 
 // Status is the state of the keeper from the point of view of its client.
 type Status struct {
-	Process   osprocess.ID // of the last connected keeper
+	Process   osprocess.ID // process of the keeper to which the client is or was last connected
 	Connected bool
-	Starts    int // keepers that this client has started
-	StoredFDs int // descriptors that the keeper holds for this client
+	Starts    int // number of keepers that this client has started
+	StoredFDs int // number of descriptors that the keeper stores
 }
 
 // Status returns the state of the keeper. It does not block.
@@ -180,7 +181,7 @@ func (c *Client) Status() Status {
 	l := c.conns.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return Status{Process: c.keeperID, Connected: l != nil && !l.Ended(), Starts: c.keeperStarts, StoredFDs: len(c.fdCopies)}
+	return Status{Process: c.keeperID, Connected: l != nil && !l.Ended(), Starts: c.keeperStarts, StoredFDs: len(c.fdCopyByKey)}
 }
 
 // Ephemeral reports whether the keeper shuts down with its agent: see Config.Ephemeral.
@@ -193,7 +194,7 @@ func (c *Client) Ephemeral() bool {
 // Close ends the connection. A persistent keeper continues to run. For an ephemeral keeper,
 // Close blocks until the keeper has exited, at most ten seconds. Close may be called twice.
 func (c *Client) Close() error {
-	c.stop()
+	c.stopReconnecting()
 	c.wg.Wait()
 	c.closeFDCopies()
 	if c.dir != nil {
@@ -214,13 +215,13 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// closeFDCopies closes the client's copies of held descriptors.
+// closeFDCopies closes the client's copies of stored descriptors.
 func (c *Client) closeFDCopies() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for key, h := range c.fdCopies {
+	for key, h := range c.fdCopyByKey {
 		unix.Close(h.fd)
-		delete(c.fdCopies, key)
+		delete(c.fdCopyByKey, key)
 	}
 }
 
@@ -371,8 +372,8 @@ func (c *Client) waitForConn(ctx context.Context, p osprocess.ID) (*clientConn, 
 	}
 }
 
-// StoreFD makes the keeper hold a descriptor, for example the read end of a FIFO. It
-// replaces the descriptor that was held under the key. The caller keeps f. StoreFD is for
+// StoreFD makes the keeper store a duplicate of the descriptor of f, for example of the read end of a FIFO. It
+// replaces the descriptor that was stored under the key. The caller remains the owner of f. StoreFD is for
 // pipes, FIFOs and sockets, because the keeper considers a descriptor unused when its other
 // end is closed.
 func (c *Client) StoreFD(ctx context.Context, key string, f *os.File) error {
@@ -401,33 +402,33 @@ func (c *Client) storeFD(ctx context.Context, key string, f *os.File, drain bool
 	// The copy is recorded before the request: if the keeper dies during the request, the
 	// client stores the copy in the next keeper.
 	c.mu.Lock()
-	if old, ok := c.fdCopies[key]; ok {
+	if old, ok := c.fdCopyByKey[key]; ok {
 		unix.Close(old.fd)
 	}
-	c.fdCopies[key] = fdCopy{own, drain}
+	c.fdCopyByKey[key] = fdCopy{own, drain}
 	c.mu.Unlock()
 
 	_, err = c.retryIdempotentCall(ctx, &request{Op: opStoreFD, Keys: []string{key}, DrainWithoutAgent: []bool{drain}}, fd)
 	if err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.fdCopies[key].fd == own {
+		if c.fdCopyByKey[key].fd == own {
 			unix.Close(own)
-			delete(c.fdCopies, key)
+			delete(c.fdCopyByKey, key)
 		}
 		return fmt.Errorf("hold %q: %w", key, err)
 	}
 	return nil
 }
 
-// GetFD returns a duplicate of the descriptor that is held under a key; the keeper keeps its
-// own. The caller closes the file. The error is ErrFDNotStored if no descriptor is held under the
+// GetFD returns a duplicate of the descriptor that is stored under a key; the keeper still stores its
+// own. The caller closes the file. The error is ErrFDNotStored if no descriptor is stored under the
 // key. GetFD does not call the keeper: the client of an agent has a copy of every held
 // descriptor.
 func (c *Client) GetFD(key string) (*os.File, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	own, ok := c.fdCopies[key]
+	own, ok := c.fdCopyByKey[key]
 	if !ok {
 		return nil, fmt.Errorf("take %q: %w", key, ErrFDNotStored)
 	}
@@ -438,20 +439,20 @@ func (c *Client) GetFD(key string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), key), nil
 }
 
-// StoredFDKeys returns the keys of the held descriptors. Like GetFD it does not call the keeper.
+// StoredFDKeys returns the keys of the stored descriptors. Like GetFD it does not call the keeper.
 func (c *Client) StoredFDKeys() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Collect(maps.Keys(c.fdCopies))
+	return slices.Collect(maps.Keys(c.fdCopyByKey))
 }
 
-// RemoveFD makes the keeper close the descriptor that is held under a key. A key without a
+// RemoveFD makes the keeper close the descriptor that is stored under a key. A key without a
 // descriptor is no error.
 func (c *Client) RemoveFD(ctx context.Context, key string) error {
 	c.mu.Lock()
-	if h, ok := c.fdCopies[key]; ok {
+	if h, ok := c.fdCopyByKey[key]; ok {
 		unix.Close(h.fd)
-		delete(c.fdCopies, key)
+		delete(c.fdCopyByKey, key)
 	}
 	c.mu.Unlock()
 	if _, err := c.retryIdempotentCall(ctx, &request{Op: opRemoveFD, Keys: []string{key}}); err != nil {
@@ -460,7 +461,7 @@ func (c *Client) RemoveFD(ctx context.Context, key string) error {
 	return nil
 }
 
-// ListFDs returns the keys of the held descriptors, sorted.
+// ListFDs returns the keys of the stored descriptors, sorted.
 func (c *Client) ListFDs(ctx context.Context) ([]string, error) {
 	resp, err := c.retryIdempotentCall(ctx, &request{Op: opListFDs})
 	if err != nil {
@@ -494,7 +495,7 @@ func (c *Client) SetEphemeral(ctx context.Context) error {
 }
 
 // EndWithoutTasks makes the keeper exit as soon as this client is closed and ListParentProcesses would return an empty list;
-// the keeper then kills its spawned processes. EndWithoutTasks does not wait for that. The keeper drops the
+// the keeper then kills its spawned processes. EndWithoutTasks returns before the keeper exits. The keeper discards the
 // request when another agent connects.
 func (c *Client) EndWithoutTasks(ctx context.Context) error {
 	if _, err := c.retryIdempotentCall(ctx, &request{Op: opEndWithoutTasks}); err != nil {

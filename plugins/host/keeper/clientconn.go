@@ -16,13 +16,13 @@ import (
 // errConnDown means that the connection ended before the response arrived.
 var errConnDown = errors.New("connection to the keeper is down")
 
-// clientConn is one connection of a client.
+// clientConn is one connection of a client to a keeper.
 type clientConn struct {
 	*rpcmux.PendingCalls[callResult]
-	conn      *framing.Conn
-	keeper    framing.Hello
-	ephemeral bool // set by Client.syncDescriptors
-	wg        sync.WaitGroup
+	conn        *framing.Conn
+	keeperHello framing.Hello
+	ephemeral   bool // set by Client.syncDescriptors
+	wg          sync.WaitGroup
 }
 
 type callResult struct {
@@ -30,8 +30,8 @@ type callResult struct {
 	fds  []int
 }
 
-// newClientConn exchanges the hello messages on a connection, and becomes the owner of the
-// connection.
+// newClientConn exchanges the hello messages on a socket that is connected to a keeper. The clientConn owns the socket,
+// which newClientConn closes after an error.
 func newClientConn(ctx context.Context, socket *net.UnixConn, own framing.Hello) (*clientConn, error) {
 	conn := framing.NewConn(socket, messageLimits)
 	keeper, err := conn.ExchangeHello(ctx, own)
@@ -40,12 +40,12 @@ func newClientConn(ctx context.Context, socket *net.UnixConn, own framing.Hello)
 		return nil, fmt.Errorf("introduce to keeper: %w", err)
 	}
 	unwanted := func(r callResult) { framing.CloseAll(r.fds) }
-	l := &clientConn{PendingCalls: rpcmux.New(errConnDown, unwanted), conn: conn, keeper: keeper}
+	l := &clientConn{PendingCalls: rpcmux.New(errConnDown, unwanted), conn: conn, keeperHello: keeper}
 	l.wg.Go(l.readResponses)
 	return l, nil
 }
 
-// close ends the connection and waits for its goroutine.
+// close closes the connection and waits until readResponses has returned.
 func (l *clientConn) close() {
 	l.conn.Close()
 	l.wg.Wait()
@@ -69,7 +69,7 @@ func (l *clientConn) call(ctx context.Context, req *request, fds ...int) (*respo
 	return res.resp, res.fds, err
 }
 
-// readResponses delivers responses until the connection ends.
+// readResponses passes each response to the caller of its request, until the connection ends.
 func (l *clientConn) readResponses() {
 	defer l.End()
 	defer l.conn.Close()

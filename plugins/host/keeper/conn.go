@@ -34,7 +34,7 @@ func (k *server) acceptConns(listener *net.UnixListener) {
 			conn.Close()
 			continue
 		}
-		c := &serverConn{server: k, conn: framing.NewConn(conn, messageLimits), waitRequests: map[uint64]osprocess.ID{}, killOnDisconnect: map[osprocess.ID]bool{}, responseReady: make(chan struct{}, 1)}
+		c := &serverConn{server: k, conn: framing.NewConn(conn, messageLimits), procByWaitRequest: map[uint64]osprocess.ID{}, killOnDisconnect: map[osprocess.ID]bool{}, responseReady: make(chan struct{}, 1)}
 		k.mu.Lock()
 		k.conns[c] = true
 		k.mu.Unlock()
@@ -46,27 +46,27 @@ func (k *server) acceptConns(listener *net.UnixListener) {
 type serverConn struct {
 	server        *server
 	conn          *framing.Conn
-	client        framing.Hello // client: used only by serveRequests
-	responseReady chan struct{} // responseReady: capacity 1; signals that responseQueue is not empty
+	clientHello   framing.Hello // hello message of the client; used only by serveRequests
+	responseReady chan struct{} // capacity 1; a value means that responseQueue is not empty
 
-	// killOnDisconnect: children that are killed when the connection ends; used only by
+	// killOnDisconnect has the children that are killed when the connection ends; used only by
 	// serveRequests.
 	killOnDisconnect map[osprocess.ID]bool
 
-	// guarded by server.mu
-	isAgent       bool
-	disconnected  bool
-	waitRequests  map[uint64]osprocess.ID
-	responseQueue []queuedResponse
+	// The following fields are guarded by server.mu.
+	isAgent           bool
+	disconnected      bool
+	procByWaitRequest map[uint64]osprocess.ID
+	responseQueue     []queuedResponse
 }
 
 type queuedResponse struct {
-	msg *response
-	fds []int // owned by the answer
+	response *response
+	fds      []int // descriptors to send; writeResponses closes them
 }
 
-// queueResponse queues a response for writeResponses, so that the caller does not block if
-// the client does not read. The caller holds server.mu.
+// queueResponse queues a response, with descriptors that it takes over, for writeResponses, so that the caller does not
+// block if the client does not read. The caller holds server.mu.
 func (c *serverConn) queueResponse(msg *response, fds []int) {
 	if c.disconnected {
 		framing.CloseAll(fds)
@@ -86,7 +86,7 @@ func (c *serverConn) serveRequests() {
 	stop := make(chan struct{})
 	responseWriter.Go(func() { c.writeResponses(stop) })
 
-	for err := c.receiveHello(); err == nil; {
+	for err := c.exchangeHello(); err == nil; {
 		var req request
 		var fds []int
 		fds, err = c.conn.Receive(&req)
@@ -113,19 +113,19 @@ func (c *serverConn) serveRequests() {
 	for _, a := range c.responseQueue {
 		framing.CloseAll(a.fds)
 	}
-	for id, p := range c.waitRequests {
+	for id, p := range c.procByWaitRequest {
 		k.removeWaiterLocked(c, id, p)
 	}
 	delete(k.conns, c)
 	if c.isAgent {
-		k.agents.count--
-		if k.agents.count == 0 {
-			k.agents.zeroSince = time.Now()
-			k.startDrainingLocked()
+		k.agentConns.connected--
+		if k.agentConns.connected == 0 {
+			k.agentConns.lastDisconnectAt = time.Now()
+			k.startAllDrainsLocked()
 		}
 	}
 	k.mu.Unlock()
-	k.wakeUp()
+	k.wakeRunLoop()
 }
 
 // writeResponses sends the queued responses until stop is closed.
@@ -141,18 +141,18 @@ func (c *serverConn) writeResponses(stop <-chan struct{}) {
 		c.responseQueue = nil
 		c.server.mu.Unlock()
 		for _, a := range queue {
-			_ = c.conn.Send(a.msg, a.fds...) // Send closes the connection if it fails
+			_ = c.conn.Send(a.response, a.fds...) // Send closes the connection if it fails
 			framing.CloseAll(a.fds)
 		}
 	}
 }
 
-// handleRequest executes one request and queues its response. It closes fds or keeps them.
+// handleRequest executes one request and queues its response. It takes over the descriptors fds of the request.
 func (c *serverConn) handleRequest(req *request, fds []int) {
 	k := c.server
 	k.trimmer.NotifyBusy()
 	var resp *response
-	rejected := c.checkOp(req.Op)
+	rejected := c.checkOpAllowed(req.Op)
 	switch {
 	case rejected != nil:
 		resp = &response{Error: rejected.Error()}
@@ -179,22 +179,22 @@ func (c *serverConn) handleRequest(req *request, fds []int) {
 	c.queueResponse(resp, nil)
 }
 
-// checkOp returns an error if the client may not make a request: most operations are reserved for
-// agents, and a client of another version may use the stable messages only.
-func (c *serverConn) checkOp(o op) error {
+// checkOpAllowed returns an error if the client may not request an operation: most operations are reserved for
+// agents, and a client of another protocol version may send the stable messages only.
+func (c *serverConn) checkOpAllowed(o op) error {
 	version := c.server.hello.Version
 	switch {
 	case o == opWait || o == opCancelWait:
 		return nil
-	case c.client.Role != framing.RoleAgent:
+	case c.clientHello.Role != framing.RoleAgent:
 		return fmt.Errorf("operation %q is the agent's", o)
-	case o != opReplaceProgram && c.client.Version != version:
-		return fmt.Errorf("operation %q of version %d: the keeper has version %d", o, c.client.Version, version)
+	case o != opReplaceProgram && c.clientHello.Version != version:
+		return fmt.Errorf("operation %q of version %d: the keeper has version %d", o, c.clientHello.Version, version)
 	}
 	return nil
 }
 
-// errorResponse returns the response to a request that has failed.
+// errorResponse returns the response to a request that has failed with err.
 func errorResponse(err error) *response {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
@@ -220,11 +220,11 @@ func (c *serverConn) handleRequestUnderLock(req *request, fds []int) {
 	case opSetEphemeral:
 		k.ephemeral.Store(true)
 	case opEndWithoutTasks:
-		k.agents.endWithoutTasks = true
+		k.agentConns.exitWithoutTasks = true
 	case opWait:
 		resp = k.handleWaitLocked(c, req.ID, req.Process)
 	case opCancelWait:
-		if p, ok := c.waitRequests[req.ID]; ok {
+		if p, ok := c.procByWaitRequest[req.ID]; ok {
 			k.removeWaiterLocked(c, req.ID, p)
 		}
 		resp = nil
@@ -263,22 +263,22 @@ func (c *serverConn) handleRequestUnderLock(req *request, fds []int) {
 	}
 }
 
-// receiveHello receives the hello message of the client and sends the keeper's. The keeper stops
-// draining the output of the plugins before an agent gets its hello message.
-func (c *serverConn) receiveHello() error {
-	fds, err := c.conn.Receive(&c.client)
+// exchangeHello receives the hello message of the client and sends that of the keeper. If the client is an agent, the
+// keeper first stops to drain the output of the plugins, which the agent reads from then on.
+func (c *serverConn) exchangeHello() error {
+	fds, err := c.conn.Receive(&c.clientHello)
 	framing.CloseAll(fds)
 	if err != nil {
 		return err
 	}
 	k := c.server
 	k.mu.Lock()
-	if c.client.Role == framing.RoleAgent {
+	if c.clientHello.Role == framing.RoleAgent {
 		c.isAgent = true
-		k.agents.count++
-		k.agents.everConnected = true
-		k.agents.endWithoutTasks = false
-		k.stopDrainingLocked()
+		k.agentConns.connected++
+		k.agentConns.everConnected = true
+		k.agentConns.exitWithoutTasks = false
+		k.stopAllDrainsLocked()
 	}
 	k.mu.Unlock()
 	return c.conn.Send(k.hello)

@@ -21,15 +21,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
-// publishConn publishes a connection to all callers.
+// publishConn makes a new connection the one that all methods of the client use.
 func (c *Client) publishConn(l *clientConn) {
 	c.mu.Lock()
-	c.keeperID, c.ephemeral = l.keeper.Process, l.ephemeral
+	c.keeperID, c.ephemeral = l.keeperHello.Process, l.ephemeral
 	c.mu.Unlock()
 	c.conns.Set(l, nil)
 }
 
-// keepConnected replaces the connection whenever it ends, until ctx ends.
+// keepConnected connects again each time when a connection to the keeper ends, until ctx ends. l is the first connection.
 func (c *Client) keepConnected(ctx context.Context, l *clientConn) {
 	logError := func(err error) {
 		if c.isAgent {
@@ -44,7 +44,7 @@ func (c *Client) keepConnected(ctx context.Context, l *clientConn) {
 		c.conns.Set(nil, nil)
 		l.close()
 		if c.isAgent && ctx.Err() == nil {
-			c.cfg.Logger.Warn("keeper is gone", "pid", l.keeper.Process.PID, "dir", c.cfg.Dir)
+			c.cfg.Logger.Warn("keeper is gone", "pid", l.keeperHello.Process.PID, "dir", c.cfg.Dir)
 		}
 		if l, ok = c.conns.ConnectWithBackoff(ctx, c.connectOrStart, logError); ok {
 			c.publishConn(l)
@@ -54,7 +54,7 @@ func (c *Client) keepConnected(ctx context.Context, l *clientConn) {
 
 // connectOrStart returns a connection to the keeper. The client of a plugin only connects.
 // The client of an agent starts a keeper if none runs, and copies stored descriptors in
-// both directions, so that both have all of them.
+// both directions, so that client and keeper have all of them.
 func (c *Client) connectOrStart(ctx context.Context) (*clientConn, error) {
 	if !c.isAgent {
 		conn, err := c.pluginSocket.dial()
@@ -76,9 +76,9 @@ func (c *Client) connectOrStart(ctx context.Context) (*clientConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The keeper of an earlier agent can have a lower limit than this agent.
-	if _, err := l.keeper.Process.RaiseDescriptorLimit(); err != nil {
-		c.cfg.Logger.Warn("the keeper keeps a lower limit of open files than the agent", "pid", l.keeper.Process.PID, "error", err)
+	// The keeper can have been started by an earlier agent with a lower limit of open files.
+	if _, err := l.keeperHello.Process.RaiseDescriptorLimit(); err != nil {
+		c.cfg.Logger.Warn("the keeper keeps a lower limit of open files than the agent", "pid", l.keeperHello.Process.PID, "error", err)
 	}
 	if err := c.syncDescriptors(ctx, l); err != nil {
 		l.close()
@@ -146,7 +146,7 @@ func isUnreachable(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED)
 }
 
-// signalAndDialKeeper makes a keeper listen again, and connects to it.
+// signalAndDialKeeper makes a keeper whose socket is missing listen again, and connects to the keeper.
 func (c *Client) signalAndDialKeeper(ctx context.Context, p osprocess.ID) (*net.UnixConn, error) {
 	if err := c.dir.MakeSocketDir(); err != nil {
 		return nil, err
@@ -160,7 +160,7 @@ func (c *Client) signalAndDialKeeper(ctx context.Context, p osprocess.ID) (*net.
 			return conn, err
 		}
 		select {
-		case <-time.After(5 * time.Millisecond): // the keeper creates the socket without a notification
+		case <-time.After(5 * time.Millisecond): // a loop, because the keeper does not report that it listens
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -172,10 +172,10 @@ const listenTimeout = 2 * time.Second
 
 // upgradeKeeper makes a keeper of another build execute this program in its place. It returns the
 // connection to the resulting keeper, or nil if none runs. If a keeper of this version cannot execute
-// the program, it continues, and its connection is returned. A keeper of another version is then
-// killed, because the agent cannot use it; the tasks continue, and are restored from /proc.
+// the program, the keeper continues, and upgradeKeeper returns the connection l. A keeper of another version is then
+// killed, because the agent cannot use it; the tasks continue, and their drivers find them in /proc.
 func (c *Client) upgradeKeeper(ctx context.Context, l *clientConn) (*clientConn, error) {
-	otherVersion := l.keeper.Version != c.hello().Version
+	otherVersion := l.keeperHello.Version != c.hello().Version
 	exe, err := os.Open(selfExePath)
 	if err != nil && otherVersion {
 		l.close()
@@ -186,11 +186,11 @@ func (c *Client) upgradeKeeper(ctx context.Context, l *clientConn) (*clientConn,
 	}
 	defer exe.Close()
 	if !otherVersion {
-		if same, err := sameExecutable(ctx, l.keeper.Process, exe, func() (*clientConn, error) { return l, nil }); same || err != nil {
+		if same, err := sameExecutable(ctx, l.keeperHello.Process, exe, func() (*clientConn, error) { return l, nil }); same || err != nil {
 			return l, nil
 		}
 	}
-	logger := c.cfg.Logger.With("pid", l.keeper.Process.PID, "dir", c.cfg.Dir, "version", l.keeper.Version, "build", l.keeper.Build)
+	logger := c.cfg.Logger.With("pid", l.keeperHello.Process.PID, "dir", c.cfg.Dir, "version", l.keeperHello.Version, "build", l.keeperHello.Build)
 	resp, _, err := l.call(ctx, &request{Op: opReplaceProgram, Args: c.cfg.Args}, int(exe.Fd()))
 	if !errors.Is(err, errConnDown) {
 		if err == nil {
@@ -202,10 +202,10 @@ func (c *Client) upgradeKeeper(ctx context.Context, l *clientConn) (*clientConn,
 		}
 		l.close()
 		if ctx.Err() != nil || osprocess.IsResourceExhausted(err) {
-			return nil, fmt.Errorf("replace keeper of version %d: %w", l.keeper.Version, err)
+			return nil, fmt.Errorf("replace keeper of version %d: %w", l.keeperHello.Version, err)
 		}
 		logger.Error("keeper of another version cannot be replaced, killing it", "error", err)
-		return nil, l.keeper.Process.KillAndWait()
+		return nil, l.keeperHello.Process.KillAndWait()
 	}
 	l.close()
 	logger.Info("keeper was replaced by this build")
@@ -224,7 +224,7 @@ func (c *Client) upgradeKeeper(ctx context.Context, l *clientConn) (*clientConn,
 }
 
 // syncDescriptors sends a new keeper the processes and descriptors of earlier keepers that
-// it lacks, and copies to the client the descriptors that an earlier agent has stored in
+// the new keeper lacks, and copies to the client the descriptors that an earlier agent has stored in
 // the keeper.
 func (c *Client) syncDescriptors(ctx context.Context, l *clientConn) error {
 	if managedProcs := c.managedProcs(); len(managedProcs) > 0 {
@@ -247,7 +247,7 @@ func (c *Client) syncDescriptors(ctx context.Context, l *clientConn) error {
 }
 
 // copyMissingFDs copies to the client the keeper's descriptors that the client does not
-// have. It returns all keys that the keeper holds.
+// have. It returns the keys of all descriptors that the keeper stores.
 func (c *Client) copyMissingFDs(ctx context.Context, l *clientConn) (there []string, err error) {
 	resp, _, err := l.call(ctx, &request{Op: opListFDs})
 	if err == nil {
@@ -259,7 +259,7 @@ func (c *Client) copyMissingFDs(ctx context.Context, l *clientConn) (there []str
 	l.ephemeral = resp.Ephemeral
 	for i, key := range resp.Keys {
 		c.mu.Lock()
-		_, have := c.fdCopies[key]
+		_, have := c.fdCopyByKey[key]
 		c.mu.Unlock()
 		if have {
 			continue
@@ -275,7 +275,7 @@ func (c *Client) copyMissingFDs(ctx context.Context, l *clientConn) (there []str
 			continue // the descriptor was removed after opListFDs
 		}
 		c.mu.Lock()
-		c.fdCopies[key] = fdCopy{fds[0], i < len(resp.DrainWithoutAgent) && resp.DrainWithoutAgent[i]}
+		c.fdCopyByKey[key] = fdCopy{fds[0], i < len(resp.DrainWithoutAgent) && resp.DrainWithoutAgent[i]}
 		c.mu.Unlock()
 	}
 	return resp.Keys, nil
@@ -286,7 +286,7 @@ func (c *Client) copyMissingFDs(ctx context.Context, l *clientConn) (there []str
 func (c *Client) fdKeysMissingIn(there []string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	missing := maps.Clone(c.fdCopies)
+	missing := maps.Clone(c.fdCopyByKey)
 	for _, key := range there {
 		delete(missing, key)
 	}
@@ -300,7 +300,7 @@ func (c *Client) sendFDs(ctx context.Context, l *clientConn, keys []string) erro
 	defer func() { framing.CloseAll(fds) }()
 	c.mu.Lock()
 	for _, key := range keys {
-		h, ok := c.fdCopies[key]
+		h, ok := c.fdCopyByKey[key]
 		if !ok {
 			continue
 		}
@@ -386,8 +386,8 @@ func (c *Client) startKeeper(ctx context.Context) (*clientConn, error) {
 	return newClientConn(ctx, conn, c.hello())
 }
 
-// lockPIDFile takes the lock that a keeper holds as long as it lives. It retries for ten
-// seconds, because a keeper that has just been killed may still hold the lock.
+// lockPIDFile locks the PID file for the keeper that is started next, which inherits the lock and holds it as long as it
+// lives. It retries for ten seconds, because a keeper that has just been killed may still hold the lock.
 func (c *Client) lockPIDFile(ctx context.Context) (*os.File, error) {
 	for end := time.Now().Add(10 * time.Second); ; {
 		lock, err := c.dir.Lock(pidFileName, unix.LOCK_EX|unix.LOCK_NB)

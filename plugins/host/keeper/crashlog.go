@@ -11,7 +11,7 @@ import (
 // the process has crashed.
 type CrashLog string
 
-// Read returns the first 4 KiB of the file, where a panic has its reason. It returns an empty
+// Read returns the first 4 KiB of the file, which contain the message of a panic. It returns an empty
 // string if the file cannot be read.
 func (l CrashLog) Read() string {
 	b, err := os.ReadFile(string(l))
@@ -21,7 +21,8 @@ func (l CrashLog) Read() string {
 	return strings.TrimSpace(string(b[:min(len(b), 4<<10)]))
 }
 
-// Create truncates the file for the next process. It does not follow symbolic links.
+// Create opens the empty file for the stderr of the next process, and truncates an existing file. It does not follow
+// symbolic links.
 func (l CrashLog) Create() (*os.File, error) {
 	return os.OpenFile(string(l), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
 }

@@ -28,7 +28,7 @@ func SocketDir(dataDir string) string { return filepath.Join(dataDir, socketDirN
 // may be renamed and its path may have any length. Its methods may be called concurrently.
 type Directory struct {
 	path   string
-	handle *os.File // opened with O_PATH
+	handle *os.File // the directory, opened with O_PATH
 }
 
 // OpenDirectory opens a data directory, and creates it if it is missing. It does not check
@@ -91,8 +91,8 @@ func (d *Directory) openSocketDir() (*os.File, error) {
 	return os.NewFile(uintptr(fd), SocketDir(d.path)), nil
 }
 
-// unixAddr returns a short address of a socket in an open directory, by the directory's
-// descriptor. It is valid in this process while the directory is open.
+// unixAddr returns a short address of a socket in an open directory: the address contains the directory's
+// descriptor, and is valid in this process while the directory is open.
 func unixAddr(network string, dir *os.File, name string) *net.UnixAddr {
 	return &net.UnixAddr{Net: network, Name: safepath.ProcPathAt(int(dir.Fd()), name)}
 }
@@ -215,7 +215,7 @@ func (d *Directory) tryLock(name string, how int) (*os.File, error) {
 	return f, nil
 }
 
-// openLockFile opens a lock file. It accepts only a regular file of this user with a single hard
+// openLockFile opens a lock file. It returns an error unless the file is a regular file of this user with a single hard
 // link.
 func (d *Directory) openLockFile(name string, flags int) (*os.File, error) {
 	fd, err := safepath.OpenAt(int(d.handle.Fd()), name, flags|unix.O_RDWR|unix.O_NONBLOCK, 0o600)
@@ -235,7 +235,7 @@ func (d *Directory) openLockFile(name string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// WriteLockOwner records a process in a file that this process has locked, for LockedBy.
+// WriteLockOwner writes a process ID to a file that this process has locked, from which LockedBy reads it.
 func WriteLockOwner(f *os.File, p osprocess.ID) error {
 	b, err := json.Marshal(p)
 	if err != nil {

@@ -32,8 +32,8 @@ func TestAgentWithoutDescriptorsKeepsKeeper(t *testing.T) {
 				switch {
 				case err == nil:
 					connected++
-					if l.keeper.Process != keeper {
-						t.Errorf("%d descriptors: connected to %v, want %v", free, l.keeper.Process, keeper)
+					if l.keeperHello.Process != keeper {
+						t.Errorf("%d descriptors: connected to %v, want %v", free, l.keeperHello.Process, keeper)
 					}
 					l.close()
 				case osprocess.IsResourceExhausted(err):

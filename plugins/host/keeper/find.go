@@ -27,7 +27,7 @@ const CommandName = "keeper"
 // field "id" of a JSON object.
 const OwnerFile = "owner"
 
-// HasRunning reports whether a keeper of this user serves the data directory with an id.
+// HasRunning reports whether a keeper of this user runs for the data directory with the given id.
 func HasRunning(directoryID string) bool {
 	for _, k := range FindRunning() {
 		var owner struct {
@@ -41,7 +41,7 @@ func HasRunning(directoryID string) bool {
 	return false
 }
 
-// FindRunning returns the keepers of this user that run on the machine.
+// FindRunning searches /proc for the keepers of this user that run on the machine.
 func FindRunning() (keepers []RunningKeeper) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -67,7 +67,8 @@ func FindRunning() (keepers []RunningKeeper) {
 	return keepers
 }
 
-// servedDir returns a path of the data directory of a keeper, and "" if the process is no keeper or belongs to another user.
+// servedDir returns a path of the data directory for which the keeper p runs, or "" if p is no keeper or belongs to
+// another user.
 func servedDir(p osprocess.ID) string {
 	proc := filepath.Join("/proc", strconv.Itoa(p.PID))
 	var st unix.Stat_t
@@ -83,7 +84,7 @@ func servedDir(p osprocess.ID) string {
 		dir := filepath.Join(fds, e.Name())
 		text, err := os.ReadFile(filepath.Join(dir, pidFileName))
 		if err != nil {
-			continue // the descriptor is no data directory
+			continue // the descriptor does not refer to a data directory
 		}
 		var recorded osprocess.ID
 		if json.Unmarshal(text, &recorded) == nil && recorded == p {

@@ -15,24 +15,24 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// execHandoff lists the open descriptors that a keeper passes to the program that replaces
-// it by execve(2). Its form is stable: see protocolVersion.
+// execHandoff lists the open descriptors that a keeper passes to the program that it executes in its place by
+// execve(2). The JSON format is stable: see protocolVersion.
 type execHandoff struct {
 	ListenerFD int
-	StateFD    int // memfd with a handoffState in JSON
+	StateFD    int // a memfd with a handoffState in JSON
 	LockFD     int
 	DirFD      int
 }
 
-// handoffState is the state that a keeper keeps when it executes another build of itself. Its form
-// is stable: see protocolVersion.
+// handoffState is the state that a keeper passes to another build of the keeper that it executes. The JSON format is
+// stable: see protocolVersion.
 type handoffState struct {
-	Version      int // of the keeper that has written the state
+	Version      int // protocol version of the keeper that has written the state
 	StoredFDs    []storedFDRecord
 	ManagedProcs []osprocess.ID
 	SpawnedProcs []osprocess.ID
 	Programs     []programRecord
-	// SessionLeaderStatuses: in the order in which the processes ended.
+	// Both lists of statuses are in the order in which the processes ended.
 	SessionLeaderStatuses []statusRecord
 	NonLeaderStatuses     []statusRecord
 }
@@ -54,18 +54,18 @@ type statusRecord struct {
 	Status  osprocess.ExitStatus
 }
 
-// drainDelay is the time after an exec during which the keeper does not drain the plugins'
-// stderr, because the agent is about to reconnect and read it.
+// drainDelay is the time after execNewProgram during which the keeper does not drain the plugins' output, because the
+// agent is about to reconnect and to read the output.
 const drainDelay = 2 * time.Second
 
 // execNewProgram executes another program in place of this one. The children, the listening socket,
-// the held descriptors and the recorded statuses are kept. execNewProgram returns only on failure,
+// the stored descriptors and the recorded statuses are kept. execNewProgram returns only on failure,
 // and then the keeper continues unchanged. Clients reconnect.
 func (k *server) execNewProgram(args []string, fds []int) error {
 	if len(fds) != 1 || len(args) == 0 {
 		return fmt.Errorf("replace keeper: %d descriptors and %d arguments came", len(fds), len(args))
 	}
-	// The locks block forks, the reaping of children and changes of the state.
+	// While the locks are held, no goroutine forks, reaps a child or changes the state.
 	k.forkMu.Lock()
 	defer k.forkMu.Unlock()
 	k.mu.Lock()
@@ -74,7 +74,7 @@ func (k *server) execNewProgram(args []string, fds []int) error {
 		return errors.New("replace keeper: it is ending")
 	}
 
-	var inheritableFDs []int // inheritable: descriptors without close-on-exec
+	var inheritableFDs []int // descriptors whose close-on-exec flag was cleared
 	defer func() {
 		for _, fd := range inheritableFDs {
 			unix.CloseOnExec(fd)
@@ -97,12 +97,12 @@ func (k *server) execNewProgram(args []string, fds []int) error {
 		return fmt.Errorf("replace keeper: %w", err)
 	}
 	defer stateFile.Close()
-	next := execHandoff{ListenerFD: socket, StateFD: int(stateFile.Fd()), LockFD: int(k.endpoint.lock.Fd()), DirFD: int(k.endpoint.dir.handle.Fd())}
+	next := execHandoff{ListenerFD: socket, StateFD: int(stateFile.Fd()), LockFD: int(k.endpoint.lockedPIDFile.Fd()), DirFD: int(k.endpoint.dataDir.handle.Fd())}
 	errs := []error{keep(next.ListenerFD), keep(next.StateFD), keep(next.LockFD), keep(next.DirFD)}
 	for _, h := range k.storedFDs {
 		errs = append(errs, keep(h.fd))
 	}
-	for _, fd := range k.programs {
+	for _, fd := range k.programFDs {
 		errs = append(errs, keep(fd))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -116,8 +116,8 @@ func (k *server) execNewProgram(args []string, fds []int) error {
 		return fmt.Errorf("replace keeper: %w", err)
 	}
 	env := append(GoRuntimeEnv(), envSetup+"="+string(conf), "GOMAXPROCS=1")
-	setOOMScore(k.oomScore) // the replacement inherits the score, and must not inherit the keeper's protected score
-	defer setProtectedOOMScore(k.oomScore)
+	setOOMScore(k.childOOMScore) // the new program protects itself, and uses the score that it inherits for its children
+	defer setProtectedOOMScore(k.childOOMScore)
 	err = syscall.Exec(safepath.ProcPath(fds[0]), args, env)
 	return fmt.Errorf("replace keeper: execute: %w", err)
 }
@@ -127,7 +127,7 @@ func (k *server) handoffStateLocked() *handoffState {
 	for key, h := range k.storedFDs {
 		e.StoredFDs = append(e.StoredFDs, storedFDRecord{key, h.fd, h.drainWithoutAgent})
 	}
-	for p, fd := range k.programs {
+	for p, fd := range k.programFDs {
 		e.Programs = append(e.Programs, programRecord{p, fd})
 	}
 	return e
@@ -156,7 +156,7 @@ func (e *handoffState) writeMemfd() (*os.File, error) {
 	return f, nil
 }
 
-// readState reads the state, and sets close-on-exec on its descriptors, because [closeInheritedFDs]
+// readState reads the handoffState, and sets close-on-exec on the descriptors in it, because [closeInheritedFDs]
 // closes every inherited descriptor without that flag.
 func (l *execHandoff) readState() (*handoffState, error) {
 	if l == nil {
@@ -180,11 +180,11 @@ func (l *execHandoff) readState() (*handoffState, error) {
 	return e, nil
 }
 
-// restoreTo copies the state into a server that has not started yet.
+// restoreTo copies the state to a server whose method run was not called yet.
 func (e *handoffState) restoreTo(k *server) {
 	k.managedProcs, k.spawnedProcs = e.ManagedProcs, e.SpawnedProcs
 	for _, r := range e.Programs {
-		k.programs[r.Process] = r.FD
+		k.programFDs[r.Process] = r.FD
 	}
 	for _, s := range e.SessionLeaderStatuses {
 		k.exitStatuses.add(s.Process, s.Status, true)
@@ -201,8 +201,8 @@ func (e *handoffState) restoreTo(k *server) {
 	time.AfterFunc(drainDelay, func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		if k.agents.count == 0 {
-			k.startDrainingLocked()
+		if k.agentConns.connected == 0 {
+			k.startAllDrainsLocked()
 		}
 	})
 }
@@ -210,8 +210,8 @@ func (e *handoffState) restoreTo(k *server) {
 // records returns the recorded statuses, oldest first.
 func (r *statusRing) records() []statusRecord {
 	var list []statusRecord
-	for i := range r.entries {
-		p := r.entries[(r.oldest+i)%len(r.entries)]
+	for i := range r.processes {
+		p := r.processes[(r.oldestIndex+i)%len(r.processes)]
 		list = append(list, statusRecord{p, r.statuses[p]})
 	}
 	return list

@@ -151,7 +151,7 @@ func testReplacement(t *testing.T, program string, version ...string) {
 	if same, err := l.Keeper.SameExecutable(self); !same || err != nil {
 		t.Errorf("the keeper runs this build: %v, %v", same, err)
 	}
-	if conn := c.conns.Now(); conn == nil || conn.keeper.Version != protocolVersion {
+	if conn := c.conns.Now(); conn == nil || conn.keeperHello.Version != protocolVersion {
 		t.Errorf("the keeper has another version: %+v", conn)
 	}
 	if status, err := c.Wait(t.Context(), l.Ended); err != nil || status.ExitCode != 7 {

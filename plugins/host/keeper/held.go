@@ -12,17 +12,17 @@ import (
 // storedFD is one descriptor that the keeper stores for its clients.
 type storedFD struct {
 	fd int
-	// drainWithoutAgent: the keeper reads and discards the data while no agent is
+	// drainWithoutAgent means that the keeper reads and discards the data while no agent is
 	// connected.
 	drainWithoutAgent bool
-	drainReader       *os.File // drainReader: open while the keeper drains fd; nil otherwise
+	drainReader       *os.File // duplicate of fd from which the keeper reads while it drains fd; nil otherwise
 }
 
 func (k *server) storeFDLocked(key string, fd int, drain bool) {
 	k.removeFDLocked(key)
 	h := &storedFD{fd: fd, drainWithoutAgent: drain}
 	k.storedFDs[key] = h
-	if k.agents.count == 0 {
+	if k.agentConns.connected == 0 {
 		k.startDrainLocked(h)
 	}
 }
@@ -38,7 +38,7 @@ func (k *server) removeFDLocked(key string) {
 }
 
 // getFDsLocked returns duplicates of the descriptors under the requested keys. If one key
-// has no descriptor, it returns none.
+// has no descriptor, it returns no descriptors and an error response.
 func (k *server) getFDsLocked(req *request) ([]int, *response) {
 	resp := &response{}
 	if len(req.Keys) > maxMessageFDs {
@@ -64,7 +64,7 @@ func (k *server) getFDsLocked(req *request) ([]int, *response) {
 	return fds, resp
 }
 
-// storedFDsInUseLocked reports whether the other end of any held descriptor is open.
+// storedFDsInUseLocked reports whether the other end of any stored descriptor is open.
 func (k *server) storedFDsInUseLocked() bool {
 	for _, h := range k.storedFDs {
 		poll := []unix.PollFd{{Fd: int32(h.fd), Events: unix.POLLIN}}
@@ -82,15 +82,16 @@ func (k *server) storedFDsInUseLocked() bool {
 	return false
 }
 
-// startDrainingLocked starts to discard the output of the plugins, because no agent is connected.
-func (k *server) startDrainingLocked() {
+// startAllDrainsLocked starts to drain the stored descriptors that have drainWithoutAgent. It is called when no agent is
+// connected.
+func (k *server) startAllDrainsLocked() {
 	for _, h := range k.storedFDs {
 		k.startDrainLocked(h)
 	}
 }
 
-// stopDrainingLocked stops draining, because an agent has connected.
-func (k *server) stopDrainingLocked() {
+// stopAllDrainsLocked stops draining all descriptors. It is called when an agent has connected, which reads the data.
+func (k *server) stopAllDrainsLocked() {
 	for _, h := range k.storedFDs {
 		stopDrain(h)
 	}
@@ -102,7 +103,7 @@ func (k *server) startDrainLocked(h *storedFD) {
 	}
 	fd, err := duplicateFD(h.fd)
 	if err != nil {
-		return // no free descriptors: the plugin's writes block until the next agent reads
+		return // this process has no free descriptors: the plugin's writes block until the next agent reads
 	}
 	// O_NONBLOCK belongs to the open file description, which the agent shares: the agent's
 	// reads do not block either.

@@ -33,18 +33,18 @@ var (
 
 // Command describes the process that Spawn starts.
 type Command struct {
-	// Name is for error texts, for example the name of the plugin.
+	// Name names the process in error texts, for example by the name of the plugin.
 	Name string
 
 	// Executable is the file to execute. It is executed by its descriptor, so that the file
 	// cannot be replaced between a check and the start. This does not work for scripts.
 	Executable *os.File
 
-	// Path is executed if Executable is nil. "/proc/self/exe" means the client's program, not the
-	// keeper's.
+	// Path is the file to execute if Executable is nil. "/proc/self/exe" means the program of the process
+	// that calls Spawn, not that of the keeper.
 	Path string
 
-	Args []string // arguments with argv[0]; nil means only Path
+	Args []string // arguments with argv[0]; nil means that argv[0] is Path and that there are no others
 	Env  []string // the whole environment: the child inherits no variable of the keeper
 	Dir  string   // working directory; empty means "/"
 
@@ -53,7 +53,7 @@ type Command struct {
 	Stdin, Stdout, Stderr *os.File
 
 	// KillOnDisconnect makes the keeper kill the child, but not the child's descendants, if
-	// this client disconnects before it has called KeepProcessAfterDisconnect: no other client could find the
-	// child.
+	// this client disconnects before it has called KeepProcessAfterDisconnect, because no other client could
+	// find the child.
 	KillOnDisconnect bool
 }

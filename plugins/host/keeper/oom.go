@@ -29,7 +29,8 @@ func ProtectFromOOM() (before string) {
 	return before
 }
 
-// setProtectedOOMScore lowers the OOM score of this process again after [setOOMScore].
+// setProtectedOOMScore lowers the OOM score of this process again after [setOOMScore]. It does nothing if before, the
+// result of [ProtectFromOOM], is empty: then the score was never lowered.
 func setProtectedOOMScore(before string) {
 	if before != "" {
 		setOOMScore(strconv.Itoa(protectedOOMScore))

@@ -13,11 +13,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
-// openProgramLocked returns a descriptor of the program that a process executes: the keeper itself, or a
-// process that the keeper has started from a descriptor.
+// openProgramLocked returns a descriptor of the file that the process p executes. p is the keeper itself, or a
+// process that the keeper has started from a descriptor; for other processes the response is an error.
 func (k *server) openProgramLocked(p osprocess.ID) ([]int, *response) {
 	fd, err := -1, error(nil)
-	held, found := k.programs[p]
+	held, found := k.programFDs[p]
 	switch {
 	case p == k.hello.Process:
 		fd, err = unix.Open(selfExePath, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -34,12 +34,12 @@ func (k *server) openProgramLocked(p osprocess.ID) ([]int, *response) {
 
 // SameExecutable reports whether a process executes a file, as [osprocess.ID.SameExecutable] does. A process of root is
 // not dumpable, so that /proc does not show its program to an agent without CAP_SYS_PTRACE, for example in a
-// container. Then SameExecutable compares the descriptor that the keeper holds since the start of the process.
+// container. Then SameExecutable compares the descriptor that the keeper has kept since the start of the process.
 func (c *Client) SameExecutable(ctx context.Context, p osprocess.ID, file *os.File) (bool, error) {
 	return sameExecutable(ctx, p, file, func() (*clientConn, error) { return c.conns.Wait(ctx) })
 }
 
-// sameExecutable implements Client.SameExecutable, with the connection that connect returns.
+// sameExecutable implements Client.SameExecutable. It requests the program on the connection that connect returns.
 func sameExecutable(ctx context.Context, p osprocess.ID, file *os.File, connect func() (*clientConn, error)) (bool, error) {
 	same, err := p.SameExecutable(file)
 	if !errors.Is(err, fs.ErrPermission) {

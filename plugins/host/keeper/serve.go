@@ -34,21 +34,22 @@ const (
 // Files of a keeper in the data directory. The socket is in a subdirectory, which may be
 // removed and created again.
 const (
-	socketName   = "keeper.sock"
-	lockFileName = "keeper.lock" // lockFileName: locked while a client starts a keeper, and while a keeper shuts down
-	// pidFileName: contains the keeper's osprocess.ID; the keeper holds its lock as long as
-	// it runs.
+	socketName = "keeper.sock"
+	// lockFileName is the name of a file that is locked while a client starts a keeper, and while a keeper shuts down.
+	lockFileName = "keeper.lock"
+	// pidFileName is the name of the file with the keeper's osprocess.ID. The keeper locks the file as long as it runs.
 	pidFileName = "keeper.pid"
 	logFileName = "keeper.log" // stderr of the keeper: empty unless it crashed
 )
 
-// keeperSetup is the configuration that a keeper gets at its start. Its form is stable: see
+// keeperSetup is the configuration that a keeper gets at its start. Its JSON format is stable: see
 // protocolVersion.
 type keeperSetup struct {
 	Dir         string
 	Ephemeral   bool
 	IdleTimeout time.Duration
-	// Handoff: the state of the keeper that this one replaces by execve(2).
+	// Handoff has the descriptors of the keeper that this keeper replaced by execve(2). It is nil in a keeper that
+	// a client has started.
 	Handoff *execHandoff `json:",omitempty"`
 }
 
@@ -60,7 +61,7 @@ type keeperSetup struct {
 // such a process; without the setup in the environment Serve returns an error.
 func Serve(ctx context.Context) error { return serve(ctx, protocolVersion) }
 
-// serve is Serve with a version of the protocol.
+// serve runs a keeper like Serve, with the given version of the protocol.
 func serve(ctx context.Context, version int) error {
 	var s keeperSetup
 	text := os.Getenv(envSetup)
@@ -78,7 +79,7 @@ func serve(ctx context.Context, version int) error {
 	if err != nil {
 		return err
 	}
-	place, err := s.takeEndpoint()
+	endpoint, err := s.openInheritedEndpoint()
 	if err != nil {
 		return err
 	}
@@ -96,7 +97,7 @@ func serve(ctx context.Context, version int) error {
 	hello := framing.NewHello(framing.RoleKeeper, version)
 	hello.Process = self
 	k := newServer(s, hello)
-	k.endpoint, k.oomScore = *place, inherited
+	k.endpoint, k.childOOMScore = *endpoint, inherited
 	if err := k.endpoint.writeLockOwner(self); err != nil {
 		return err
 	}
@@ -104,38 +105,38 @@ func serve(ctx context.Context, version int) error {
 	return k.run(ctx)
 }
 
-// keeperEndpoint is the listener of a keeper, with the directory and the locked PID file by which
-// clients find it.
+// keeperEndpoint is the listener of a keeper, with the data directory and the locked PID file by which
+// clients find the keeper.
 type keeperEndpoint struct {
-	listener *net.UnixListener
-	lock     *os.File
-	dir      *Directory
+	listener      *net.UnixListener
+	lockedPIDFile *os.File
+	dataDir       *Directory
 }
 
-// writeLockOwner writes the keeper's process into the PID file, for [Directory.LockedBy].
+// writeLockOwner writes the keeper's osprocess.ID to the PID file, from which [Directory.LockedBy] reads it.
 func (p *keeperEndpoint) writeLockOwner(self osprocess.ID) error {
-	return WriteLockOwner(p.lock, self)
+	return WriteLockOwner(p.lockedPIDFile, self)
 }
 
-// takeEndpoint takes ownership of the inherited descriptors and closes all others.
-func (s *keeperSetup) takeEndpoint() (*keeperEndpoint, error) {
+// openInheritedEndpoint takes ownership of the inherited descriptors and closes all others.
+func (s *keeperSetup) openInheritedEndpoint() (*keeperEndpoint, error) {
 	fds := execHandoff{ListenerFD: listenerFD, LockFD: lockFD, DirFD: dirFD}
 	if s.Handoff != nil {
 		fds = *s.Handoff
 	}
 	unix.CloseOnExec(fds.LockFD)
 	unix.CloseOnExec(fds.DirFD)
-	listener, err := takeInheritedListener(fds.ListenerFD)
+	listener, err := openInheritedListener(fds.ListenerFD)
 	return &keeperEndpoint{
-		listener: listener,
-		lock:     os.NewFile(uintptr(fds.LockFD), pidFileName),
-		dir:      &Directory{s.Dir, os.NewFile(uintptr(fds.DirFD), s.Dir)},
+		listener:      listener,
+		lockedPIDFile: os.NewFile(uintptr(fds.LockFD), pidFileName),
+		dataDir:       &Directory{s.Dir, os.NewFile(uintptr(fds.DirFD), s.Dir)},
 	}, err
 }
 
-// takeInheritedListener takes ownership of the inherited socket, and closes all other
-// inherited descriptors: the reader of a pipe would never see its end.
-func takeInheritedListener(fd int) (*net.UnixListener, error) {
+// openInheritedListener takes ownership of the inherited socket. It closes all other inherited descriptors, because a
+// pipe has no end of file as long as this process has its write end.
+func openInheritedListener(fd int) (*net.UnixListener, error) {
 	unix.CloseOnExec(fd)
 	if err := closeInheritedFDs(); err != nil {
 		return nil, err
@@ -180,55 +181,55 @@ func closeInheritedFDs() error {
 	return nil
 }
 
-// agentConns counts the connected agents.
-type agentConns struct {
-	count         int
-	zeroSince     time.Time // time at which count became 0
-	everConnected bool      // everConnected: an agent has connected at least once
+// agentConnCount is the number of connected agents, and what follows after the last one has disconnected.
+type agentConnCount struct {
+	connected        int
+	lastDisconnectAt time.Time // time at which connected became 0; before the first agent, the start of the keeper
+	everConnected    bool      // an agent has connected at least once
 
-	// endWithoutTasks: the last agent has sent opEndWithoutTasks.
-	endWithoutTasks bool
+	// exitWithoutTasks means that the last agent has sent opEndWithoutTasks: the keeper exits when no task runs below it.
+	exitWithoutTasks bool
 }
 
 // server is the state of a keeper.
 type server struct {
-	setup    keeperSetup
-	hello    framing.Hello // the keeper's hello message
-	oomScore string        // OOM score for children; empty means the keeper's own
-	wakeCh   chan struct{} // wakeCh: capacity 1; makes run call shouldExit
-	wg       sync.WaitGroup
+	setup         keeperSetup
+	hello         framing.Hello // the keeper's hello message
+	childOOMScore string        // OOM score for children; empty means that they inherit the keeper's score
+	wakeRun       chan struct{} // capacity 1; a value makes run call shouldExit
+	wg            sync.WaitGroup
 
-	ephemeral atomic.Bool // ephemeral: set once, at the start or by opSetEphemeral
+	ephemeral atomic.Bool // see Config.Ephemeral; set at the start or by opSetEphemeral, and never cleared
 
 	// forkMu is held from a fork until the child's start time has been read, and from the
 	// reaping of a child until its status is recorded. Code that looks up children must
-	// hold forkMu too. forkMu is locked before mu.
+	// hold forkMu too. A goroutine that needs both locks takes forkMu before mu.
 	forkMu       sync.Mutex
-	rejectSpawns bool // rejectSpawns: requests to start a process are rejected
+	rejectSpawns bool // requests to start a process are rejected, because the keeper shuts down
 
 	mu            sync.Mutex
 	endpoint      keeperEndpoint
 	conns         map[*serverConn]bool
-	agents        agentConns
+	agentConns    agentConnCount
 	storedFDs     map[string]*storedFD
 	managedProcs  []osprocess.ID       // processes of an earlier keeper, which the agent has passed to AdoptProcess
 	spawnedProcs  []osprocess.ID       // processes that this keeper started on request: plugins and the log collector
-	programs      map[osprocess.ID]int // descriptors of the programs of spawnedProcs that were started from a descriptor
+	programFDs    map[osprocess.ID]int // descriptors of the programs of spawnedProcs that were started from a descriptor
 	exitStatuses  exitStatusCache
 	trimmer       *memtrim.Trimmer
 	exitWaiters   map[osprocess.ID][]exitWaiter
-	watchedPidfds map[osprocess.ID]*osprocess.Pidfd // a pidfd for each process in waiters
+	watchedPidfds map[osprocess.ID]*osprocess.Pidfd // a pidfd for each process in exitWaiters that has one
 }
 
 func newServer(s keeperSetup, hello framing.Hello) *server {
 	k := &server{
 		setup:         s,
 		hello:         hello,
-		wakeCh:        make(chan struct{}, 1),
+		wakeRun:       make(chan struct{}, 1),
 		conns:         map[*serverConn]bool{},
-		agents:        agentConns{zeroSince: time.Now()},
+		agentConns:    agentConnCount{lastDisconnectAt: time.Now()},
 		storedFDs:     map[string]*storedFD{},
-		programs:      map[osprocess.ID]int{},
+		programFDs:    map[osprocess.ID]int{},
 		exitWaiters:   map[osprocess.ID][]exitWaiter{},
 		watchedPidfds: map[osprocess.ID]*osprocess.Pidfd{},
 	}
@@ -236,10 +237,10 @@ func newServer(s keeperSetup, hello framing.Hello) *server {
 	return k
 }
 
-// run serves until [server.shouldExit] reports true.
+// run serves clients until [server.shouldExit] returns that the keeper must exit.
 func (k *server) run(ctx context.Context) error {
 	sigs := make(chan os.Signal, 8)
-	// A signal handler, unlike an ignored signal, is not inherited by children.
+	// The signals are handled and not ignored, because children would inherit that they are ignored.
 	signal.Notify(sigs, unix.SIGCHLD, unix.SIGHUP, unix.SIGINT, unix.SIGTERM)
 	defer signal.Stop(sigs)
 
@@ -255,7 +256,7 @@ func (k *server) run(ctx context.Context) error {
 		if exit, _ := k.shouldExit(terminated); exit {
 			// A client that starts a keeper holds the lock until it has connected.
 			// Therefore the condition is checked again under the lock.
-			lock := k.lockDir()
+			lock := k.lockDataDir()
 			if exit, killAll := k.shouldExit(terminated); exit {
 				k.shutDown(lock != nil, killAll)
 				return nil
@@ -279,34 +280,35 @@ func (k *server) run(ctx context.Context) error {
 				terminated = true
 			}
 		case <-timer.C:
-		case <-k.wakeCh:
+		case <-k.wakeRun:
 		}
 		timer.Reset(k.idleTimeout())
 	}
 }
 
-// shouldExit reports whether the keeper must shut down, and whether it must then kill all processes below it.
+// shouldExit reports whether the keeper must shut down, and whether it must then kill all its descendants. terminated
+// means that the keeper has received SIGTERM, or that the context of Serve has ended.
 func (k *server) shouldExit(terminated bool) (exit, killAll bool) {
-	if k.endsWithoutTasks() && len(k.processesWithTasks()) == 0 {
+	if k.mustExitWithoutTasks() && len(k.processesWithTasks()) == 0 {
 		return true, true
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.agents.count > 0 {
+	if k.agentConns.connected > 0 {
 		return false, false
 	}
-	idle := time.Since(k.agents.zeroSince) >= k.idleTimeout()
+	idle := time.Since(k.agentConns.lastDisconnectAt) >= k.idleTimeout()
 	if k.ephemeral.Load() {
-		return k.agents.everConnected || terminated || idle, true
+		return k.agentConns.everConnected || terminated || idle, true
 	}
 	return terminated || idle && !hasChildren() && !k.storedFDsInUseLocked(), false
 }
 
-// endsWithoutTasks reports whether no agent is connected, and the last one has sent opEndWithoutTasks.
-func (k *server) endsWithoutTasks() bool {
+// mustExitWithoutTasks reports whether no agent is connected, and the last agent has sent opEndWithoutTasks.
+func (k *server) mustExitWithoutTasks() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.agents.count == 0 && k.agents.endWithoutTasks
+	return k.agentConns.connected == 0 && k.agentConns.exitWithoutTasks
 }
 
 // idleTimeout returns how long the keeper runs without a connected agent. For an ephemeral
@@ -318,9 +320,9 @@ func (k *server) idleTimeout() time.Duration {
 	return k.setup.IdleTimeout
 }
 
-// lockDir returns the lock that a client holds while it starts a keeper, or nil if locking fails.
-func (k *server) lockDir() *os.File {
-	lock, err := k.endpoint.dir.Lock(lockFileName, unix.LOCK_EX)
+// lockDataDir returns the lock that a client holds while it starts a keeper, or nil if locking fails.
+func (k *server) lockDataDir() *os.File {
+	lock, err := k.endpoint.dataDir.Lock(lockFileName, unix.LOCK_EX)
 	if err != nil {
 		return nil
 	}
@@ -332,19 +334,21 @@ func (k *server) lockDir() *os.File {
 func (k *server) recreateSocket() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	listener, err := k.endpoint.dir.Listen("unix", socketName)
+	listener, err := k.endpoint.dataDir.Listen("unix", socketName)
 	if err != nil {
-		return // a SIGHUP has no response; the client that has sent it fails after its timeout
+		return // a SIGHUP has no response; a client that waits for the socket gives up after listenTimeout
 	}
 	k.endpoint.listener.Close()
 	k.endpoint.listener = listener
 	k.wg.Go(func() { k.acceptConns(listener) })
 }
 
-// shutDown closes all connections and removes the keeper's socket. If killAll is set, it first kills all processes below
-// the keeper, and removes all files of the keeper. The process holds the lock of its PID file until it has exited.
+// shutDown closes all connections and removes the keeper's socket. If killAll is true, it first kills all descendants
+// of the keeper, and finally removes all files of the keeper. Without the lock of lockFileName (locked is false) it
+// removes no file, because a client may be starting another keeper. The process holds the lock of its PID file until
+// it has exited.
 func (k *server) shutDown(locked, killAll bool) {
-	dir := k.endpoint.dir
+	dir := k.endpoint.dataDir
 	k.forkMu.Lock()
 	k.rejectSpawns = true
 	if killAll {
@@ -378,9 +382,9 @@ func (k *server) shutDown(locked, killAll bool) {
 	}
 }
 
-func (k *server) wakeUp() {
+func (k *server) wakeRunLoop() {
 	select {
-	case k.wakeCh <- struct{}{}:
+	case k.wakeRun <- struct{}{}:
 	default:
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// handleSpawn starts a child with the descriptors of the request. It does not close them.
+// handleSpawn starts a child with the descriptors fds of the request, and does not close fds.
 func (k *server) handleSpawn(p *spawnParams, fds []int) *response {
 	if p == nil {
 		return &response{Error: "spawn: no command"}
@@ -68,9 +68,9 @@ func (k *server) startChild(p *spawnParams, fds []int) (osprocess.ID, error) {
 	if k.rejectSpawns {
 		return osprocess.ID{}, errors.New("the keeper is ending")
 	}
-	setOOMScore(k.oomScore)
+	setOOMScore(k.childOOMScore)
 	pid, err := syscall.ForkExec(path, argv, attr)
-	setProtectedOOMScore(k.oomScore)
+	setProtectedOOMScore(k.childOOMScore)
 	if err != nil {
 		return osprocess.ID{}, err
 	}
@@ -85,15 +85,17 @@ func (k *server) startChild(p *spawnParams, fds []int) (osprocess.ID, error) {
 	defer k.mu.Unlock()
 	k.spawnedProcs = append(k.spawnedProcs, child)
 	if exec >= 0 {
-		// Without a free descriptor, an agent that may not read the program from /proc replaces the process.
+		// An error means that no descriptor is free. The keeper then does not record the program, and an agent that
+		// cannot read the program from /proc replaces the process.
 		if fd, err := duplicateFD(exec); err == nil {
-			k.programs[child] = fd
+			k.programFDs[child] = fd
 		}
 	}
 	return child, nil
 }
 
-// assignFDs returns which of the received descriptors are exec and stdio; -1 means none.
+// assignFDs returns which of the received descriptors is the executable, and which are stdin, stdout and stderr; -1
+// means that the request has no such descriptor.
 func (p *spawnParams) assignFDs(fds []int) (exec int, stdio []int, err error) {
 	announced := [...]bool{p.HasExec, p.HasStdin, p.HasStdout, p.HasStderr}
 	assigned := make([]int, len(announced))

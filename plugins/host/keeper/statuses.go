@@ -30,11 +30,11 @@ func (s *exitStatusCache) get(p osprocess.ID) (osprocess.ExitStatus, bool) {
 	return s.nonSessionLeaders.get(p)
 }
 
-// statusRing stores a limited number of exit statuses, and drops the oldest.
+// statusRing stores a limited number of exit statuses, and drops the oldest status when it is full.
 type statusRing struct {
-	entries  []osprocess.ID
-	oldest   int // index of the oldest entry once the ring is full
-	statuses map[osprocess.ID]osprocess.ExitStatus
+	processes   []osprocess.ID
+	oldestIndex int // index of the oldest process in processes once the ring is full
+	statuses    map[osprocess.ID]osprocess.ExitStatus
 }
 
 func (r *statusRing) add(p osprocess.ID, status osprocess.ExitStatus, limit int) {
@@ -45,13 +45,13 @@ func (r *statusRing) add(p osprocess.ID, status osprocess.ExitStatus, limit int)
 		return
 	}
 	r.statuses[p] = status
-	if len(r.entries) < limit {
-		r.entries = append(r.entries, p)
+	if len(r.processes) < limit {
+		r.processes = append(r.processes, p)
 		return
 	}
-	delete(r.statuses, r.entries[r.oldest])
-	r.entries[r.oldest] = p
-	r.oldest = (r.oldest + 1) % limit
+	delete(r.statuses, r.processes[r.oldestIndex])
+	r.processes[r.oldestIndex] = p
+	r.oldestIndex = (r.oldestIndex + 1) % limit
 }
 
 func (r *statusRing) get(p osprocess.ID) (osprocess.ExitStatus, bool) {

@@ -12,7 +12,7 @@ import (
 func UnfreezeCgroup(pid string) {
 	text, err := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))
 	if err != nil {
-		return // the process is gone
+		return // the process no longer exists
 	}
 	for line := range bytes.Lines(text) {
 		// Each line has the format hierarchy:controllers:path.

@@ -14,14 +14,14 @@ import (
 
 // exitWaiter is a wait request that has no response yet.
 type exitWaiter struct {
-	conn *serverConn
-	id   uint64
+	conn      *serverConn
+	requestID uint64
 }
 
-// handleWaitLocked returns the response to a wait request, or nil if the process still runs. Then
-// it registers the request, and the response is sent when the process has ended.
+// handleWaitLocked returns the response to a wait request. If the process still runs, it registers the request and
+// returns nil; the keeper sends the response when the process has ended.
 func (k *server) handleWaitLocked(c *serverConn, id uint64, p osprocess.ID) *response {
-	if len(c.waitRequests) >= maxWaitsPerConn {
+	if len(c.procByWaitRequest) >= maxWaitsPerConn {
 		return &response{Error: fmt.Sprintf("more than %d waits on one connection", maxWaitsPerConn)}
 	}
 	if status, ok := k.exitStatuses.get(p); ok {
@@ -32,13 +32,13 @@ func (k *server) handleWaitLocked(c *serverConn, id uint64, p osprocess.ID) *res
 		return &response{Code: codeExitStatusUnknown}
 	}
 	if err != nil {
-		// Without a pidfd, the keeper can only wait for its own children.
+		// The keeper has no pidfd of the process, and can then only wait for its own children.
 		if st, err := osprocess.ReadStat(p.PID); err != nil || st.StartTime != p.StartTime || st.PPID != os.Getpid() {
 			return &response{Code: codeExitStatusUnknown}
 		}
 	}
 	k.exitWaiters[p] = append(k.exitWaiters[p], exitWaiter{c, id})
-	c.waitRequests[id] = p
+	c.procByWaitRequest[id] = p
 	switch {
 	case fd == nil:
 	case k.watchedPidfds[p] == nil:
@@ -54,7 +54,7 @@ func (k *server) handleWaitLocked(c *serverConn, id uint64, p osprocess.ID) *res
 func (k *server) reapChildren() {
 	for {
 		k.forkMu.Lock()
-		pid, err := nextZombie()
+		pid, err := findZombieChild()
 		if err != nil || pid == 0 {
 			k.forkMu.Unlock()
 			return
@@ -69,9 +69,9 @@ func (k *server) reapChildren() {
 	}
 }
 
-// nextZombie returns the pid of a child that has ended, 0 if there is none. It does not reap
-// the child.
-func nextZombie() (int, error) {
+// findZombieChild returns the pid of a child that has ended and was not reaped, or 0 if there is none. It does not
+// reap the child.
+func findZombieChild() (int, error) {
 	pid, _, err := osprocess.Waitid(unix.P_ALL, 0, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT)
 	return pid, err
 }
@@ -81,26 +81,26 @@ func (k *server) recordExit(p osprocess.ID, status osprocess.ExitStatus, leader 
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.spawnedProcs = slices.DeleteFunc(k.spawnedProcs, func(s osprocess.ID) bool { return s == p })
-	if fd, found := k.programs[p]; found {
+	if fd, found := k.programFDs[p]; found {
 		unix.Close(fd)
-		delete(k.programs, p)
+		delete(k.programFDs, p)
 	}
 	k.exitStatuses.add(p, status, leader)
 	k.respondToWaitersLocked(p, response{Status: status})
 }
 
-// respondToWaitersLocked sends a response to all waiters of a process.
+// respondToWaitersLocked sends a response to all wait requests for a process, and removes the requests.
 func (k *server) respondToWaitersLocked(p osprocess.ID, resp response) {
 	for _, w := range k.exitWaiters[p] {
 		own := resp // a copy for each waiter, because the queued responses have different ids
-		own.ID = w.id
+		own.ID = w.requestID
 		w.conn.queueResponse(&own, nil)
-		delete(w.conn.waitRequests, w.id)
+		delete(w.conn.procByWaitRequest, w.requestID)
 	}
 	k.removeWaitersLocked(p)
 }
 
-// removeWaitersLocked removes all waiters of a process, and closes its pidfd.
+// removeWaitersLocked removes all wait requests for a process, and closes the pidfd of the process.
 func (k *server) removeWaitersLocked(p osprocess.ID) {
 	delete(k.exitWaiters, p)
 	if fd := k.watchedPidfds[p]; fd != nil {
@@ -109,15 +109,16 @@ func (k *server) removeWaitersLocked(p osprocess.ID) {
 	}
 }
 
-// watchProcess waits for the end of a process that may not be a child of the keeper: the child of a
-// living driver, or a process that an earlier keeper has started. It returns early when the
-// last waiter is removed.
+// watchProcess waits until a process has ended, and sends the responses to the wait requests for it. The process may
+// not be a child of the keeper: it can be the child of a living driver, or a process that an earlier keeper has
+// started. watchProcess returns early when the last wait request for the process is removed.
 func (k *server) watchProcess(p osprocess.ID, fd *osprocess.Pidfd) {
 	if err := fd.Wait(context.Background()); err != nil {
 		return // Wait has failed because removeWaitersLocked has closed the pidfd
 	}
 
-	k.forkMu.Lock() // forkMu: a child that has ended is a zombie in /proc, or its status is recorded
+	// While forkMu is locked, an ended child of the keeper either is a zombie in /proc, or has a recorded status.
+	k.forkMu.Lock()
 	defer k.forkMu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -136,9 +137,9 @@ func (k *server) watchProcess(p osprocess.ID, fd *osprocess.Pidfd) {
 	k.respondToWaitersLocked(p, response{Status: status})
 }
 
-// removeWaiterLocked removes one waiter.
+// removeWaiterLocked removes the wait request of a connection with the given request ID.
 func (k *server) removeWaiterLocked(c *serverConn, id uint64, p osprocess.ID) {
-	delete(c.waitRequests, id)
+	delete(c.procByWaitRequest, id)
 	k.exitWaiters[p] = slices.DeleteFunc(k.exitWaiters[p], func(w exitWaiter) bool { return w == exitWaiter{c, id} })
 	if len(k.exitWaiters[p]) == 0 {
 		k.removeWaitersLocked(p)

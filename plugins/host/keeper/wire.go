@@ -27,12 +27,12 @@ import (
 // Stable messages get further fields only, which a process of another version ignores.
 const protocolVersion = 2
 
-// messageLimits: the size is twice the kernel's limit for arguments and environment.
+// messageLimits limits the size of a message to twice the kernel's limit for arguments and environment.
 var messageLimits = framing.Limits{Size: 4 << 20, Descriptors: maxMessageFDs}
 
 const (
-	maxMessageFDs   = 64   // descriptors of one message
-	maxWaitsPerConn = 8192 // wait requests without a response per connection
+	maxMessageFDs   = 64   // maximum number of descriptors in one message
+	maxWaitsPerConn = 8192 // maximum number of wait requests without a response per connection
 )
 
 // op is the operation of a request.
@@ -42,13 +42,13 @@ const (
 	opSpawn               op = "Spawn"
 	opKeepAfterDisconnect op = "KeepAfterDisconnect" // the request clears KillOnDisconnect of a child
 	opWait                op = "Wait"
-	opCancelWait          op = "CancelWait" // ends the wait request with the same ID; it has no response
+	opCancelWait          op = "CancelWait" // cancels the wait request with the same ID; it has no response itself
 	opStoreFD             op = "StoreFD"
 	opGetFDs              op = "GetFDs"
 	opRemoveFD            op = "RemoveFD"
 	opListFDs             op = "ListFDs"
-	opGetProgram          op = "GetProgram"     // the response has a descriptor of the program of the process
-	opAdoptProcesses      op = "AdoptProcesses" // the request contains the processes that a dead keeper has started
+	opGetProgram          op = "GetProgram"     // the response has a descriptor of the file that the process executes
+	opAdoptProcesses      op = "AdoptProcesses" // the request contains the processes that an earlier keeper has started
 	opSetEphemeral        op = "SetEphemeral"
 	// opEndWithoutTasks makes the keeper exit once this agent has disconnected and no task runs below the keeper.
 	opEndWithoutTasks op = "EndWithoutTasks"
@@ -72,7 +72,7 @@ type request struct {
 }
 
 // spawnParams is a Command without its files. HasExec, HasStdin, HasStdout and HasStderr
-// report which files are set; the message has their descriptors in this order.
+// report which files the Command has; the message has the descriptors of these files in this order.
 type spawnParams struct {
 	Name      string
 	Path      string `json:",omitempty"`
@@ -92,7 +92,7 @@ type spawnParams struct {
 type response struct {
 	ID    uint64
 	Error string `json:",omitempty"`
-	// Code: identifies an error that the client handles.
+	// Code identifies an error that the client handles; Error is empty then.
 	Code              responseCode         `json:",omitempty"`
 	Errno             int                  `json:",omitempty"` // in the response to Spawn and ReplaceProgram: the kernel's error number
 	Process           osprocess.ID         `json:",omitzero"`  // in the response to Spawn: the child
@@ -112,7 +112,7 @@ const (
 	codeFDNotStored       responseCode = "FDNotStored"
 )
 
-// err returns the error that the response carries.
+// err returns the error in the response, or nil if the request has succeeded.
 func (r *response) err() error {
 	switch {
 	case r.Error == "" && r.Code == "":
@@ -146,12 +146,12 @@ func duplicateFD(fd int) (int, error) {
 	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 }
 
-// socketPath is the path of a keeper's socket, as a plugin gets it. After the first
-// connection, dirHandle stays open and the socket is looked up below it, because the directory may
-// be moved, and another data directory may take its path.
+// socketPath is the path of a keeper's socket, which a plugin gets in its environment. After the first
+// connection, dirHandle stays open and the socket is looked up in that directory, because the data directory may
+// be moved, and another data directory may get the same path.
 type socketPath struct {
 	path      string
-	dirHandle *os.File // opened with O_PATH; nil before the first connection
+	dirHandle *os.File // the data directory, opened with O_PATH; nil before the first connection
 }
 
 // dial connects to the socket and verifies that the listening process belongs to this user.
@@ -172,8 +172,8 @@ func (s *socketPath) dial() (*net.UnixConn, error) {
 	return conn, nil
 }
 
-// dialInDir connects to the last two elements of a path, relative to an open directory, so that
-// the length of the path does not matter.
+// dialInDir connects to the socket whose path, relative to the open directory home, has the last two elements of
+// path. The address of a socket is short, and path may be longer.
 func dialInDir(home *os.File, path string) (*net.UnixConn, error) {
 	name := filepath.Join(filepath.Base(filepath.Dir(path)), filepath.Base(path))
 	conn, err := net.DialUnix("unix", nil, unixAddr("unix", home, name))

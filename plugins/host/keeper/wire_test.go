@@ -196,7 +196,7 @@ func FuzzRequests(f *testing.F) {
 		k := newServer(keeperSetup{IdleTimeout: time.Minute}, framing.Hello{})
 		k.trimmer = memtrim.New(25, 25)
 		defer k.trimmer.Stop()
-		c := &serverConn{server: k, client: framing.Hello{Role: framing.RoleAgent}, waitRequests: map[uint64]osprocess.ID{}, responseReady: make(chan struct{}, 1)}
+		c := &serverConn{server: k, clientHello: framing.Hello{Role: framing.RoleAgent}, procByWaitRequest: map[uint64]osprocess.ID{}, responseReady: make(chan struct{}, 1)}
 		var fds []int
 		for range files % 4 {
 			fd, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -209,10 +209,10 @@ func FuzzRequests(f *testing.F) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		for _, a := range c.responseQueue {
-			mustJSON(a.msg)
+			mustJSON(a.response)
 			framing.CloseAll(a.fds)
 		}
-		for id, p := range c.waitRequests {
+		for id, p := range c.procByWaitRequest {
 			k.removeWaiterLocked(c, id, p)
 		}
 		for key := range k.storedFDs {

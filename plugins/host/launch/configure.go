@@ -27,8 +27,8 @@ var supportedAPIVersions = map[base.Type][]string{
 	base.TypeHook:   {hook.APIVersion},
 }
 
-// identify fetches the plugin's type, name and version, and chooses the API version.
-func (p *Plugin) identify(ctx context.Context) error {
+// fetchInfo fetches the plugin's type, name and version, and chooses the API version.
+func (p *Plugin) fetchInfo(ctx context.Context) error {
 	ctx, cancel := p.callContext(ctx)
 	defer cancel()
 	info, err := basewire.NewClient(p.conn, p.proc.done).PluginInfo(ctx)
@@ -36,7 +36,7 @@ func (p *Plugin) identify(ctx context.Context) error {
 		return p.explainCallError(ctx, "PluginInfo", err)
 	}
 	p.info = *info
-	p.version, err = validatePluginInfo(p.info)
+	p.apiVersion, err = validatePluginInfo(p.info)
 	return err
 }
 
@@ -80,8 +80,9 @@ func chooseAPIVersion(host, plugin []string) (string, error) {
 	return "", fmt.Errorf("plugin provided no compatible API versions: it speaks %s, this host %s", quoteTruncated(strings.Join(plugin, ", ")), strings.Join(host, ", "))
 }
 
-// configure decodes the plugin's settings by its schema and sends them.
-func (p *Plugin) configure(ctx context.Context) error {
+// sendConfig fetches the schema of the plugin's config block, decodes the block by the schema, and sends the result to
+// the plugin.
+func (p *Plugin) sendConfig(ctx context.Context) error {
 	schema, err := p.ConfigSchema(ctx)
 	if err != nil {
 		return err
@@ -94,7 +95,7 @@ func (p *Plugin) configure(ctx context.Context) error {
 		return &SettingsError{Info: p.info, Schema: schema, err: err}
 	}
 
-	config := &base.Config{Plugin: settings, APIVersion: p.version}
+	config := &base.Config{Plugin: settings, APIVersion: p.apiVersion}
 	if p.info.Type == base.TypeDriver {
 		config.Driver = p.cfg.DriverConfig
 	}
@@ -106,8 +107,8 @@ func (p *Plugin) configure(ctx context.Context) error {
 	return nil
 }
 
-// SettingsError means that the config block does not fit the plugin's schema, and what the plugin has reported until
-// then.
+// SettingsError means that the config block of a plugin does not fit the plugin's schema. It contains what the plugin has
+// reported about itself before.
 type SettingsError struct {
 	Info   base.Info
 	Schema *hclspec.Spec
@@ -137,8 +138,8 @@ func encodeSettings(schema *hclspec.Spec, settings map[string]any) ([]byte, erro
 	return b, nil
 }
 
-// init initialises the plugin according to its type.
-func (p *Plugin) init(ctx context.Context) error {
+// initByType creates the client for the type of the plugin, and initialises the driver or hook.
+func (p *Plugin) initByType(ctx context.Context) error {
 	switch p.info.Type {
 	case base.TypeDriver:
 		return p.initDriver(ctx)
@@ -150,7 +151,7 @@ func (p *Plugin) init(ctx context.Context) error {
 	return nil
 }
 
-// initDriver initialises the driver. A driver without Init needs no initialisation.
+// initDriver creates the client of the driver and calls the driver's Init. The client ignores that a driver has no Init.
 func (p *Plugin) initDriver(ctx context.Context) error {
 	p.clients.driver = driverwire.NewClient(p.conn, p.proc.done)
 	ctx, cancel := p.callContext(ctx)

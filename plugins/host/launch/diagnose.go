@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// magicCookieNotice is part of the message that every go-plugin binary prints when the magic cookie
-// is wrong.
+// magicCookieNotice is part of the message that every go-plugin binary prints if the environment does not contain the
+// magic cookie that it expects.
 const magicCookieNotice = "not meant to be executed directly"
 
-// explainSpawnError adds the reason why the kernel refused to execute the file.
+// explainSpawnError returns err with the reason why the kernel refused to execute the file, if the reason is known.
 func explainSpawnError(err error, path string, file *os.File) error {
 	switch {
 	case errors.Is(err, unix.ENOEXEC):
-		return fmt.Errorf("%w: %s", err, describeFile(path, file))
+		return fmt.Errorf("%w: %s", err, describeUnexecutableFile(path, file))
 	case errors.Is(err, unix.ENOENT):
 		if name := findMissingInterpreter(path, file); name != "" {
 			return fmt.Errorf("%w: it needs the interpreter %s, which is not on this machine", err, name)
@@ -34,8 +34,8 @@ func explainSpawnError(err error, path string, file *os.File) error {
 	return err
 }
 
-// describeFile returns why a file of this kind cannot be executed.
-func describeFile(path string, file *os.File) string {
+// describeUnexecutableFile returns the reason for ENOEXEC: what kind of file the kernel cannot execute.
+func describeUnexecutableFile(path string, file *os.File) string {
 	r, done := openExecutableReader(path, file)
 	if r == nil {
 		return "the file is not executable on this machine"

@@ -10,12 +10,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
-// processHandle refers to a process that can be another process's child. It never refers to
+// processHandle refers to a process that need not be a child of this process. It never refers to
 // a later process with the same pid.
 type processHandle struct {
 	osprocess.ID
-	pidfd *osprocess.Pidfd // pidfd: nil if the process had ended before it could be opened
-	done  chan struct{}    // closed by watch
+	pidfd *osprocess.Pidfd // nil if the process had exited before the pidfd could be opened
+	done  chan struct{}    // closed by waitAndCloseDone when the process has exited
 }
 
 // openProcessHandle opens a process, which may be a zombie. The error is os.ErrProcessDone if the
@@ -33,9 +33,9 @@ func newEndedProcessHandle(id osprocess.ID) *processHandle {
 	return &processHandle{ID: id, done: make(chan struct{})}
 }
 
-// watch blocks until the process has ended, closes done and returns true. If close is
-// called first, it returns false.
-func (h *processHandle) watch() bool {
+// waitAndCloseDone blocks until the process has exited, closes done and returns true. It returns false, and does not
+// close done, if close is called before the process has exited.
+func (h *processHandle) waitAndCloseDone() bool {
 	if h.pidfd != nil && h.pidfd.Wait(context.Background()) != nil {
 		return false
 	}

@@ -12,20 +12,19 @@ const (
 	coreProtocolVersion = 1
 	appProtocolVersion  = 2
 
-	// maxHandshakeSize is the maximum length of the first line of stdout, in bytes.
+	// maxHandshakeSize is the maximum length of the handshake line, the first line of stdout, in bytes.
 	maxHandshakeSize = 4096
 )
 
 // handshake is the content of a valid handshake line of go-plugin, which a plugin writes to
 // its stdout.
 type handshake struct {
-	network string // unix or tcp
-	addr    string
+	network string // "unix" or "tcp"
+	addr    string // path of the unix socket, or host:port
 }
 
-// formatLine returns the handshake line for go-plugin. It omits the field for a certificate:
-// go-plugin 1.8 dereferences nil if a plugin sends a certificate that go-plugin did not
-// request.
+// formatLine returns the handshake line that go-plugin reads in place of the plugin's own line. It omits the field for a
+// certificate: go-plugin 1.8 dereferences nil if a plugin sends a certificate that go-plugin did not request.
 func (h handshake) formatLine() string {
 	return fmt.Sprintf("%d|%d|%s|%s|grpc|\n", coreProtocolVersion, appProtocolVersion, h.network, h.addr)
 }

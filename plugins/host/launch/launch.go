@@ -59,9 +59,9 @@ type Config struct {
 	// Executable is the checked file, which is executed by its descriptor.
 	Executable *os.File
 
-	Args []string // with argv[0]
-	Env  []string // Env: see Environ; the variables of the handshake are added
-	Dir  string   // working directory; "" means the keeper's default
+	Args []string // arguments of the process, with argv[0]
+	Env  []string // environment of the process, see Environ; Start adds the variables of the handshake
+	Dir  string   // working directory of the process; "" means "/"
 
 	// SocketDir is a private directory (0700) for the plugins' sockets. It may
 	// be shared by all plugins, and must not be longer than MaxSocketDirLen.
@@ -74,8 +74,8 @@ type Config struct {
 	Settings         map[string]any
 	SettingsPosition string
 
-	// DriverConfig is the information about this machine that a driver gets; nil is
-	// allowed.
+	// DriverConfig is the information about this machine that a driver gets; nil means that it
+	// gets none.
 	DriverConfig *base.DriverConfig
 
 	// HookConfig is the configuration that a hook gets: the address of its host.
@@ -84,8 +84,9 @@ type Config struct {
 	// Logger gets the plugin's log under the plugin's name. Nil discards the log.
 	Logger hclog.Logger
 
-	// Panics are the panics that were logged with their stacks. Nil means that each panic is.
-	Panics *PanicReports
+	// PanicReports records the panics that were logged with their stacks. Nil means that each panic is logged with its
+	// stack.
+	PanicReports *PanicReports
 
 	// OnCall is called after each unary call of the plugin: see basewire.CallRecorder. It may be nil.
 	OnCall func(method string, d time.Duration, failed bool)
@@ -101,10 +102,10 @@ const (
 	defaultStartTimeout = time.Minute
 	defaultCallTimeout  = 30 * time.Second
 
-	shutdownTimeout = 2 * time.Second // timeout of each of the two Shutdown calls
-	exitGracePeriod = 2 * time.Second // time between the Shutdown calls and the kill
-	reapTimeout     = 2 * time.Second // timeout for the keeper's reply with the exit status
-	drainTimeout    = 300 * time.Millisecond
+	shutdownTimeout = 2 * time.Second        // timeout of each of the two Shutdown calls
+	exitGracePeriod = 2 * time.Second        // time between the Shutdown calls and the kill
+	reapTimeout     = 2 * time.Second        // timeout of the request to the keeper for the exit status
+	drainTimeout    = 300 * time.Millisecond // maximum wait for the last output of a process that has exited
 )
 
 // MaxSocketDirLen is the maximum length of Config.SocketDir in bytes: a socket address holds 107
@@ -120,14 +121,14 @@ type Plugin struct {
 	conn         *grpc.ClientConn
 	proc         *processHandle
 	handshake    handshake
-	peerVerified atomic.Bool // peerVerified: addr is a unix socket on which the plugin itself listens
+	peerVerified atomic.Bool // handshake.addr is a unix socket on which the plugin itself listens
 	info         base.Info
-	version      string
+	apiVersion   string
 	clients      serviceClients
 	stdio        processOutput
 	calls        basewire.CallRecorder
 
-	detached chan struct{} // detached: closed by releaseResources; go-plugin's runner then stops waiting for the process
+	detached chan struct{} // closed by releaseResources; go-plugin's runner then stops waiting for the process
 	exit     processExit
 
 	wg          sync.WaitGroup
@@ -137,26 +138,26 @@ type Plugin struct {
 	initialConn net.Conn // the verified connection, which dial returns to gRPC first
 }
 
-// processExit is the end of a plugin process.
+// processExit has the reason why a plugin process has exited.
 type processExit struct {
-	known chan struct{} // closed when err is set
-	err   error
+	errSet chan struct{} // closed when err is set
+	err    error
 }
 
 // processOutput holds the stdout and stderr of a plugin process.
 type processOutput struct {
-	pipes      [2]*os.File   // the agent's read ends of stdout and stderr
-	fdKey      string        // prefix of the keys under which the keeper holds the pipes
-	stderrTail stderrTail    // last lines of stderr
-	stderrDone chan struct{} // closed when stderr has ended
+	readEnds    [2]*os.File   // the agent's read ends of the pipes for stdout and stderr
+	fdKeyPrefix string        // prefix of the keys under which the keeper stores the read ends
+	stderrTail  stderrTail    // last lines of stderr
+	stderrEOF   chan struct{} // closed when stderr has ended
 
-	mu        sync.Mutex
-	firstLine []byte // the part of the first line of stdout that has been read
+	mu              sync.Mutex
+	firstStdoutLine []byte // the first line of stdout, as far as the plugin has written it
 }
 
 // Start starts a plugin and initialises it. It blocks until the plugin is ready. After an
 // error the process is killed and all resources are released; the error names the plugin
-// and describes what it did. The end of ctx cancels the launch, but does not affect a
+// and describes what the plugin did. The end of ctx cancels the launch, but does not affect a
 // plugin that Start has returned.
 func Start(ctx context.Context, cfg Config) (*Plugin, error) {
 	p, err := tryStart(ctx, cfg)
@@ -174,7 +175,7 @@ func Start(ctx context.Context, cfg Config) (*Plugin, error) {
 func tryStart(ctx context.Context, cfg Config) (*Plugin, error) {
 	p := newPlugin(cfg)
 	if err := p.start(ctx); err != nil {
-		p.abort()
+		p.abortLaunch()
 		return nil, err
 	}
 	return p, nil
@@ -194,8 +195,8 @@ func newPlugin(cfg Config) *Plugin {
 		cfg:      cfg,
 		logger:   cfg.Logger.Named(cfg.Name),
 		detached: make(chan struct{}),
-		stdio:    processOutput{stderrDone: make(chan struct{})},
-		exit:     processExit{known: make(chan struct{})},
+		stdio:    processOutput{stderrEOF: make(chan struct{})},
+		exit:     processExit{errSet: make(chan struct{})},
 		calls:    basewire.CallRecorder{OnCall: cfg.OnCall},
 	}
 }
@@ -221,13 +222,13 @@ func (p *Plugin) start(ctx context.Context) error {
 			if err := os.Remove(tmp); err != nil {
 				return nil, err
 			}
-			return &spawnRunner{attachedRunner: attachedRunner{p}, ctx: ctx, env: cmd.Env}, nil
+			return &spawnRunner{attachedRunner: attachedRunner{p}, launchCtx: ctx, goPluginEnv: cmd.Env}, nil
 		},
 		UnixSocketConfig: &plugin.UnixSocketConfig{TempDir: p.cfg.SocketDir},
 		// spawnRunner enforces Config.StartTimeout; go-plugin's own timeout must be longer
 		StartTimeout: 2 * p.cfg.StartTimeout,
 	}))
-	if err := runSteps(ctx, p.connect, p.identify, p.configure, p.init); err != nil {
+	if err := runSteps(ctx, p.startAndConnect, p.fetchInfo, p.sendConfig, p.initByType); err != nil {
 		return err
 	}
 	raiseDescriptorLimit(p.proc, p.logger)
@@ -279,10 +280,10 @@ func tolerateStdioFailure(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.C
 	return stream, err
 }
 
-// connect starts go-plugin's client, and thereby the process. A plugin that accepts the
-// connection but does not respond is killed when ctx ends or the call times out, which
-// unblocks go-plugin.
-func (p *Plugin) connect(ctx context.Context) error {
+// startAndConnect starts go-plugin's client, which starts or reattaches the process by its runner, and connects to the
+// process. A plugin that accepts the connection but does not respond is killed when ctx ends or the call times out,
+// which unblocks go-plugin.
+func (p *Plugin) startAndConnect(ctx context.Context) error {
 	if _, err := p.client.Start(); err != nil {
 		return err
 	}
@@ -321,22 +322,22 @@ func (p *Plugin) PID() int { return p.proc.PID }
 // StartedAt returns the time at which the process started, to 10 ms; zero if it is unknown.
 func (p *Plugin) StartedAt() time.Time { return p.proc.StartedAt() }
 
-// Methods returns the counts of the calls that this agent has made.
+// Methods returns the number and duration of the calls that this agent has made to the process, for each method.
 func (p *Plugin) Methods() []callstats.Method { return p.calls.Methods() }
 
-// KeepAfterAgentExit makes the keeper keep the process when the agent dies. Before that
-// call the keeper kills the process with the agent, because no later agent could find it.
+// KeepAfterAgentExit lets the process continue when the agent dies. Without that call the keeper
+// kills the process when the agent dies, because no later agent could find the process.
 // The caller must have stored the ReattachConfig before the call.
 func (p *Plugin) KeepAfterAgentExit(ctx context.Context) error {
 	return p.cfg.Keeper.KeepProcessAfterDisconnect(ctx, p.proc.ID)
 }
 
-// serviceClients has the client of the plugin's service. The clients of other types are nil.
+// serviceClients has the gRPC client for the type of the plugin. The clients for the other types are nil.
 type serviceClients struct {
 	driver      driver.Driver
 	device      device.Plugin
 	hook        *hookwire.Client
-	description *hook.Description // of hook
+	description *hook.Description // description of hook
 }
 
 // Driver returns the plugin's driver; nil if the plugin is not a driver.
@@ -356,12 +357,12 @@ func (p *Plugin) Done() <-chan struct{} { return p.proc.done }
 // WaitExit blocks until the process has ended, and returns an error with the exit status and the
 // last output. It returns an error also after exit code 0: a plugin must not exit by itself.
 func (p *Plugin) WaitExit() error {
-	<-p.exit.known
+	<-p.exit.errSet
 	return fmt.Errorf("%s: %w", p.cfg.errorPrefix(), p.exit.err)
 }
 
 // Connected reports whether gRPC's connection to the plugin is ready. It makes no call. The
-// result is false when the connection was lost, or idle for long.
+// result is false when the connection has broken, or was closed because it was idle for long.
 func (p *Plugin) Connected() bool { return p.conn.GetState() == connectivity.Ready }
 
 // CheckHealth calls the plugin's health service, and returns an error if no process listens on
@@ -375,7 +376,7 @@ func (p *Plugin) CheckHealth(ctx context.Context) error {
 		if dialErr == nil {
 			conn.Close()
 		} else if osprocess.IsResourceExhausted(dialErr) {
-			return nil // it is unknown whether a process listens, because this process has no free descriptors
+			return nil // this process has no free descriptors, and cannot determine whether a process listens
 		}
 		return fmt.Errorf("%s: does not answer on its socket any more: %w", p.cfg.errorPrefix(), err)
 	}
@@ -409,8 +410,8 @@ func (p *Plugin) Stop(ctx context.Context) {
 	p.Close()
 }
 
-// waitDone blocks until the process has ended, the duration d has passed or ctx ends. It
-// reports whether the process has ended.
+// waitDone blocks until the process has exited, the duration d has passed or ctx ends. It
+// reports whether the process has exited.
 func (p *Plugin) waitDone(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -428,14 +429,13 @@ func (p *Plugin) waitDone(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// StderrClosed is closed when no process has the write end of the plugin's stderr any
-// longer. If a child of the plugin has inherited stderr, that can be long after Done: then
-// the caller should call Close as late as possible, because Close breaks the child's
-// stderr.
-func (p *Plugin) StderrClosed() <-chan struct{} { return p.stdio.stderrDone }
+// StderrClosed returns a channel that is closed when no process has the write end of the plugin's stderr. If a child
+// of the plugin has inherited stderr, that can be long after Done: then the caller should call Close as late as
+// possible, because after Close the child is killed by SIGPIPE when it writes to stderr.
+func (p *Plugin) StderrClosed() <-chan struct{} { return p.stdio.stderrEOF }
 
-// Close kills the process if it is alive, and releases all resources. It may be called twice,
-// also after Detach, and blocks until everything is released.
+// Close kills the process if the process is alive, and releases all resources. It may be called twice,
+// also after Detach, and blocks until all resources are released.
 func (p *Plugin) Close() {
 	select {
 	case <-p.detached:
@@ -447,13 +447,13 @@ func (p *Plugin) Close() {
 	if !p.waitDone(context.Background(), exitGracePeriod) {
 		p.logger.Error("plugin process does not die", "pid", p.proc.PID)
 	} else {
-		<-p.exit.known
+		<-p.exit.errSet
 	}
 	p.releaseResources(false)
 }
 
-// abort closes the plugin after a failed launch, and kills all processes in its session.
-func (p *Plugin) abort() {
+// abortLaunch closes the plugin after a failed launch, and kills all processes in the plugin's session.
+func (p *Plugin) abortLaunch() {
 	if p.proc == nil {
 		p.releaseResources(false)
 		return
@@ -467,7 +467,7 @@ func (p *Plugin) abort() {
 func (p *Plugin) Detach() { p.releaseResources(true) }
 
 // releaseResources releases the agent's resources for the plugin. If keepRunning is true, the process
-// keeps running and the keeper keeps the plugin's streams.
+// continues, and the keeper still stores the read ends of its stdout and stderr.
 func (p *Plugin) releaseResources(keepRunning bool) {
 	p.releaseOnce.Do(func() {
 		close(p.detached) // go-plugin's goroutines wait for detached
@@ -482,21 +482,21 @@ func (p *Plugin) releaseResources(keepRunning bool) {
 		if !keepRunning {
 			ctx, cancel := context.WithTimeout(context.Background(), reapTimeout)
 			defer cancel()
-			if p.stdio.fdKey != "" {
+			if p.stdio.fdKeyPrefix != "" {
 				for _, stream := range pipeNames {
-					_ = p.cfg.Keeper.RemoveFD(ctx, p.stdio.fdKey+stream)
+					_ = p.cfg.Keeper.RemoveFD(ctx, p.stdio.fdKeyPrefix+stream)
 				}
 			}
 			// Only the plugin's own socket is removed: processes that the plugin has
 			// started can outlive it, and may have sockets in the same directory.
 			if p.peerVerified.Load() && filepath.Dir(p.handshake.addr) == p.cfg.SocketDir {
-				_ = os.Remove(p.handshake.addr) // a plugin that has shut down has removed its socket
+				_ = os.Remove(p.handshake.addr) // the error is ignored: a plugin that has shut down has removed its socket
 			}
 			if p.client != nil {
 				p.client.Kill() // the process has exited; go-plugin's Kill waits for its goroutines
 			}
 		}
-		for _, f := range p.stdio.pipes {
+		for _, f := range p.stdio.readEnds {
 			if f != nil {
 				f.Close()
 			}
@@ -508,31 +508,31 @@ func (p *Plugin) releaseResources(keepRunning bool) {
 	p.wg.Wait()
 }
 
-// pipeNames are the names of the plugin's streams in the keeper's keys, in the order of
+// pipeNames are the suffixes of the keys under which the keeper stores stdout and stderr of a plugin, in the order of
 // stdio.pipes.
 var pipeNames = [2]string{"stdout", "stderr"}
 
 // watchProcess starts the goroutines that wait for the process and relay its stderr.
 func (p *Plugin) watchProcess() {
 	p.wg.Go(func() {
-		if !p.proc.watch() {
+		if !p.proc.waitAndCloseDone() {
 			return // detached
 		}
 		p.exit.err = p.exitError()
-		close(p.exit.known)
+		close(p.exit.errSet)
 	})
-	if p.stdio.pipes[1] != nil {
+	if p.stdio.readEnds[1] != nil {
 		p.wg.Go(func() {
-			defer close(p.stdio.stderrDone)
-			relayStderr(p.stdio.pipes[1], p.logger, &p.stdio.stderrTail, &panicLog{reports: p.cfg.Panics, plugin: p.cfg.Name, logger: p.logger})
+			defer close(p.stdio.stderrEOF)
+			relayStderr(p.stdio.readEnds[1], p.logger, &p.stdio.stderrTail, &panicLog{reports: p.cfg.PanicReports, plugin: p.cfg.Name, logger: p.logger})
 		})
 	} else {
-		close(p.stdio.stderrDone)
+		close(p.stdio.stderrEOF)
 	}
 }
 
-// exitError returns an error with the exit status of the dead process, which it gets from the
-// keeper.
+// exitError requests the exit status of the dead process from the keeper, and returns an error with the status and the
+// last lines of stderr.
 func (p *Plugin) exitError() error {
 	ctx, cancel := context.WithTimeout(context.Background(), reapTimeout)
 	defer cancel()
@@ -547,14 +547,15 @@ func (p *Plugin) exitError() error {
 		reason = "exited with " + strings.Replace(status.String(), "exit code", "code", 1)
 	}
 	select {
-	case <-p.stdio.stderrDone:
+	case <-p.stdio.stderrEOF:
 	case <-p.detached:
 	case <-time.After(drainTimeout):
 	}
 	return errorWithStderr(reason, &p.stdio.stderrTail)
 }
 
-// callContext returns the context of one call during the launch.
+// callContext returns a context with the timeout of one call to the plugin. When the timeout ends the context, its
+// cause is errNoAnswer.
 func (p *Plugin) callContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, p.cfg.CallTimeout, errNoAnswer)
 }
@@ -576,7 +577,7 @@ func (p *Plugin) explainCallError(ctx context.Context, call string, err error) e
 		// The connection can break shortly before this process notices the exit of the
 		// plugin.
 		if p.waitDone(ctx, time.Second) {
-			<-p.exit.known
+			<-p.exit.errSet
 			return fmt.Errorf("%s: %w", call, p.exit.err)
 		}
 		if cause := context.Cause(ctx); cause == nil {
@@ -586,7 +587,7 @@ func (p *Plugin) explainCallError(ctx context.Context, call string, err error) e
 	return fmt.Errorf("%s: %w", call, err)
 }
 
-// dial returns a connection for gRPC: the first time initialConn, later a new connection.
+// dial returns a connection for gRPC. The first call returns initialConn, and each later call connects again.
 func (p *Plugin) dial(ctx context.Context, _ string) (net.Conn, error) {
 	p.mu.Lock()
 	conn := p.initialConn

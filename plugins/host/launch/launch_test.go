@@ -220,7 +220,7 @@ func TestLaunchErrors(t *testing.T) {
 func TestPanicIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	cfg, log := newConfig(t, "panic")
-	cfg.Panics = new(PanicReports)
+	cfg.PanicReports = new(PanicReports)
 	for range 3 {
 		_, err := Start(t.Context(), cfg)
 		if err == nil || strings.Contains(err.Error(), "\n") {
@@ -254,7 +254,7 @@ func TestOtherPanicIsNew(t *testing.T) {
 		{"another message", "a", lines("yes", "0xc0001", "3"), true},
 		{"another plugin", "b", lines("no", "0xc0001", "3"), true},
 	} {
-		if got := r.isNew(test.plugin, test.lines); got != test.want {
+		if got := r.recordIfNew(test.plugin, test.lines); got != test.want {
 			t.Errorf("%s: %v, want %v", test.name, got, test.want)
 		}
 	}
@@ -413,7 +413,7 @@ func TestStart(t *testing.T) {
 	if got := p.Info(); got.Name != "good" || got.Type != base.TypeDriver || got.Version != "1.2.3" {
 		t.Errorf("info %+v", got)
 	}
-	if got := p.version; got != "0.1.0" {
+	if got := p.apiVersion; got != "0.1.0" {
 		t.Errorf("API version %q, want the plugin's own spelling 0.1.0", got)
 	}
 	// The MessagePack bytes are {"count": 3, "root": "/SRV"}, with sorted keys and strings
@@ -718,7 +718,7 @@ func TestZombieHasEnded(t *testing.T) {
 	}
 	defer p.close()
 	go p.kill()
-	if !p.watch() {
+	if !p.waitAndCloseDone() {
 		t.Error("the end was not seen")
 	}
 	<-p.done
@@ -746,7 +746,7 @@ func TestReattach(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.Close)
-	if p.PID() != rec.Pid || p.Info().Name != "good" || p.version != "0.1.0" {
+	if p.PID() != rec.Pid || p.Info().Name != "good" || p.apiVersion != "0.1.0" {
 		t.Errorf("reattached to pid %d, %+v", p.PID(), p.Info())
 	}
 	out.awaitLine(t, "second.tester", "init")

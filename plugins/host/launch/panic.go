@@ -15,7 +15,7 @@ import (
 // error is an event of each task that waits for the plugin; the log has the stack.
 type PanicError struct {
 	reason string   // how the process has ended
-	lines  []string // first lines of the panic
+	lines  []string // first lines of the panic on stderr: the message, and a part of the stack
 }
 
 // Error returns how the process has ended, the message of the panic, and the position in the source.
@@ -53,38 +53,40 @@ func panicPosition(lines []string) string {
 	return ""
 }
 
-// PanicReports records which panics of plugins were logged with their stacks. A plugin that is started again and
-// again has the same panic each time. Its methods may be called concurrently; a nil PanicReports records nothing.
+// PanicReports records which panics of plugins were logged with their stacks, so that the log contains the panic of a
+// plugin that crashes at each start only once. Its methods may be called concurrently; a nil PanicReports records nothing.
 type PanicReports struct {
-	mu     sync.Mutex
-	logged map[string]bool
+	mu           sync.Mutex
+	loggedPanics map[string]bool
 }
 
 // maxPanicReports limits the memory of PanicReports, because plugins write the texts.
 const maxPanicReports = 100
 
-// addressPattern matches what differs between two processes with the same panic: addresses, and numbers of goroutines.
+// addressPattern matches the parts of a stack that differ between two processes with the same panic: addresses, and
+// numbers of goroutines.
 var addressPattern = regexp.MustCompile(`0x[0-9a-f]+|goroutine \d+`)
 
-// isNew reports whether a panic of a plugin was not recorded yet, and records it.
-func (r *PanicReports) isNew(plugin string, lines []string) bool {
+// recordIfNew records a panic of a plugin, and reports whether it was not recorded before.
+func (r *PanicReports) recordIfNew(plugin string, lines []string) bool {
 	if r == nil {
 		return true
 	}
 	key := plugin + "\n" + addressPattern.ReplaceAllString(strings.Join(lines, "\n"), "")
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.logged[key] {
+	if r.loggedPanics[key] {
 		return false
 	}
-	if r.logged == nil || len(r.logged) == maxPanicReports {
-		r.logged = make(map[string]bool)
+	if r.loggedPanics == nil || len(r.loggedPanics) == maxPanicReports {
+		r.loggedPanics = make(map[string]bool)
 	}
-	r.logged[key] = true
+	r.loggedPanics[key] = true
 	return true
 }
 
-// panicFlushDelay is how long the first lines of a panic can wait for the others.
+// panicFlushDelay is the maximum time between the first line of a panic and the log of it: a panic may have fewer lines
+// than panicLog waits for.
 const panicFlushDelay = 200 * time.Millisecond
 
 // panicLog logs the lines of the panic of one process, unless the same panic of an earlier process was logged.
@@ -93,27 +95,27 @@ type panicLog struct {
 	plugin  string
 	logger  hclog.Logger
 
-	mu      sync.Mutex
-	waiting []string    // lines that are not logged yet, because they do not identify the panic
-	timer   *time.Timer // flushes waiting; nil before the first line
-	decided bool        // it is known whether the panic is new
-	isNew   bool
+	mu           sync.Mutex
+	pendingLines []string    // lines that are not logged yet, because too few have arrived to identify the panic
+	flushTimer   *time.Timer // calls flush; nil before the first line
+	isNewKnown   bool        // isNew is set
+	isNew        bool        // the panic was not logged for an earlier process
 }
 
-// add adds a line.
-func (p *panicLog) add(line string) {
+// addLine adds the next line of the panic. It logs the lines when enough have arrived to identify the panic.
+func (p *panicLog) addLine(line string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.timer == nil {
-		p.timer = time.AfterFunc(panicFlushDelay, p.flush)
+	if p.flushTimer == nil {
+		p.flushTimer = time.AfterFunc(panicFlushDelay, p.flush)
 	}
-	p.waiting = append(p.waiting, line)
-	if p.decided || len(p.waiting) == maxPanicLines {
+	p.pendingLines = append(p.pendingLines, line)
+	if p.isNewKnown || len(p.pendingLines) == maxPanicLines {
 		p.flushLocked()
 	}
 }
 
-// flush logs the lines that wait.
+// flush logs the pending lines, unless the panic was logged before.
 func (p *panicLog) flush() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,16 +123,16 @@ func (p *panicLog) flush() {
 }
 
 func (p *panicLog) flushLocked() {
-	if len(p.waiting) == 0 {
+	if len(p.pendingLines) == 0 {
 		return
 	}
-	if !p.decided {
-		p.decided, p.isNew = true, p.reports.isNew(p.plugin, p.waiting)
+	if !p.isNewKnown {
+		p.isNewKnown, p.isNew = true, p.reports.recordIfNew(p.plugin, p.pendingLines)
 	}
 	if p.isNew {
-		for _, line := range p.waiting {
+		for _, line := range p.pendingLines {
 			p.logger.Error(line)
 		}
 	}
-	p.waiting = nil
+	p.pendingLines = nil
 }

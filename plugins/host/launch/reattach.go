@@ -22,7 +22,7 @@ type ReattachConfig struct {
 	Pid       int
 	StartTime uint64
 	BootID    string // see osprocess.BootID
-	Streams   string // prefix of the keys under which the keeper holds the plugin's streams
+	Streams   string // prefix of the keys under which the keeper stores stdout and stderr of the plugin
 }
 
 // IsFromThisBoot reports whether r was recorded since the last boot. Otherwise its pid belongs to
@@ -35,12 +35,12 @@ func (r ReattachConfig) IsFromThisBoot() (bool, error) {
 	return err == nil && r.BootID == id, err
 }
 
-// ErrProcessChanged means that the process of a ReattachConfig no longer exists. A process
-// that has reused its pid was not touched.
+// ErrProcessChanged means that the process of a ReattachConfig no longer exists. Another process can have
+// the same pid; it gets no signal.
 var ErrProcessChanged = errors.New("the recorded plugin process is gone")
 
 // ErrResourceExhausted means that this process has no free descriptors or memory. The
-// plugin may still run and can be reattached later.
+// recorded plugin may still run, and can be reattached later.
 var ErrResourceExhausted = errors.New("out of descriptors or memory")
 
 // RunsExecutable reports whether the process of a ReattachConfig executes the file, as
@@ -63,15 +63,15 @@ func (p *Plugin) ReattachConfig() ReattachConfig {
 		Pid:       p.proc.PID,
 		StartTime: p.proc.StartTime,
 		BootID:    boot,
-		Streams:   p.stdio.fdKey,
+		Streams:   p.stdio.fdKeyPrefix,
 	}
 }
 
 // Reattach connects to a running plugin if the process of the ReattachConfig still exists;
 // otherwise the error is ErrProcessChanged. The plugin is identified and initialised, but
-// not configured again. If the process is the plugin but cannot be used, Reattach kills it,
-// unless this process lacks resources (ErrResourceExhausted). The end of ctx does not
-// cancel a reattach: the process can have tasks, and the caller can detach it afterwards.
+// not configured again. If the recorded process runs but cannot be used, Reattach kills that process,
+// unless the caller's process lacks resources (ErrResourceExhausted). The end of ctx does not
+// cancel a reattach: the plugin can have tasks, and the caller can detach the plugin afterwards.
 func Reattach(ctx context.Context, cfg Config, rec ReattachConfig) (*Plugin, error) {
 	ctx = context.WithoutCancel(ctx)
 	p := newPlugin(cfg)
@@ -111,11 +111,11 @@ func (p *Plugin) reattach(ctx context.Context, rec ReattachConfig) error {
 		return err
 	}
 	h.addr = p.cfg.findSocket(h)
-	p.proc, p.handshake, p.stdio.fdKey = proc, h, rec.Streams
+	p.proc, p.handshake, p.stdio.fdKeyPrefix = proc, h, rec.Streams
 
 	p.fetchStdioPipes()
 	p.watchProcess()
-	if p.stdio.pipes[0] != nil {
+	if p.stdio.readEnds[0] != nil {
 		p.wg.Go(func() { p.readStdout(make(chan struct{})) })
 	}
 
@@ -137,7 +137,7 @@ func (p *Plugin) reattach(ctx context.Context, rec ReattachConfig) error {
 			ReattachFunc: func() (runner.AttachedRunner, error) { return attachedRunner{p}, nil },
 		},
 	}))
-	if err := runSteps(ctx, p.connect, p.identify, p.init); err != nil {
+	if err := runSteps(ctx, p.startAndConnect, p.fetchInfo, p.initByType); err != nil {
 		return err
 	}
 	raiseDescriptorLimit(p.proc, p.logger)
@@ -158,12 +158,12 @@ func (c Config) findSocket(h handshake) string {
 	return h.addr
 }
 
-// fetchStdioPipes gets the plugin's stdout and stderr from the keeper. A plugin whose streams
-// are lost can be used, but its output is lost.
+// fetchStdioPipes gets the read ends of the plugin's stdout and stderr from the keeper. If the keeper does not store
+// them, the plugin can be used, but its output is lost.
 func (p *Plugin) fetchStdioPipes() {
 	for i, stream := range pipeNames {
-		if f, err := p.cfg.Keeper.GetFD(p.stdio.fdKey + stream); err == nil {
-			p.stdio.pipes[i] = f
+		if f, err := p.cfg.Keeper.GetFD(p.stdio.fdKeyPrefix + stream); err == nil {
+			p.stdio.readEnds[i] = f
 		} else {
 			p.logger.Warn("stream of a running plugin is lost", "stream", stream, "error", err)
 		}

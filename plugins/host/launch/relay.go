@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	// maxLineSize is the maximum length of a line that is logged, in bytes. The bytes after it
-	// are counted and dropped.
+	// maxLineSize is the maximum length of a line that is logged, in bytes. Further bytes of the line are counted and
+	// dropped.
 	maxLineSize = 64 << 10
 	// maxNonJSONLineSize is the maximum length of a logged line that is not an hclog record, in
 	// bytes.
 	maxNonJSONLineSize = 4 << 10
 
-	maxTailLines    = 6
-	maxTailLineSize = 300
-	maxPanicLines   = 10
+	maxTailLines    = 6   // lines of stderr in an error
+	maxTailLineSize = 300 // bytes of one such line
+	maxPanicLines   = 10  // lines of a panic in an error, and lines that identify a panic
 )
 
-// relayStderr logs the lines of a plugin's stderr, and returns when r ends. Its memory use does
-// not depend on the plugin's output.
+// relayStderr logs the lines of a plugin's stderr, and returns when r ends. It uses a limited amount of memory, however
+// much the plugin writes.
 func relayStderr(r io.Reader, logger hclog.Logger, t *stderrTail, panics *panicLog) {
 	defer panics.flush()
 	br := bufio.NewReaderSize(r, maxLineSize)
@@ -56,15 +56,16 @@ func relayStderr(r io.Reader, logger hclog.Logger, t *stderrTail, panics *panicL
 	}
 }
 
-// logLine logs one line and reports whether the following lines are part of a Go stack trace.
+// logLine logs one line of stderr, and reports whether the following lines are part of a panic. inPanic means that the
+// line is part of a panic, and dropped is the number of bytes by which it was shortened.
 func logLine(line string, dropped int, inPanic bool, logger hclog.Logger, t *stderrTail, panics *panicLog) bool {
 	if line == "" && dropped == 0 {
 		return inPanic
 	}
 	if dropped == 0 && strings.HasPrefix(line, "{") {
 		if rec, ok := parseLogRecord(line); ok {
-			t.add(rec.String(), false)
-			rec.log(logger)
+			t.addLine(rec.String(), false)
+			rec.logTo(logger)
 			return inPanic
 		}
 	}
@@ -72,13 +73,13 @@ func logLine(line string, dropped int, inPanic bool, logger hclog.Logger, t *std
 	if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
 		inPanic = true
 	}
-	t.add(line, inPanic)
+	t.addLine(line, inPanic)
 	if len(line) > maxNonJSONLineSize {
 		dropped += len(line) - maxNonJSONLineSize
 		line = line[:maxNonJSONLineSize]
 	}
 	if inPanic {
-		panics.add(escapeNonGraphic(line))
+		panics.addLine(escapeNonGraphic(line))
 		return true
 	}
 	level := hclog.Debug
@@ -117,9 +118,9 @@ type logRecord struct {
 	keyValues []any
 }
 
-// log logs the record. It adds the record's module or time as an attribute only if they
+// logTo logs the record. It adds the record's module or time as an attribute only if they
 // differ from the logger's name or the current time.
-func (r logRecord) log(logger hclog.Logger) {
+func (r logRecord) logTo(logger hclog.Logger) {
 	pairs := r.keyValues
 	if plugin, part, parts := strings.Cut(r.module, "."); r.module != "" && !strings.HasSuffix(logger.Name(), "."+plugin) {
 		pairs = append(pairs, "@module", escapeNonGraphic(r.module))
@@ -181,7 +182,7 @@ func formatLogValue(v any) any {
 	return string(b)
 }
 
-// String returns the message, with the error if there is one.
+// String returns the message, with the value of the key "error" if there is one.
 func (r logRecord) String() string {
 	s := r.message
 	for i := 0; i+1 < len(r.keyValues); i += 2 {
@@ -192,7 +193,8 @@ func (r logRecord) String() string {
 	return s
 }
 
-// escapeNonGraphic makes text safe for a terminal and a line-based log.
+// escapeNonGraphic returns text with escape sequences in place of control characters, which could change a terminal or
+// start a new line in the log.
 func escapeNonGraphic(s string) string {
 	ok := utf8.ValidString(s)
 	for _, r := range s {
@@ -208,15 +210,15 @@ func escapeNonGraphic(s string) string {
 	return strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`)
 }
 
-// stderrTail keeps the last lines of a plugin's stderr, and the first lines of its panic. It is safe
-// for concurrent use.
+// stderrTail keeps the last lines of a plugin's stderr, and the first lines of its panic. Its methods may be called
+// concurrently.
 type stderrTail struct {
 	mu         sync.Mutex
 	lastLines  []string
 	panicLines []string
 }
 
-func (t *stderrTail) add(line string, inPanic bool) {
+func (t *stderrTail) addLine(line string, inPanic bool) {
 	if strings.TrimSpace(line) == "" {
 		return
 	}

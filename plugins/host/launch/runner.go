@@ -29,27 +29,27 @@ var (
 )
 
 // attachedRunner implements go-plugin's runner interface for a running process.
-type attachedRunner struct{ p *Plugin }
+type attachedRunner struct{ plugin *Plugin }
 
 // Wait returns when the process has ended, or when the plugin was detached.
 func (a attachedRunner) Wait(context.Context) error {
 	select {
-	case <-a.p.proc.done:
-	case <-a.p.detached:
+	case <-a.plugin.proc.done:
+	case <-a.plugin.detached:
 	}
 	return nil
 }
 
 func (a attachedRunner) Kill(context.Context) error {
-	a.p.proc.kill()
+	a.plugin.proc.kill()
 	return nil
 }
 
 func (a attachedRunner) ID() string {
-	if a.p.proc == nil {
+	if a.plugin.proc == nil {
 		return ""
 	}
-	return strconv.Itoa(a.p.proc.PID)
+	return strconv.Itoa(a.plugin.proc.PID)
 }
 
 func (attachedRunner) PluginToHost(network, addr string) (string, string, error) {
@@ -59,21 +59,20 @@ func (attachedRunner) HostToPlugin(network, addr string) (string, string, error)
 	return network, addr, nil
 }
 
-// spawnRunner starts a process for go-plugin. It reads the plugin's streams itself:
-// go-plugin gets a stdout with one valid handshake line and an empty stderr, which both end
-// with the process. Therefore an invalid line or a child that keeps a stream open does not
-// affect go-plugin, which calls Wait without delay.
+// spawnRunner starts a plugin process for go-plugin. The package reads the process's stdout and stderr itself:
+// go-plugin gets a stdout with one valid handshake line and an empty stderr, which both end when the process exits.
+// Therefore neither an invalid line nor a child of the plugin that keeps stderr open affects go-plugin.
 type spawnRunner struct {
 	attachedRunner
-	ctx context.Context // context of the launch, because go-plugin passes another one
-	env []string        // variables that go-plugin adds
+	launchCtx   context.Context // context of the launch; go-plugin passes another context to Start
+	goPluginEnv []string        // variables that go-plugin adds to the environment of the plugin
 }
 
 // Start starts the process. It returns when the handshake line has arrived and the socket
 // accepts a connection. go-plugin returns the error unchanged.
 func (r *spawnRunner) Start(context.Context) error {
-	p := r.p
-	ctx, cancel := context.WithTimeoutCause(r.ctx, p.cfg.StartTimeout, errNoAnswer)
+	p := r.plugin
+	ctx, cancel := context.WithTimeoutCause(r.launchCtx, p.cfg.StartTimeout, errNoAnswer)
 	defer cancel()
 	if err := r.spawn(ctx); err != nil {
 		return err
@@ -88,7 +87,7 @@ func (r *spawnRunner) Start(context.Context) error {
 	}
 	if p.handshake, err = parseHandshake(line); err != nil {
 		if p.waitDone(ctx, 100*time.Millisecond) {
-			<-p.exit.known
+			<-p.exit.errSet
 			return fmt.Errorf("%w; it %w", err, p.exit.err)
 		}
 		return err
@@ -96,7 +95,7 @@ func (r *spawnRunner) Start(context.Context) error {
 	conn, err := p.dialVerified(ctx)
 	if err != nil {
 		if p.waitDone(ctx, 100*time.Millisecond) {
-			<-p.exit.known
+			<-p.exit.errSet
 			return fmt.Errorf("after its handshake line it %w", p.exit.err)
 		}
 		return explainDialError(p.handshake, err)
@@ -108,25 +107,25 @@ func (r *spawnRunner) Start(context.Context) error {
 }
 
 func (r *spawnRunner) spawn(ctx context.Context) error {
-	p := r.p
+	p := r.plugin
 	var pipeWriters [2]*os.File
 	for i := range pipeWriters {
 		reader, writer, err := os.Pipe()
 		if err != nil {
 			return err
 		}
-		p.stdio.pipes[i], pipeWriters[i] = reader, writer
+		p.stdio.readEnds[i], pipeWriters[i] = reader, writer
 		defer writer.Close()
 	}
 	// The keeper gets the read ends before the plugin starts: a plugin that writes to a
 	// pipe without a reader is killed by SIGPIPE.
-	p.stdio.fdKey = fmt.Sprintf("plugin/%s/%s/", p.cfg.Name, rand.Text()[:8])
+	p.stdio.fdKeyPrefix = fmt.Sprintf("plugin/%s/%s/", p.cfg.Name, rand.Text()[:8])
 	for i, stream := range pipeNames {
-		if err := p.cfg.Keeper.StoreAndDrainFD(ctx, p.stdio.fdKey+stream, p.stdio.pipes[i]); err != nil {
+		if err := p.cfg.Keeper.StoreAndDrainFD(ctx, p.stdio.fdKeyPrefix+stream, p.stdio.readEnds[i]); err != nil {
 			return fmt.Errorf("hold %s: %w", stream, err)
 		}
 	}
-	env := slices.Concat(p.cfg.Env, r.env)
+	env := slices.Concat(p.cfg.Env, r.goPluginEnv)
 	id, err := spawnWithRetry(ctx, p.cfg.Keeper, keeper.Command{
 		Name:       p.cfg.Name,
 		Executable: p.cfg.Executable,
@@ -140,8 +139,8 @@ func (r *spawnRunner) spawn(ctx context.Context) error {
 		KillOnDisconnect: true,
 	})
 	if errors.Is(err, keeper.ErrKeeperDied) {
-		pipeWriters[0].Close() // now no process except the plugin can have the write end
-		return errors.Join(err, killPluginOfDeadKeeper(p.stdio.pipes[0], p.cfg.SocketDir))
+		pipeWriters[0].Close() // now only the plugin can have the write end of its stdout
+		return errors.Join(err, killPluginOfDeadKeeper(p.stdio.readEnds[0], p.cfg.SocketDir))
 	}
 	if err != nil {
 		return explainSpawnError(err, p.cfg.Path, p.cfg.Executable)
@@ -149,7 +148,7 @@ func (r *spawnRunner) spawn(ctx context.Context) error {
 	p.proc, err = openProcessHandle(id)
 	switch {
 	case errors.Is(err, os.ErrProcessDone):
-		p.proc = newEndedProcessHandle(id) // the process has ended, and the keeper has reaped it
+		p.proc = newEndedProcessHandle(id) // the process has exited, and the keeper has reaped it
 		return nil
 	case err != nil:
 		_ = id.Signal(unix.SIGKILL) // Signal fails only if the process has ended
@@ -165,7 +164,7 @@ func (r *spawnRunner) spawn(ctx context.Context) error {
 
 // spawnWithRetry starts a program. As long as its file is open for writing (ETXTBSY), it
 // retries for a quarter of a second: an installer may be writing the file, or a child that
-// it has forked has not called exec yet.
+// the installer has forked has not called exec yet, and still has the file open.
 func spawnWithRetry(ctx context.Context, k Keeper, command keeper.Command) (osprocess.ID, error) {
 	for delay := time.Millisecond; ; delay *= 2 {
 		id, err := k.Spawn(ctx, command)
@@ -181,8 +180,8 @@ func spawnWithRetry(ctx context.Context, k Keeper, command keeper.Command) (ospr
 }
 
 // killPluginOfDeadKeeper kills the plugin that a dead keeper may have started: the process whose stdout
-// is the pipe with the given read end. It returns when no process has the write end, or
-// after a second, because a child that was being forked when the keeper died opens its
+// is the pipe with the given read end. It repeats that until no process has the write end, for at most a
+// second, because a child that was being forked when the keeper died gets the pipe as its
 // stdout later. It removes the plugin's socket from dir.
 func killPluginOfDeadKeeper(stdout *os.File, dir string) error {
 	conn, err := stdout.SyscallConn()
@@ -280,23 +279,24 @@ func withSocketDir(env []string, dir string) []string {
 	return env
 }
 
-// addStdout appends text to the first line, and reports whether the line is complete.
-func (s *processOutput) addStdout(text []byte) (complete bool) {
+// appendFirstStdoutLine appends text from stdout to the first line, and reports whether the line is complete or has the
+// maximum length.
+func (s *processOutput) appendFirstStdoutLine(text []byte) (complete bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.firstLine = append(s.firstLine, text...)
-	if i := bytes.IndexByte(s.firstLine, '\n'); i >= 0 {
-		s.firstLine = s.firstLine[:i]
+	s.firstStdoutLine = append(s.firstStdoutLine, text...)
+	if i := bytes.IndexByte(s.firstStdoutLine, '\n'); i >= 0 {
+		s.firstStdoutLine = s.firstStdoutLine[:i]
 		return true
 	}
-	return len(s.firstLine) >= maxHandshakeSize
+	return len(s.firstStdoutLine) >= maxHandshakeSize
 }
 
-// readFirstLine returns the part of the first line of stdout that has been read.
-func (s *processOutput) readFirstLine() string {
+// copyFirstStdoutLine returns the first line of stdout, as far as the plugin has written it.
+func (s *processOutput) copyFirstStdoutLine() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return string(s.firstLine)
+	return string(s.firstStdoutLine)
 }
 
 // readStdout reads the first line of stdout, closes lineRead, and then discards the output
@@ -305,9 +305,9 @@ func (p *Plugin) readStdout(lineRead chan<- struct{}) {
 	buf := make([]byte, maxHandshakeSize)
 	complete := false
 	for {
-		n, err := p.stdio.pipes[0].Read(buf)
+		n, err := p.stdio.readEnds[0].Read(buf)
 		if !complete {
-			complete = p.stdio.addStdout(buf[:n]) || err != nil
+			complete = p.stdio.appendFirstStdoutLine(buf[:n]) || err != nil
 			if complete {
 				close(lineRead)
 			}
@@ -330,7 +330,7 @@ func (p *Plugin) awaitHandshakeLine(ctx context.Context, lineRead <-chan struct{
 		}
 	case <-ctx.Done():
 	}
-	line := p.stdio.readFirstLine()
+	line := p.stdio.copyFirstStdoutLine()
 
 	select {
 	case <-lineRead:
@@ -343,7 +343,7 @@ func (p *Plugin) awaitHandshakeLine(ctx context.Context, lineRead <-chan struct{
 	default:
 	}
 	if p.waitDone(ctx, 0) {
-		<-p.exit.known
+		<-p.exit.errSet
 		if line != "" {
 			return "", fmt.Errorf("wrote %s on stdout instead of a handshake line and %w", quoteTruncated(line), p.exit.err)
 		}
@@ -361,7 +361,7 @@ func (p *Plugin) awaitHandshakeLine(ctx context.Context, lineRead <-chan struct{
 
 // Stdout returns the validated handshake line for go-plugin.
 func (r *spawnRunner) Stdout() io.ReadCloser {
-	return &eofAtExitReader{Reader: strings.NewReader(r.p.handshake.formatLine()), process: r.attachedRunner}
+	return &eofAtExitReader{Reader: strings.NewReader(r.plugin.handshake.formatLine()), process: r.attachedRunner}
 }
 
 // Stderr returns an empty stream for go-plugin.
@@ -369,12 +369,11 @@ func (r *spawnRunner) Stderr() io.ReadCloser {
 	return &eofAtExitReader{Reader: strings.NewReader(""), process: r.attachedRunner}
 }
 
-// Name implements go-plugin's interface; go-plugin does not log it, because its logger
-// discards everything.
-func (r *spawnRunner) Name() string { return r.p.cfg.Name }
+// Name implements go-plugin's interface. go-plugin uses the name only for its log, which is discarded.
+func (r *spawnRunner) Name() string { return r.plugin.cfg.Name }
 
-// Diagnose implements go-plugin's interface. go-plugin calls it only for an invalid
-// handshake line, which it never gets.
+// Diagnose implements go-plugin's interface. go-plugin calls it only after an invalid
+// handshake line, and Stdout returns no invalid line.
 func (r *spawnRunner) Diagnose(context.Context) string { return "" }
 
 // eofAtExitReader is a stream that ends when the plugin process ends.
@@ -413,7 +412,7 @@ func checkPeer(conn *net.UnixConn, pid int) error {
 	if err != nil {
 		return err
 	}
-	if cred.Pid == 0 { // in another pid namespace
+	if cred.Pid == 0 { // the listening process is in another pid namespace
 		if uid := int(cred.Uid); uid != os.Geteuid() {
 			return fmt.Errorf("a process of uid %d listens on it, not the plugin", uid)
 		}

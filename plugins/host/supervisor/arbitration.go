@@ -11,8 +11,8 @@ import (
 type pluginCandidate struct {
 	entry           catalog.Entry
 	catalogPosition int       // position in the catalog
-	info            base.Info // info: reported by the plugin; before that, the catalog's data about a builtin, or zero
-	inUse           bool      // inUse: Driver or Hook has returned the plugin, so that no other plugin replaces it
+	info            base.Info // as the plugin has reported it; before, the catalog's data about a builtin, or zero
+	inUse           bool      // Driver or Hook has returned the plugin, so that no other plugin replaces it
 }
 
 // arbitratePlugins decides whether the plugin claimant serves the driver or hook in its info. It
@@ -33,8 +33,8 @@ func arbitratePlugins(claimant pluginCandidate, rivals []pluginCandidate) (repla
 }
 
 // takesPrecedence reports whether plugin a, and not plugin b, must serve a driver or hook that both
-// offer. The higher version wins; for equal versions, an external plugin wins over a builtin,
-// and a later file over an earlier one. A file without a plugin block never wins over a
+// can serve. The higher version takes precedence; for equal versions, an external plugin takes precedence over a builtin,
+// and the later one in the catalog over the earlier one. A file without a plugin block never takes precedence over a
 // builtin.
 func takesPrecedence(a, b pluginCandidate) bool {
 	if a.entry.Builtin != b.entry.Builtin && (a.entry.Builtin && b.entry.Block == nil || b.entry.Builtin && a.entry.Block == nil) {

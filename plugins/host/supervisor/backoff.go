@@ -10,8 +10,8 @@ const (
 	stableStreamUptime = 5 * time.Second
 )
 
-// backoff computes the delay before a retry: none without a failure, the duration first
-// after one failure, then twice as long after each further failure, up to limit.
+// backoff computes the delay before a retry: 0 without a failure, minDelay after one failure, and twice the last delay
+// after each further failure, up to maxDelay.
 type backoff struct{ minDelay, maxDelay time.Duration }
 
 var (
@@ -40,21 +40,22 @@ func (b backoff) delayAfter(failureCount int) time.Duration {
 	return min(d, b.maxDelay)
 }
 
-// pluginRunResult describes how a run of a plugin process ended.
+// pluginRunResult is the reason why a plugin has no process: the launch has failed, or the process has exited or was
+// stopped.
 type pluginRunResult struct {
-	// launchRequested: closed when the plugin is requested again; set only if the process
-	// was stopped because it was unused.
+	// launchRequested is set only if the process was stopped because it was unused. It is closed when the plugin is
+	// requested again.
 	launchRequested <-chan struct{}
-	// restartRequested: the process was stopped for Supervisor.Restart.
+	// restartRequested means that the process was stopped for Supervisor.Restart.
 	restartRequested bool
 
-	err error // the reason why the process has exited or was not started
-	// streamErr: the reason why the process of a device plugin was stopped, and is not launched
-	// again.
-	streamErr error
-	started   bool          // the process was started
-	uptime    time.Duration // time from the launch to the exit
-	// crashedInCall: the plugin is a hook that was requested during this run, and may have
+	err error // why the process has exited or was not started
+	// deviceStreamErr is the reason why the process of a device plugin was stopped, and is not launched
+	// again: the plugin has ended its stream of fingerprints.
+	deviceStreamErr error
+	processStarted  bool          // the launch has succeeded
+	uptime          time.Duration // time from the launch to the exit
+	// crashedInCall means that the plugin is a hook that was requested while the process ran, and may have
 	// died in a call.
 	crashedInCall bool
 }
@@ -62,11 +63,11 @@ type pluginRunResult struct {
 // failureCounter counts the consecutive early exits and failed starts of a plugin.
 type failureCounter int
 
-// nextLaunchDelay updates the failure count after the end of a run, and returns the delay before the
+// nextLaunchDelay updates the failure count after a failed launch or an exit, and returns the delay before the
 // next launch.
 func (f *failureCounter) nextLaunchDelay(result pluginRunResult) time.Duration {
 	switch {
-	case !result.started:
+	case !result.processStarted:
 		*f = max(*f, 1) // at least one, because an immediate retry of a failed start would fail too
 	case result.uptime >= stableUptime:
 		*f = 0

@@ -16,11 +16,11 @@ import (
 // Timeouts after which a call is late. StartTask has none, because it can pull an image.
 // WaitTask and exec calls have none, because they last as long as the task or command.
 const (
-	// answerTimeout is for a call that the driver can answer immediately, and for StopTask
-	// in addition to the kill timeout.
+	// answerTimeout is the timeout of a call that the driver can answer immediately. For StopTask the kill timeout is
+	// added.
 	answerTimeout = 10 * time.Second
 
-	// slowCallTimeout is for a call that searches for a task or removes its resources.
+	// slowCallTimeout is the timeout of a call that searches for a task or removes the resources of a task.
 	slowCallTimeout = time.Minute
 )
 
@@ -32,71 +32,73 @@ const (
 // callWatch neither cancels calls nor kills the process: a driver that hangs in one call
 // can be the parent of tasks that run well.
 type callWatch struct {
-	s      *Supervisor
-	plugin *managedPlugin
-	inst   pluginInstance
-	driver string
-	// lateReason: why the driver is unhealthy because of a late call; "" if no call is
-	// late; guarded by Supervisor.mu.
+	supervisor *Supervisor
+	plugin     *managedPlugin
+	inst       pluginInstance
+	driverName string
+	// lateReason is the health description of the driver while a call is late, and "" if no call is
+	// late. Supervisor.mu guards it.
 	lateReason string
 
-	mu           sync.Mutex
-	calls        map[*watchedCall]struct{}
-	lastResponse time.Time // time of the driver's latest response
-	// abandonedCall: cancelled call that the driver has not answered; nil after any response of
-	// the driver.
+	mu              sync.Mutex
+	unansweredCalls map[*watchedCall]struct{}
+	lastResponse    time.Time // time of the driver's latest response to any call
+	// abandonedCall is a call that its caller has cancelled and that the driver has not answered; nil after any
+	// response of the driver.
 	abandonedCall *watchedCall
-	nextCheck     time.Time     // time of the next call of check; zero while run waits for wake
-	wake          chan struct{} // wake: capacity 1; makes run call check immediately
+	nextCheckAt   time.Time     // time of the next call of findLateCalls; zero while run waits for wakeRun
+	wakeRun       chan struct{} // capacity 1; a value makes run call findLateCalls immediately
 }
 
 // watchedCall is a call of a driver that has not returned.
 type watchedCall struct {
-	ctx       context.Context // context of the caller
+	callerCtx context.Context // context of the caller; its end means that the caller has cancelled the call
 	method    string
-	taskID    string // taskID: "" for a call without a task
-	started   time.Time
+	taskID    string // "" for a call without a task
+	startedAt time.Time
 	deadline  time.Time
 	late      bool
-	abandoned bool // abandoned: the caller has cancelled the call before the driver answered
+	abandoned bool // the caller has cancelled the call before the driver answered
 }
 
 func (s *Supervisor) newCallWatch(m *managedPlugin, inst pluginInstance) *callWatch {
 	return &callWatch{
-		s: s, plugin: m, inst: inst, driver: inst.Info().Name,
-		calls: map[*watchedCall]struct{}{}, wake: make(chan struct{}, 1),
+		supervisor: s, plugin: m, inst: inst, driverName: inst.Info().Name,
+		unansweredCalls: map[*watchedCall]struct{}{}, wakeRun: make(chan struct{}, 1),
 	}
 }
 
-// beginCall registers a call. When the call returns, end must be called.
+// beginCall registers a call that is late after the given timeout. The caller must call endCall when the call has
+// returned.
 func (w *callWatch) beginCall(ctx context.Context, method, taskID string, timeout time.Duration) *watchedCall {
 	now := time.Now()
-	c := &watchedCall{ctx: ctx, method: method, taskID: taskID, started: now, deadline: now.Add(timeout)}
+	c := &watchedCall{callerCtx: ctx, method: method, taskID: taskID, startedAt: now, deadline: now.Add(timeout)}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.addLocked(c)
+	w.addCallLocked(c)
 	return c
 }
 
-func (w *callWatch) addLocked(c *watchedCall) {
-	w.calls[c] = struct{}{}
-	if w.nextCheck.IsZero() || c.deadline.Before(w.nextCheck) {
-		w.wakeLocked()
+func (w *callWatch) addCallLocked(c *watchedCall) {
+	w.unansweredCalls[c] = struct{}{}
+	if w.nextCheckAt.IsZero() || c.deadline.Before(w.nextCheckAt) {
+		w.wakeRunLocked()
 	}
 }
 
-// endCall records that the call has returned with err.
+// endCall records that a registered call has returned with err. A call that its caller has cancelled stays registered for
+// up to answerTimeout, in which the driver can respond to another call.
 func (w *callWatch) endCall(c *watchedCall, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.calls, c)
+	delete(w.unansweredCalls, c)
 	if c.late {
-		w.wakeLocked()
+		w.wakeRunLocked()
 	}
 	now := time.Now()
 	switch {
 	case errors.Is(err, driver.ErrPluginDown):
-	case !isAbandonedCall(c.ctx, err):
+	case !isAbandonedCall(c.callerCtx, err):
 		w.lastResponse, w.abandonedCall = now, nil
 	case c.late:
 		w.abandonedCall = c
@@ -105,7 +107,7 @@ func (w *callWatch) endCall(c *watchedCall, err error) {
 		if limit := now.Add(answerTimeout); limit.Before(c.deadline) {
 			c.deadline = limit
 		}
-		w.addLocked(c)
+		w.addCallLocked(c)
 	}
 }
 
@@ -115,9 +117,9 @@ func isAbandonedCall(ctx context.Context, err error) bool {
 	return err != nil && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded))
 }
 
-func (w *callWatch) wakeLocked() {
+func (w *callWatch) wakeRunLocked() {
 	select {
-	case w.wake <- struct{}{}:
+	case w.wakeRun <- struct{}{}:
 	default: // wake already has a value that run has not received
 	}
 }
@@ -141,25 +143,25 @@ func (w *callWatch) run(ctx context.Context) {
 		timer.Reset(w.untilNextCheck(!waiting && abandoned != nil))
 		select {
 		case <-timer.C:
-		case <-w.wake:
+		case <-w.wakeRun:
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// findLateCalls finds late calls. It returns the calls that have become late since the last check,
-// whether any call is late, and the abandoned call for probe.
+// findLateCalls returns the calls that have become late since its last call, whether any call is late, and the abandoned
+// call for probeDriver, or nil.
 func (w *callWatch) findLateCalls() (late []*watchedCall, waiting bool, abandoned *watchedCall) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
-	for c := range w.calls {
+	for c := range w.unansweredCalls {
 		expired := !c.deadline.After(now)
 		switch {
 		case c.abandoned && expired:
-			delete(w.calls, c)
-			if w.abandonedCall == nil && !w.lastResponse.After(c.started) {
+			delete(w.unansweredCalls, c)
+			if w.abandonedCall == nil && !w.lastResponse.After(c.startedAt) {
 				w.abandonedCall = c
 			}
 		case !c.late && !c.abandoned && expired:
@@ -171,30 +173,30 @@ func (w *callWatch) findLateCalls() (late []*watchedCall, waiting bool, abandone
 	return late, waiting, w.abandonedCall
 }
 
-// untilNextCheck returns the time until run must call check. If probing is true, run must
-// also call probe again.
+// untilNextCheck returns the time until run must call findLateCalls again. If probing is true, that is at most
+// answerTimeout, because run must also call probeDriver again.
 func (w *callWatch) untilNextCheck(probing bool) time.Duration {
 	const idleSleep = time.Hour
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
-	w.nextCheck = time.Time{}
+	w.nextCheckAt = time.Time{}
 	if probing {
-		w.nextCheck = now.Add(answerTimeout)
+		w.nextCheckAt = now.Add(answerTimeout)
 	}
-	for c := range w.calls {
-		if !c.late && (w.nextCheck.IsZero() || c.deadline.Before(w.nextCheck)) {
-			w.nextCheck = c.deadline
+	for c := range w.unansweredCalls {
+		if !c.late && (w.nextCheckAt.IsZero() || c.deadline.Before(w.nextCheckAt)) {
+			w.nextCheckAt = c.deadline
 		}
 	}
-	if w.nextCheck.IsZero() {
+	if w.nextCheckAt.IsZero() {
 		return idleSleep
 	}
-	return w.nextCheck.Sub(now)
+	return w.nextCheckAt.Sub(now)
 }
 
-// probeDriver calls InspectTask for the task of the abandoned call c. It returns nil after any
-// response, and c if there is none.
+// probeDriver calls InspectTask for the task of the abandoned call c, to find out whether the driver answers. It returns
+// nil after any response, and c if the driver does not respond.
 func (w *callWatch) probeDriver(ctx context.Context, c *watchedCall) *watchedCall {
 	probeCtx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -218,18 +220,18 @@ func (w *callWatch) probeDriver(ctx context.Context, c *watchedCall) *watchedCal
 
 // reportLateCall logs a late call, makes the driver unhealthy and sends an event to the task.
 func (w *callWatch) reportLateCall(c *watchedCall) {
-	after := time.Since(c.started).Round(time.Second)
+	after := time.Since(c.startedAt).Round(time.Second)
 	name, pid := w.plugin.entry.Name, w.inst.PID()
-	w.s.logger.Warn("driver does not answer", "driver", w.driver, "plugin", name, "pid", pid, "call", c.method, "task_id", c.taskID, "after", after)
+	w.supervisor.logger.Warn("driver does not answer", "driver", w.driverName, "plugin", name, "pid", pid, "call", c.method, "task_id", c.taskID, "after", after)
 	w.setLateReason(fmt.Sprintf("no answer to %s for %v (plugin %s, pid %d)", c.method, after, name, pid))
 	allocID, rest, ok := strings.Cut(c.taskID, "/")
-	if !ok || w.s.cfg.OnTaskEvent == nil {
+	if !ok || w.supervisor.cfg.OnTaskEvent == nil {
 		return
 	}
 	task := rest[:max(0, strings.LastIndexByte(rest, '/'))]
-	w.s.cfg.OnTaskEvent(w.driver, driver.TaskEvent{
+	w.supervisor.cfg.OnTaskEvent(w.driverName, driver.TaskEvent{
 		TaskID: c.taskID, AllocID: allocID, TaskName: task, Timestamp: time.Now(),
-		Message:     fmt.Sprintf("driver %q has not answered %s for %v (plugin %s, pid %d); the task may still run", w.driver, c.method, after, name, pid),
+		Message:     fmt.Sprintf("driver %q has not answered %s for %v (plugin %s, pid %d); the task may still run", w.driverName, c.method, after, name, pid),
 		Annotations: map[string]string{"plugin": name, "pid": fmt.Sprint(pid), "call": c.method},
 	})
 }
@@ -237,7 +239,7 @@ func (w *callWatch) reportLateCall(c *watchedCall) {
 // setLateReason makes the driver unhealthy for the given reason. With an empty reason the
 // driver has the health of its fingerprint again.
 func (w *callWatch) setLateReason(reason string) {
-	s := w.s
+	s := w.supervisor
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was := w.lateReason
@@ -246,16 +248,16 @@ func (w *callWatch) setLateReason(reason string) {
 	}
 	w.lateReason = reason
 	if reason == "" && !hasExited(w.inst) {
-		s.logger.Info("driver answers again", "driver", w.driver, "plugin", w.plugin.entry.Name, "pid", w.inst.PID())
+		s.logger.Info("driver answers again", "driver", w.driverName, "plugin", w.plugin.entry.Name, "pid", w.inst.PID())
 	}
-	if info, ok := s.registry.drivers[w.driver]; ok && s.registry.owners[driverKey(w.driver)] == w.plugin {
+	if info, ok := s.registry.driverInfoByName[w.driverName]; ok && s.registry.ownerByKey[driverKey(w.driverName)] == w.plugin {
 		info.UpdatedAt = time.Now()
-		s.registry.drivers[w.driver] = info
+		s.registry.driverInfoByName[w.driverName] = info
 	}
 	s.notifyLocked()
 }
 
-// overrideHealthLocked sets the health in info to unhealthy while a call is late.
+// overrideHealthLocked sets the driver to unhealthy in info if a call is late.
 func (w *callWatch) overrideHealthLocked(info *DriverInfo) {
 	if w.lateReason != "" {
 		info.Healthy, info.Description = false, w.lateReason

@@ -102,7 +102,7 @@ func TestSetEntries(t *testing.T) {
 					f := unwrapFakeDriver(d).plugin
 					runs = is[f]
 					s.mu.Lock()
-					if m := s.registry.owners[driverKey("db")]; m.entry.Block != nil {
+					if m := s.registry.ownerByKey[driverKey("db")]; m.entry.Block != nil {
 						runs += fmt.Sprint(" ", m.entry.Block.Config["config"])
 					}
 					s.mu.Unlock()
@@ -127,7 +127,7 @@ func TestSetEntries(t *testing.T) {
 func TestDriversNotStarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		newCatalog := func(reason string) *catalog.Catalog {
-			c, err := catalog.New(catalog.Config{Builtins: []catalog.Builtin{{Name: "docker", NotStarted: reason}}})
+			c, err := catalog.New(catalog.Config{Builtins: []catalog.Builtin{{Name: "docker", NotStartedReason: reason}}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -16,9 +16,9 @@ const deviceUpdateInterval = time.Second
 
 // deviceStream reads the fingerprints of one process of a device plugin.
 type deviceStream struct {
-	inst     pluginInstance
-	onChange func([]device.Group) // onChange: called with the devices of a fingerprint
-	logger   hclog.Logger
+	inst      pluginInstance
+	onDevices func([]device.Group) // called with the devices of a fingerprint
+	logger    hclog.Logger
 }
 
 // run reads the stream until it ends. It returns nil if ctx or the process has ended, and
@@ -28,7 +28,7 @@ type deviceStream struct {
 func (d *deviceStream) run(ctx context.Context) error {
 	stream, err := d.inst.Device().Fingerprint(ctx)
 	if err == nil {
-		err = d.read(ctx, stream)
+		err = d.readFingerprints(ctx, stream)
 	}
 	switch {
 	case ctx.Err() != nil, hasExited(d.inst):
@@ -39,15 +39,14 @@ func (d *deviceStream) run(ctx context.Context) error {
 	return err
 }
 
-// read passes fingerprints to onChange, the first one immediately, later ones at intervals of
-// deviceUpdateInterval at least. Only the latest fingerprint of an interval is passed. It
-// returns the reason why the stream has ended.
-func (d *deviceStream) read(ctx context.Context, stream <-chan device.Fingerprint) error {
-	var latest *device.Fingerprint     // latest fingerprint that was not passed to onChange
+// readFingerprints calls onDevices with the devices of each fingerprint, for the first fingerprint immediately, and then
+// at most once per deviceUpdateInterval, with the latest fingerprint. It returns the reason why the stream has ended.
+func (d *deviceStream) readFingerprints(ctx context.Context, stream <-chan device.Fingerprint) error {
+	var latest *device.Fingerprint     // latest fingerprint that was not passed to onDevices
 	var intervalEnded <-chan time.Time // nil if the next fingerprint is passed immediately
 	for {
 		if latest != nil && intervalEnded == nil {
-			d.onChange(latest.Groups)
+			d.onDevices(latest.Groups)
 			latest, intervalEnded = nil, time.After(deviceUpdateInterval)
 		}
 		select {

@@ -10,11 +10,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/launch"
 )
 
-// launcher starts the processes of plugins.
+// launcher starts the processes of plugins, or reattaches those that an earlier supervisor has started.
 type launcher struct {
 	cfg             Config
 	recordedPlugins *recordedPlugins
-	panics          launch.PanicReports
+	panicReports    launch.PanicReports
 }
 
 // launch starts or reattaches the process of one catalog entry.
@@ -42,7 +42,7 @@ func (l *launcher) launch(ctx context.Context, e catalog.Entry) (pluginInstance,
 		Keeper:       l.cfg.Keeper,
 		DriverConfig: l.cfg.DriverConfig,
 		HookConfig:   l.cfg.HookConfig,
-		Panics:       &l.panics,
+		PanicReports: &l.panicReports,
 		Logger:       l.cfg.Logger,
 	}
 	if onCall := l.cfg.OnCall; onCall != nil {
@@ -57,7 +57,7 @@ func (l *launcher) launch(ctx context.Context, e catalog.Entry) (pluginInstance,
 			cfg.SettingsPosition = e.Block.Range.String()
 		}
 	}
-	if l.recordedPlugins.store == nil {
+	if l.recordedPlugins.recordStore == nil {
 		p, err := launch.Start(ctx, cfg)
 		if err != nil {
 			return nil, err
@@ -79,6 +79,6 @@ func (l *launcher) launch(ctx context.Context, e catalog.Entry) (pluginInstance,
 	if err != nil {
 		return nil, err
 	}
-	l.recordedPlugins.put(ctx, e, p, identity)
+	l.recordedPlugins.storeRecord(ctx, e, p, identity)
 	return p, nil
 }

@@ -14,22 +14,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/device"
 )
 
-// pluginLoop runs in the goroutine of one plugin, and keeps the plugin running.
+// pluginLoop keeps one plugin running. Its method run is the goroutine of the plugin.
 type pluginLoop struct {
-	s      *Supervisor
-	plugin *managedPlugin
-	logger hclog.Logger
+	supervisor *Supervisor
+	plugin     *managedPlugin
+	logger     hclog.Logger
 }
 
 // run launches the plugin, and launches it again when its process exits, until ctx ends or
-// the plugin has a replacement. It adds the goroutines that it does not wait for to wg.
+// the plugin has a replacement. It adds to wg the goroutines that still run when it returns.
 func (l *pluginLoop) run(ctx context.Context, wg *sync.WaitGroup) {
 	m := l.plugin
-	defer m.cancel(nil)
-	defer l.s.updateAndNotify(func() {
+	defer m.cancelLoop(nil)
+	defer l.supervisor.updateAndNotify(func() {
 		m.loopRunning = false
 		if m.removed {
-			l.s.registry.deleteRemovedPlugin(m)
+			l.supervisor.registry.deleteRemovedPlugin(m)
 		}
 	})
 	if !l.waitForConfiguredPlugin(ctx) {
@@ -41,7 +41,7 @@ func (l *pluginLoop) run(ctx context.Context, wg *sync.WaitGroup) {
 		l.recordFailure(eventLaunchRejected, err, time.Time{})
 		return
 	}
-	if !l.waitForPromptPlugins(ctx) || !l.waitForFirstRequest(ctx) {
+	if !l.waitForOtherPlugins(ctx) || !l.waitForFirstRequest(ctx) {
 		return
 	}
 	var consecutiveFailures failureCounter
@@ -49,9 +49,9 @@ func (l *pluginLoop) run(ctx context.Context, wg *sync.WaitGroup) {
 		result := l.runOnce(ctx, wg)
 		switch {
 		case ctx.Err() != nil, l.hasSuccessor():
-		case result.streamErr != nil:
-			l.logger.Warn("device plugin has stopped reporting devices, not started again", "plugin", m.entry.Name, "error", result.streamErr)
-			l.recordFailure(eventStreamEnded, fmt.Errorf("%w; the plugin is not started again until it has changed or the agent is restarted", result.streamErr), time.Time{})
+		case result.deviceStreamErr != nil:
+			l.logger.Warn("device plugin has stopped reporting devices, not started again", "plugin", m.entry.Name, "error", result.deviceStreamErr)
+			l.recordFailure(eventStreamEnded, fmt.Errorf("%w; the plugin is not started again until it has changed or the agent is restarted", result.deviceStreamErr), time.Time{})
 			return
 		case result.launchRequested != nil:
 			consecutiveFailures = 0
@@ -78,11 +78,11 @@ func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) pluginRunR
 	}
 	stopped := l.watchProcess(ctx, inst)
 	switch {
-	case stopped.launchRequested != nil, stopped.streamErr != nil:
+	case stopped.launchRequested != nil, stopped.deviceStreamErr != nil:
 		l.stopPlugin(ctx, inst)
 		return stopped
 	case stopped.restartRequested:
-		l.s.updateAndNotify(func() {
+		l.supervisor.updateAndNotify(func() {
 			l.plugin.applyEvent(eventExited)
 			l.plugin.inst = nil
 		})
@@ -90,12 +90,12 @@ func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) pluginRunR
 		return stopped
 	}
 	if !hasExited(inst) {
-		l.s.updateAndNotify(func() { l.plugin.inst = nil })
+		l.supervisor.updateAndNotify(func() { l.plugin.inst = nil })
 		l.stopOrDetach(ctx, inst)
 		return pluginRunResult{}
 	}
-	result := pluginRunResult{err: inst.WaitExit(), started: true, uptime: time.Since(launched), crashedInCall: l.crashedInCall(launched)}
-	l.s.updateAndNotify(func() { l.plugin.exits = processExits{l.plugin.exits.count + 1, result.err, time.Now()} })
+	result := pluginRunResult{err: inst.WaitExit(), processStarted: true, uptime: time.Since(launched), crashedInCall: l.crashedInCall(launched)}
+	l.supervisor.updateAndNotify(func() { l.plugin.exits = processExits{l.plugin.exits.count + 1, result.err, time.Now()} })
 	// Close is called later, because a child of the plugin may still write to the plugin's
 	// stderr.
 	wg.Go(func() {
@@ -113,14 +113,14 @@ func (l *pluginLoop) backOff(ctx context.Context, result pluginRunResult, delay 
 	m := l.plugin
 	l.logger.Warn("plugin is down", "plugin", m.entry.Name, "error", result.err, "delay", delay)
 	if delay == 0 || l.takeRestartRequest() {
-		l.s.updateAndNotify(func() {
+		l.supervisor.updateAndNotify(func() {
 			m.applyEvent(eventExited)
 			m.inst = nil
 		})
 		return
 	}
 	cause := eventExitedEarly
-	if !result.started {
+	if !result.processStarted {
 		cause = eventLaunchFailed
 	}
 	l.recordFailure(cause, result.err, time.Now().Add(delay))
@@ -132,7 +132,7 @@ func (l *pluginLoop) backOff(ctx context.Context, result pluginRunResult, delay 
 	case <-ctx.Done():
 		return
 	}
-	l.s.updateAndNotify(func() { m.applyEvent(eventLaunchStarted) })
+	l.supervisor.updateAndNotify(func() { m.applyEvent(eventLaunchStarted) })
 }
 
 // takeRestartRequest reports whether Restart was called during the launch.
@@ -145,45 +145,46 @@ func (l *pluginLoop) takeRestartRequest() bool {
 	}
 }
 
-// recordFailure records why the plugin has no process. If retryAt is zero, the plugin is not
-// launched again.
+// recordFailure applies the event e to the state of the plugin, and records err as the reason why the plugin has no
+// process. If retryAt is zero, the plugin is not launched again.
 func (l *pluginLoop) recordFailure(e pluginEvent, err error, retryAt time.Time) {
 	m := l.plugin
-	l.s.updateAndNotify(func() {
+	l.supervisor.updateAndNotify(func() {
 		m.applyEvent(e)
 		m.inst = nil
-		l.s.registry.setDevices(m, nil, nil)
+		l.supervisor.registry.setDevices(m, nil, nil)
 		m.launchAttempted = true
 		if m.state != stateSuperseded {
 			m.lastFailure = launchFailure{err, retryAt}
 		}
-		l.s.registry.updateFirstLaunchesDone()
+		l.supervisor.registry.updateFirstLaunchesDone()
 	})
 }
 
-// crashedInCall reports whether the plugin is a hook that was requested after the time
+// crashedInCall reports whether the plugin is a hook that Hook has returned to a caller since the time
 // launched. Such a hook may have died in a call for one allocation, and calls for other
 // allocations must not wait long for the next launch.
 func (l *pluginLoop) crashedInCall(launched time.Time) bool {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
+	l.supervisor.mu.Lock()
+	defer l.supervisor.mu.Unlock()
 	return l.plugin.info.Type == base.TypeHook && !l.plugin.lastAcquired.Before(launched)
 }
 
-// hasSuccessor reports whether a changed plugin waits for the exit of this plugin's process.
+// hasSuccessor reports whether this plugin has changed: then its changed version replaces it after the exit of its
+// process.
 func (l *pluginLoop) hasSuccessor() bool {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
+	l.supervisor.mu.Lock()
+	defer l.supervisor.mu.Unlock()
 	return l.plugin.replacement != nil
 }
 
-// waitForConfiguredPlugin blocks as long as a configured plugin can still replace a
-// builtin. It returns false when ctx has ended.
+// waitForConfiguredPlugin blocks a builtin as long as an external plugin of the configuration may replace it. It returns
+// false when ctx has ended.
 func (l *pluginLoop) waitForConfiguredPlugin(ctx context.Context) bool {
 	for {
-		l.s.mu.Lock()
-		awaiting, stateChanged := l.s.registry.awaitsConfiguredPlugin(l.plugin), l.s.stateChanged
-		l.s.mu.Unlock()
+		l.supervisor.mu.Lock()
+		awaiting, stateChanged := l.supervisor.registry.awaitsConfiguredPlugin(l.plugin), l.supervisor.stateChanged
+		l.supervisor.mu.Unlock()
 		if !awaiting {
 			return ctx.Err() == nil
 		}
@@ -195,21 +196,21 @@ func (l *pluginLoop) waitForConfiguredPlugin(ctx context.Context) bool {
 	}
 }
 
-// waitForPromptPlugins blocks before the launch of a builtin with a slow fingerprint until the other plugins have
+// waitForOtherPlugins blocks before the launch of a builtin with a slow fingerprint until the other plugins have
 // reported their state, or for readyTimeout: the fingerprint uses the processor, and the node is ready without it. It does
 // not block for a plugin that an earlier supervisor has left running. It returns false when ctx has ended.
-func (l *pluginLoop) waitForPromptPlugins(ctx context.Context) bool {
+func (l *pluginLoop) waitForOtherPlugins(ctx context.Context) bool {
 	m := l.plugin
-	if !m.entry.SlowFingerprint || l.s.recordedPlugins.mayBeRunning(m.entry) {
+	if !m.entry.SlowFingerprint || l.supervisor.recordedPlugins.mayBeRunning(m.entry) {
 		return true
 	}
-	l.s.updateAndNotify(func() {
+	l.supervisor.updateAndNotify(func() {
 		m.launchAttempted = true
-		l.s.registry.updateFirstLaunchesDone()
+		l.supervisor.registry.updateFirstLaunchesDone()
 	})
 	limit := time.NewTimer(readyTimeout)
 	defer limit.Stop()
-	return l.s.waitFor(ctx, (*registry).promptStatesKnown, limit.C) == nil
+	return l.supervisor.waitForCondition(ctx, (*registry).statesKnownExceptSlow, limit.C) == nil
 }
 
 // waitForFirstRequest blocks until a builtin hook is requested, because most nodes never need it.
@@ -217,17 +218,17 @@ func (l *pluginLoop) waitForPromptPlugins(ctx context.Context) bool {
 // running. It returns false when ctx has ended.
 func (l *pluginLoop) waitForFirstRequest(ctx context.Context) bool {
 	m := l.plugin
-	if !m.entry.Builtin || m.entry.Type != base.TypeHook || l.s.recordedPlugins.mayBeRunning(m.entry) {
-		l.s.mu.Lock()
-		defer l.s.mu.Unlock()
+	if !m.entry.Builtin || m.entry.Type != base.TypeHook || l.supervisor.recordedPlugins.mayBeRunning(m.entry) {
+		l.supervisor.mu.Lock()
+		defer l.supervisor.mu.Unlock()
 		m.applyEvent(eventLaunchStarted)
 		return true
 	}
 	requested := make(chan struct{})
-	l.s.updateAndNotify(func() {
+	l.supervisor.updateAndNotify(func() {
 		m.applyEvent(eventPluginUnused)
-		m.launchAttempted, m.fingerprinted, m.requests.use = true, true, requested // a hook has no fingerprint
-		l.s.registry.updateFirstLaunchesDone()
+		m.launchAttempted, m.fingerprinted, m.requests.idlePluginNeeded = true, true, requested // a hook has no fingerprint
+		l.supervisor.registry.updateFirstLaunchesDone()
 	})
 	select {
 	case <-requested:
@@ -237,18 +238,19 @@ func (l *pluginLoop) waitForFirstRequest(ctx context.Context) bool {
 	}
 }
 
-// launch starts or reattaches a process, and registers it for its driver or hook.
+// launch starts or reattaches a process of the plugin, and registers the process for the driver, hook or devices that it
+// serves.
 func (l *pluginLoop) launch(ctx context.Context) (pluginInstance, error) {
 	m := l.plugin
-	if err := l.s.recordedPlugins.killOrphans(); err != nil {
+	if err := l.supervisor.recordedPlugins.killOrphans(); err != nil {
 		return nil, fmt.Errorf("%s: %w", m.entry, err)
 	}
-	inst, err := l.s.launchPlugin(ctx, m.entry)
+	inst, err := l.supervisor.launchPlugin(ctx, m.entry)
 	if err != nil {
 		return nil, err
 	}
-	if err := l.s.recordedPlugins.killUnmanagedPlugin(servedKey(inst.Info())); err != nil {
-		inst.Detach() // the process is not killed, because it can have tasks; the next launch reattaches it
+	if err := l.supervisor.recordedPlugins.killUnmanagedPlugin(servedKey(inst.Info())); err != nil {
+		inst.Detach() // the process can have tasks, and is not killed; the next launch reattaches it
 		return nil, fmt.Errorf("%s: %w", m.entry, err)
 	}
 	if err := l.register(inst); err != nil {
@@ -258,11 +260,12 @@ func (l *pluginLoop) launch(ctx context.Context) (pluginInstance, error) {
 	return inst, nil
 }
 
-// register registers a new process for the driver or hook that it serves.
+// register makes a new process the one that serves its driver, hook or devices. It returns an error if another plugin
+// serves them.
 func (l *pluginLoop) register(inst pluginInstance) (err error) {
 	m, info := l.plugin, inst.Info()
-	l.s.updateAndNotify(func() {
-		if err = l.s.registry.registerOwner(m, info); err != nil {
+	l.supervisor.updateAndNotify(func() {
+		if err = l.supervisor.registry.registerOwner(m, info); err != nil {
 			return
 		}
 		m.applyEvent(eventLaunched)
@@ -271,18 +274,18 @@ func (l *pluginLoop) register(inst pluginInstance) (err error) {
 		}
 		m.inst, m.info, m.lastFailure, m.launchAttempted = inst, info, launchFailure{}, true
 		if m.driver = nil; info.Type == base.TypeDriver {
-			m.driver = &watchedDriver{Driver: inst.Driver(), callWatch: l.s.newCallWatch(m, inst)}
+			m.driver = &watchedDriver{Driver: inst.Driver(), callWatch: l.supervisor.newCallWatch(m, inst)}
 		}
 		_, m.hookDescription = inst.Hook()
 		m.fingerprinted = m.fingerprinted || info.Type == base.TypeHook // a hook has no fingerprint
-		l.s.registry.updateFirstLaunchesDone()
+		l.supervisor.registry.updateFirstLaunchesDone()
 	})
 	return err
 }
 
-// watchProcess reads the streams of a process until the process ends, ctx ends, or the process must be stopped: a
-// restart is requested, it is unused, or it is a device plugin that reports no further devices. The result has the
-// reason for which it must be stopped, or is zero.
+// watchProcess reads the streams of a process until the process exits, ctx ends, or the process must be stopped: a
+// restart is requested, the plugin is unused, or the plugin is a device plugin that reports no further devices. The
+// result has the reason for which the process must be stopped, or is zero.
 func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (stopped pluginRunResult) {
 	m, served := l.plugin, servedKey(inst.Info())
 	ctx, cancel := context.WithCancel(ctx)
@@ -292,26 +295,26 @@ func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (sto
 	streamEnded := make(chan error, 1)
 	switch served.Type {
 	case base.TypeDevice:
-		devices := deviceStream{inst: inst, onChange: func(groups []device.Group) { l.setDevices(inst, groups) }, logger: l.logger}
+		devices := deviceStream{inst: inst, onDevices: func(groups []device.Group) { l.setDevices(inst, groups) }, logger: l.logger}
 		wg.Go(func() {
 			if err := devices.run(ctx); err != nil {
 				streamEnded <- err
 			}
 		})
 	case base.TypeDriver:
-		fingerprints := fingerprintStream{inst: inst, driver: served.Name, plugin: m.entry.Name, onChange: l.updateDriverInfo, logger: l.logger}
-		events := taskEventStream{inst: inst, driver: served.Name, onEvent: l.s.cfg.OnTaskEvent, logger: l.logger}
-		l.s.mu.Lock()
+		fingerprints := fingerprintStream{inst: inst, driverName: served.Name, pluginName: m.entry.Name, updateInfo: l.updateDriverInfo, logger: l.logger}
+		events := taskEventStream{inst: inst, driverName: served.Name, onEvent: l.supervisor.cfg.OnTaskEvent, logger: l.logger}
+		l.supervisor.mu.Lock()
 		calls := m.driver.callWatch
-		l.s.mu.Unlock()
+		l.supervisor.mu.Unlock()
 		wg.Go(func() { fingerprints.run(ctx) })
 		wg.Go(func() { events.run(ctx) })
-		if !l.s.cfg.NoCallTimeouts {
+		if !l.supervisor.cfg.NoCallTimeouts {
 			wg.Go(func() { calls.run(ctx) })
 		}
 	}
 	var idleCheck <-chan time.Time
-	if m.entry.Builtin && l.s.cfg.HasTasks != nil {
+	if m.entry.Builtin && l.supervisor.cfg.HasTasks != nil {
 		ticker := time.NewTicker(idleTimeout)
 		defer ticker.Stop()
 		idleCheck = ticker.C
@@ -328,7 +331,7 @@ func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (sto
 			done = true
 		case <-ctx.Done():
 			done = true
-		case stopped.streamErr = <-streamEnded:
+		case stopped.deviceStreamErr = <-streamEnded:
 			done = true
 		case <-m.requests.restart:
 			stopped.restartRequested, done = true, true
@@ -354,16 +357,16 @@ func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (sto
 // return it, and releaseIfIdle returns a channel that is closed when the plugin is
 // requested again. Otherwise releaseIfIdle returns nil.
 func (l *pluginLoop) releaseIfIdle(served PluginKey) (requested chan struct{}) {
-	if l.s.cfg.HasTasks(served) {
+	if l.supervisor.cfg.HasTasks(served) {
 		return nil
 	}
-	// A driver becomes busy before its task requests it. If it was not busy above, the
-	// request follows after this update, and starts a new process.
-	l.s.updateAndNotify(func() {
+	// HasTasks reports a task before the task requests its driver. Therefore a task that HasTasks did not report
+	// requests the driver after this update, and the request starts a new process.
+	l.supervisor.updateAndNotify(func() {
 		if m := l.plugin; time.Since(m.lastAcquired) >= idleTimeout {
 			requested = make(chan struct{})
 			m.applyEvent(eventPluginUnused)
-			m.inst, m.requests.use = nil, requested
+			m.inst, m.requests.idlePluginNeeded = nil, requested
 		}
 	})
 	return requested
@@ -371,37 +374,37 @@ func (l *pluginLoop) releaseIfIdle(served PluginKey) (requested chan struct{}) {
 
 // driverIsHealthy reports whether the driver that the plugin serves has reported that it is healthy.
 func (l *pluginLoop) driverIsHealthy() bool {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	return l.s.registry.drivers[l.plugin.info.Name].Healthy
+	l.supervisor.mu.Lock()
+	defer l.supervisor.mu.Unlock()
+	return l.supervisor.registry.driverInfoByName[l.plugin.info.Name].Healthy
 }
 
 // updateDriverInfo changes the DriverInfo of the driver that the plugin serves.
 func (l *pluginLoop) updateDriverInfo(change func(*DriverInfo)) {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	if l.s.registry.updateDriverInfo(l.plugin, change) {
-		l.s.notifyLocked()
+	l.supervisor.mu.Lock()
+	defer l.supervisor.mu.Unlock()
+	if l.supervisor.registry.updateDriverInfo(l.plugin, change) {
+		l.supervisor.notifyLocked()
 	}
 }
 
 // setDevices sets the devices that a process of the plugin has reported.
 func (l *pluginLoop) setDevices(reporter pluginInstance, groups []device.Group) {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
+	l.supervisor.mu.Lock()
+	defer l.supervisor.mu.Unlock()
 	l.plugin.fingerprinted = true
-	if l.s.registry.setDevices(l.plugin, reporter, groups) {
-		l.s.notifyStateLocked()
+	if l.supervisor.registry.setDevices(l.plugin, reporter, groups) {
+		l.supervisor.notifyStateLocked()
 	}
 }
 
-// stopOrDetach detaches a plugin that has tasks if the supervisor stops, and stops the
-// plugin otherwise. It is called after ctx has ended.
+// stopOrDetach is called after ctx has ended. If the supervisor stops and the plugin has tasks, it detaches the process,
+// which continues. Otherwise it stops the process.
 func (l *pluginLoop) stopOrDetach(ctx context.Context, inst pluginInstance) {
-	cfg := l.s.cfg
-	l.s.mu.Lock()
+	cfg := l.supervisor.cfg
+	l.supervisor.mu.Lock()
 	served, wanted := servedKey(l.plugin.info), l.plugin.state != stateSuperseded && !errors.Is(context.Cause(ctx), errRemoved)
-	l.s.mu.Unlock()
+	l.supervisor.mu.Unlock()
 	ctx = context.WithoutCancel(ctx)
 	if cfg.Records != nil && cfg.KeepRunning != nil && wanted && served.Type != base.TypeDevice && cfg.KeepRunning(served, inst.PID()) {
 		inst.Detach()
@@ -413,12 +416,12 @@ func (l *pluginLoop) stopOrDetach(ctx context.Context, inst pluginInstance) {
 // stopPlugin stops a plugin gracefully and deletes its record.
 func (l *pluginLoop) stopPlugin(ctx context.Context, inst pluginInstance) {
 	inst.Stop(ctx)
-	if l.s.cfg.Records != nil {
-		l.s.recordedPlugins.deleteRecord(recordKey(l.plugin.entry))
+	if l.supervisor.cfg.Records != nil {
+		l.supervisor.recordedPlugins.deleteRecord(recordKey(l.plugin.entry))
 	}
 }
 
-// stopWhenUnused waits until no task needs a removed plugin, and then stops its pluginLoop.
+// stopWhenUnused waits until no task uses a removed plugin, and then ends the context of run.
 func (l *pluginLoop) stopWhenUnused(ctx context.Context) {
 	for logged := false; l.servesTasks(); logged = true {
 		if !logged {
@@ -428,14 +431,14 @@ func (l *pluginLoop) stopWhenUnused(ctx context.Context) {
 			return
 		}
 	}
-	l.plugin.cancel(errRemoved)
+	l.plugin.cancelLoop(errRemoved)
 }
 
 // servesTasks reports whether the plugin has a process that tasks use.
 func (l *pluginLoop) servesTasks() bool {
 	m := l.plugin
-	l.s.mu.Lock()
+	l.supervisor.mu.Lock()
 	served, up := servedKey(m.info), m.loopRunning && m.inst != nil && !hasExited(m.inst)
-	l.s.mu.Unlock()
-	return up && l.s.cfg.HasTasks != nil && l.s.cfg.HasTasks(served)
+	l.supervisor.mu.Unlock()
+	return up && l.supervisor.cfg.HasTasks != nil && l.supervisor.cfg.HasTasks(served)
 }

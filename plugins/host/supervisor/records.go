@@ -79,34 +79,34 @@ func pluginIdentity(e catalog.Entry, binary *catalog.Binary) (string, error) {
 // recordedPlugins reattaches plugins that an earlier supervisor has started, and kills
 // those that are no longer in the catalog.
 type recordedPlugins struct {
-	store             RecordStore // store: nil if plugins are not recorded
-	keepRunning       func(PluginKey, int) bool
-	catalogRecordKeys func() []string // configured: returns the record keys of the plugins in the catalog
+	recordStore       RecordStore               // nil if plugins are not recorded
+	keepRunning       func(PluginKey, int) bool // see Config.KeepRunning
+	catalogRecordKeys func() []string           // returns the record keys of the plugins in the catalog
 	logger            hclog.Logger
 
 	// replaceMu is held while a plugin of another build is replaced, so that only one
 	// plugin is replaced at a time.
 	replaceMu sync.Mutex
 
-	orphansMu     sync.Mutex // held by killOrphans
-	orphansKilled bool       // killOrphans has succeeded
+	orphansMu     sync.Mutex // locked while killOrphans runs
+	orphansKilled bool       // killOrphans has succeeded, and does nothing in further calls
 
 	mu                  sync.Mutex
-	unmanagedRecordKeys map[PluginKey]string // record keys of plugins that run and are not in the catalog
+	unmanagedRecordKeys map[PluginKey]string // keys of the records of plugins that run and are not in the catalog
 }
 
 func newRecordedPlugins(cfg Config, configured func() []string) *recordedPlugins {
 	return &recordedPlugins{
-		store: cfg.Records, keepRunning: cfg.KeepRunning, catalogRecordKeys: configured, logger: cfg.Logger,
+		recordStore: cfg.Records, keepRunning: cfg.KeepRunning, catalogRecordKeys: configured, logger: cfg.Logger,
 		unmanagedRecordKeys: map[PluginKey]string{},
 	}
 }
 
-// put stores the record of a started plugin. Then it calls KeepAfterAgentExit, so that the
+// storeRecord stores the record of a started plugin. Then it calls KeepAfterAgentExit, so that the
 // process outlives the agent.
-func (r *recordedPlugins) put(ctx context.Context, e catalog.Entry, p *launch.Plugin, identity string) {
+func (r *recordedPlugins) storeRecord(ctx context.Context, e catalog.Entry, p *launch.Plugin, identity string) {
 	rec := Record{ReattachConfig: p.ReattachConfig(), Identity: identity, Serves: servedKey(p.Info())}
-	if err := r.store.PutPlugin(recordKey(e), rec); err != nil {
+	if err := r.recordStore.PutPlugin(recordKey(e), rec); err != nil {
 		r.logger.Error("record of a plugin not written, the next agent cannot reattach it", "plugin", e.Name, "error", err)
 	} else if err := p.KeepAfterAgentExit(ctx); err != nil {
 		r.logger.Debug("plugin not confirmed", "plugin", e.Name, "error", err)
@@ -115,10 +115,10 @@ func (r *recordedPlugins) put(ctx context.Context, e catalog.Entry, p *launch.Pl
 
 // mayBeRunning reports whether an earlier supervisor may have left the plugin running.
 func (r *recordedPlugins) mayBeRunning(e catalog.Entry) bool {
-	if r.store == nil {
+	if r.recordStore == nil {
 		return false
 	}
-	records, err := r.store.Plugins()
+	records, err := r.recordStore.Plugins()
 	rec, found := records[recordKey(e)]
 	if err != nil || !found {
 		return err != nil
@@ -133,7 +133,7 @@ func (r *recordedPlugins) mayBeRunning(e catalog.Entry) bool {
 // After an error the caller must not start a process, because the recorded one runs, and
 // can be reattached later.
 func (r *recordedPlugins) reattach(ctx context.Context, e catalog.Entry, cfg launch.Config, binary *catalog.Binary, identity string) (*launch.Plugin, error) {
-	records, err := r.store.Plugins()
+	records, err := r.recordStore.Plugins()
 	if err != nil {
 		return nil, fmt.Errorf("read the records of running plugins: %w", err)
 	}
@@ -192,10 +192,10 @@ func (r *recordedPlugins) reattach(ctx context.Context, e catalog.Entry, cfg lau
 func (r *recordedPlugins) killOrphans() error {
 	r.orphansMu.Lock()
 	defer r.orphansMu.Unlock()
-	if r.store == nil || r.orphansKilled {
+	if r.recordStore == nil || r.orphansKilled {
 		return nil
 	}
-	records, err := r.store.Plugins()
+	records, err := r.recordStore.Plugins()
 	if err != nil {
 		return fmt.Errorf("read the records of running plugins: %w", err)
 	}
@@ -236,7 +236,7 @@ func (r *recordedPlugins) killUnmanagedPlugin(served PluginKey) error {
 	if !found {
 		return nil
 	}
-	records, err := r.store.Plugins()
+	records, err := r.recordStore.Plugins()
 	if err != nil {
 		return fmt.Errorf("read the record of running plugin %q: %w", key, err)
 	}
@@ -263,7 +263,7 @@ func (r Record) processID() osprocess.ID {
 }
 
 func (r *recordedPlugins) deleteRecord(key string) {
-	if err := r.store.DeletePlugin(key); err != nil {
+	if err := r.recordStore.DeletePlugin(key); err != nil {
 		r.logger.Warn("record of a plugin not deleted", "plugin", key, "error", err)
 	}
 }

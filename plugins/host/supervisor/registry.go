@@ -19,18 +19,18 @@ import (
 )
 
 // managedPlugin is one plugin of the catalog. The fields are guarded by Supervisor.mu, except
-// entry, order and lastServedKey, which never change.
+// entry, catalogPosition and lastServedKey, which never change.
 type managedPlugin struct {
 	entry           catalog.Entry
 	catalogPosition int                     // position in the catalog
 	lastServedKey   PluginKey               // driver or hook that the plugin served when it last ran; see Config.LastServedKey
-	cancel          context.CancelCauseFunc // cancel: stops the plugin's goroutine; nil before the goroutine is started
+	cancelLoop      context.CancelCauseFunc // ends the context of pluginLoop.run; nil before the plugin's goroutine is started
 
-	state       pluginState
-	loopRunning bool           // loopRunning: the plugin's goroutine runs
-	removed     bool           // removed: the plugin is stopped as soon as no task needs it
-	stopping    bool           // stopWhenUnused runs
-	replacement *managedPlugin // the plugin that follows after the end of this one; may be nil
+	state           pluginState
+	loopRunning     bool           // pluginLoop.run runs for this plugin
+	removed         bool           // the plugin was removed from the catalog or has changed; it is stopped as soon as no task needs it
+	stopsWhenUnused bool           // pluginLoop.stopWhenUnused was started for this plugin
+	replacement     *managedPlugin // the changed version of a removed plugin, which is launched after the end of this one; nil if there is none
 
 	inst            pluginInstance
 	driver          *watchedDriver    // driver of the latest process; nil for a hook
@@ -38,18 +38,18 @@ type managedPlugin struct {
 	hookDescription *hook.Description // description of the latest process; nil for a driver
 	// launchAttempted: the first launch has succeeded or failed, or waits for a request or for other plugins.
 	launchAttempted bool
-	fingerprinted   bool // fingerprinted: the first fingerprint has arrived; always true for a hook
+	fingerprinted   bool // the first fingerprint of a driver or device plugin has arrived; true for a hook, which has none
 	exits           processExits
 	lastAcquired    time.Time // time when Driver or Hook last returned the plugin
 	lastFailure     launchFailure
-	supersededBy    string // supersededBy: describes the plugin that is used instead of this one
+	supersededBy    string // describes the plugin that is used instead of this one; "" if there is none
 	requests        launchRequests
 }
 
-// launchRequests has the requests to launch a plugin that has no process, or another process.
+// launchRequests has the channels by which the supervisor requests a process of a plugin from its pluginLoop.
 type launchRequests struct {
-	use     chan struct{} // use: closed when a plugin that was stopped as idle is requested
-	restart chan struct{} // restart has capacity 1; a value stops the process, and ends the delay before the next launch
+	idlePluginNeeded chan struct{} // closed when an idle plugin, which has no process, is requested
+	restart          chan struct{} // capacity 1; a value stops the process, and ends the delay before the next launch
 }
 
 // processExits counts the processes of a plugin that have exited, and describes the last exit. Unlike
@@ -60,8 +60,8 @@ type processExits struct {
 	lastAt  time.Time
 }
 
-// launchFailure is the error of the last launch, or of a process that exited early. It is zero after a
-// successful launch.
+// launchFailure is the error of the last launch, or the reason for the exit of a process that exited early. It is zero
+// after a successful launch.
 type launchFailure struct {
 	err     error
 	retryAt time.Time // time of the next launch; zero if there is none
@@ -78,7 +78,7 @@ func (m *managedPlugin) err() error {
 	return nil
 }
 
-// stateKnown returns the value for the field Plugin.StateKnown.
+// stateKnown returns the value of Plugin.StateKnown.
 func (m *managedPlugin) stateKnown() bool {
 	return m.fingerprinted || m.state == stateBackingOff || m.state == stateFailed || m.state == stateSuperseded || m.state == stateIdle
 }
@@ -106,15 +106,15 @@ func (m *managedPlugin) asCandidate() pluginCandidate {
 	return c
 }
 
-// registry contains the managed plugins, and records which of them serves which driver or
-// hook. Supervisor.mu guards it.
+// registry contains the managed plugins, and records which of them serves which driver, hook or devices, and what they
+// have reported. Supervisor.mu guards it.
 type registry struct {
-	plugins           []*managedPlugin // plugins: in the order of the catalog
-	owners            map[PluginKey]*managedPlugin
-	drivers           map[string]DriverInfo
-	notStarted        map[string]DriverInfo      // notStarted: builtin drivers that the catalog does not start
-	devices           map[string]reportedDevices // devices: last report of each device plugin, by its name
-	firstLaunchesDone bool                       // firstLaunchesDone: no first launch is pending, or readyTimeout has passed
+	plugins           []*managedPlugin             // in the order of the catalog
+	ownerByKey        map[PluginKey]*managedPlugin // the plugin that serves each driver, hook or device plugin name
+	driverInfoByName  map[string]DriverInfo
+	notStartedDrivers map[string]DriverInfo      // builtin drivers that the catalog does not start, by name
+	devicesByPlugin   map[string]reportedDevices // last report of each device plugin, by its name
+	firstLaunchesDone bool                       // no first launch is pending, or readyTimeout has passed
 	logger            hclog.Logger
 }
 
@@ -128,11 +128,11 @@ func (r *registry) awaitsConfiguredPlugin(m *managedPlugin) bool {
 	})
 }
 
-// findPlugin returns the plugin of a driver or hook. Before the first process of a plugin has
-// reported its driver, find uses the expected name. It returns nil if there is no such
+// findPlugin returns the plugin that serves a driver, a hook or devices. For a plugin whose first process has not
+// reported a name yet, it uses the name that the catalog expects. It returns nil if there is no such
 // plugin.
 func (r *registry) findPlugin(key PluginKey) *managedPlugin {
-	if m := r.owners[key]; m != nil {
+	if m := r.ownerByKey[key]; m != nil {
 		return m
 	}
 	for _, m := range r.plugins {
@@ -157,7 +157,7 @@ func (r *registry) isCandidateStarting(key PluginKey) bool {
 // notFoundError returns the error for a driver or hook that no plugin serves.
 func (r *registry) notFoundError(key PluginKey) error {
 	var available []string
-	for served := range r.owners {
+	for served := range r.ownerByKey {
 		if served.Type == key.Type {
 			available = append(available, served.Name)
 		}
@@ -166,15 +166,15 @@ func (r *registry) notFoundError(key PluginKey) error {
 		switch {
 		case m.info.Name != "" || m.state == stateSuperseded:
 		case m.entry.Builtin && m.entry.Type == key.Type:
-			available = append(available, m.entry.Name) // not started yet
+			available = append(available, m.entry.Name) // a builtin that was not started yet
 		case m.lastServedKey.Type == key.Type && m.err() == nil:
-			available = append(available, m.lastServedKey.Name) // starts
+			available = append(available, m.lastServedKey.Name) // an external plugin that is being started
 		}
 	}
 	slices.Sort(available)
 	available = slices.Compact(available)
-	// misnamed: plugins whose file has the requested name and that serve another driver or
-	// hook; unstarted: plugins that failed to start.
+	// misnamedPlugins describes plugins whose file has the requested name and that serve another driver or
+	// hook; failureReasons has the errors of plugins that have no process.
 	var misnamedPlugins, failureReasons []string
 	for _, m := range r.plugins {
 		if m.entry.DriverName() == key.Name && m.info.Name != "" {
@@ -185,7 +185,7 @@ func (r *registry) notFoundError(key PluginKey) error {
 	}
 	if len(misnamedPlugins) > 0 {
 		failureReasons = misnamedPlugins
-	} else if info, ok := r.notStarted[key.Name]; ok && key.Type == base.TypeDriver {
+	} else if info, ok := r.notStartedDrivers[key.Name]; ok && key.Type == base.TypeDriver {
 		failureReasons = []string{info.Description}
 	}
 	msg := "no plugin serves it"
@@ -234,7 +234,7 @@ func (r *registry) registerOwner(m *managedPlugin, info base.Info) error {
 		r.supersedePlugin(m, otherPlugins[winner], info, rivalPlugins[winner].info)
 		return errSuperseded
 	}
-	r.owners[servedKey(info)] = m
+	r.ownerByKey[servedKey(info)] = m
 	return nil
 }
 
@@ -242,9 +242,9 @@ func (r *registry) supersedePlugin(loser, winner *managedPlugin, lost, won base.
 	loser.applyEvent(eventPluginReplaced)
 	loser.supersededBy = fmt.Sprintf("%s is served by %s, version %s", servedKey(won), winner.entry, won.Version)
 	loser.inst = nil
-	loser.info = lost // info has the name that the superseded plugin would serve
-	if loser.cancel != nil {
-		loser.cancel(errSuperseded)
+	loser.info = lost // the name in info is that of the driver or hook that the superseded plugin would serve
+	if loser.cancelLoop != nil {
+		loser.cancelLoop(errSuperseded)
 	}
 	r.logger.Info("multiple versions of plugin detected", won.Type.String(), won.Name,
 		"used", winner.entry.String(), "used_version", won.Version,
@@ -274,13 +274,14 @@ func (r *registry) allStatesKnown() bool {
 	return r.firstLaunchesDone && r.statesKnown(func(*managedPlugin) bool { return true })
 }
 
-// promptStatesKnown is allStatesKnown without the builtins whose fingerprint is slow.
-func (r *registry) promptStatesKnown() bool {
+// statesKnownExceptSlow reports the same as allStatesKnown, but ignores the builtins whose fingerprint is slow.
+func (r *registry) statesKnownExceptSlow() bool {
 	return r.firstLaunchesDone && r.statesKnown(func(m *managedPlugin) bool { return !m.entry.SlowFingerprint })
 }
 
-// knownPluginStatesKnown is promptStatesKnown without external plugins that are not known to have worked before.
-func (r *registry) knownPluginStatesKnown() bool {
+// statesKnownOfProvenPlugins reports whether each builtin without a slow fingerprint, and each external plugin that is
+// known to have worked before, has reported its state or has failed to start.
+func (r *registry) statesKnownOfProvenPlugins() bool {
 	return r.statesKnown(func(m *managedPlugin) bool {
 		return m.entry.Builtin && !m.entry.SlowFingerprint || m.lastServedKey != PluginKey{}
 	})
@@ -297,20 +298,20 @@ func (r *registry) statesKnown(selected func(*managedPlugin) bool) bool {
 // serves no driver.
 func (r *registry) updateDriverInfo(m *managedPlugin, change func(*DriverInfo)) bool {
 	name := m.info.Name
-	if r.owners[driverKey(name)] != m {
+	if r.ownerByKey[driverKey(name)] != m {
 		return false // plugin m is a hook, or another plugin serves its driver
 	}
 	m.fingerprinted = true
-	info := r.drivers[name]
+	info := r.driverInfoByName[name]
 	change(&info)
 	info.UpdatedAt = time.Now()
-	r.drivers[name] = info
+	r.driverInfoByName[name] = info
 	return true
 }
 
 // reportedDevices are the devices of a device plugin.
 type reportedDevices struct {
-	reporter pluginInstance // the process that has reported them; nil if there is none
+	reporter pluginInstance // the process that has reported groups; nil if there is none
 	groups   []device.Group
 }
 
@@ -318,11 +319,11 @@ type reportedDevices struct {
 // plugin.
 func (r *registry) setDevices(m *managedPlugin, reporter pluginInstance, groups []device.Group) (changed bool) {
 	name := m.info.Name
-	if r.owners[PluginKey{base.TypeDevice, name}] != m {
+	if r.ownerByKey[PluginKey{base.TypeDevice, name}] != m {
 		return false
 	}
-	before := r.devices[name]
-	r.devices[name] = reportedDevices{reporter, groups}
+	before := r.devicesByPlugin[name]
+	r.devicesByPlugin[name] = reportedDevices{reporter, groups}
 	if reflect.DeepEqual(before.groups, groups) {
 		return reporter != before.reporter
 	}
@@ -339,8 +340,8 @@ func (r *registry) setDevices(m *managedPlugin, reporter pluginInstance, groups 
 func (r *registry) allDeviceGroups() []DeviceGroup {
 	var all []DeviceGroup
 	known := make(map[device.GroupID]bool)
-	for _, name := range slices.Sorted(maps.Keys(r.devices)) {
-		for _, g := range r.devices[name].groups {
+	for _, name := range slices.Sorted(maps.Keys(r.devicesByPlugin)) {
+		for _, g := range r.devicesByPlugin[name].groups {
 			if !known[g.ID] {
 				known[g.ID] = true
 				all = append(all, DeviceGroup{name, g})
@@ -354,7 +355,7 @@ func newManagedPlugin(e catalog.Entry, position int) *managedPlugin {
 	return &managedPlugin{entry: e, catalogPosition: position, requests: launchRequests{restart: make(chan struct{}, 1)}}
 }
 
-// newPlugins returns a managedPlugin for each entry of a catalog. lastServedKey may be nil.
+// newPlugins returns a managedPlugin for each entry of a catalog. lastServed is Config.LastServedKey, and may be nil.
 func newPlugins(entries []catalog.Entry, lastServed func(catalog.Entry) PluginKey) []*managedPlugin {
 	plugins := make([]*managedPlugin, len(entries))
 	for i, e := range entries {
@@ -366,7 +367,7 @@ func newPlugins(entries []catalog.Entry, lastServed func(catalog.Entry) PluginKe
 	return plugins
 }
 
-// setPlugins changes the registry to the plugins of another catalog. A plugin with an equal
+// setPlugins changes the registry to the plugins fresh of another catalog. A plugin with an equal
 // entry continues; a plugin whose entry is missing or has changed is removed.
 func (r *registry) setPlugins(fresh []*managedPlugin) {
 	before := slices.Clone(r.plugins)
@@ -392,24 +393,24 @@ func (r *registry) setPlugins(fresh []*managedPlugin) {
 
 // setNotStarted sets the builtin drivers that the catalog does not start, with the reasons.
 func (r *registry) setNotStarted(reasons map[string]string) {
-	before := r.notStarted
-	r.notStarted = make(map[string]DriverInfo, len(reasons))
+	before := r.notStartedDrivers
+	r.notStartedDrivers = make(map[string]DriverInfo, len(reasons))
 	for name, reason := range reasons {
 		info := DriverInfo{Description: reason, UpdatedAt: time.Now()}
 		if old, ok := before[name]; ok && old.Description == reason {
 			info = old
 		}
-		r.notStarted[name] = info
+		r.notStartedDrivers[name] = info
 	}
 }
 
-// sortPlugins sorts the plugins as in the catalog.
+// sortPlugins sorts the plugins in the order of the catalog.
 func (r *registry) sortPlugins() {
 	slices.SortStableFunc(r.plugins, func(a, b *managedPlugin) int { return a.entry.Compare(&b.entry) })
 }
 
-// markRemoved removes plugin m as soon as no task needs its process. Then the plugin next, if it
-// is not nil, replaces m.
+// markRemoved makes plugin m stop as soon as no task needs its process. If next is not nil, it is the changed version
+// of m, and replaces m then.
 func (r *registry) markRemoved(m, next *managedPlugin) {
 	switch {
 	case next == nil:
@@ -424,18 +425,18 @@ func (r *registry) markRemoved(m, next *managedPlugin) {
 	}
 }
 
-// deleteRemovedPlugin deletes a removed plugin, and adds its replacement if there is one. Plugins that
-// it has superseded are launched again, and can become the owner.
+// deleteRemovedPlugin deletes a removed plugin from the registry, and adds the replacement if there is one. Plugins that
+// the removed plugin has superseded are launched again, and one of them can serve its driver or hook.
 func (r *registry) deleteRemovedPlugin(m *managedPlugin) {
 	m.applyEvent(eventPluginDiscarded)
 	r.plugins = slices.DeleteFunc(r.plugins, func(other *managedPlugin) bool { return other == m })
-	if served := servedKey(m.info); r.owners[served] == m {
-		delete(r.owners, served)
+	if served := servedKey(m.info); r.ownerByKey[served] == m {
+		delete(r.ownerByKey, served)
 		switch {
 		case served.Type == base.TypeDriver && m.replacement == nil:
-			delete(r.drivers, served.Name)
+			delete(r.driverInfoByName, served.Name)
 		case served.Type == base.TypeDevice:
-			delete(r.devices, served.Name)
+			delete(r.devicesByPlugin, served.Name)
 		}
 		for i, loser := range r.plugins {
 			if loser.state == stateSuperseded && !loser.loopRunning && servedKey(loser.info) == served {

@@ -13,7 +13,7 @@ import (
 // A configured plugin supersedes a builtin during the builtin's launch. Then the builtin
 // reports a higher version than the catalog has.
 func TestSupersededPluginIsNotRegistered(t *testing.T) {
-	r := registry{owners: map[PluginKey]*managedPlugin{}, drivers: map[string]DriverInfo{}, logger: hclog.NewNullLogger()}
+	r := registry{ownerByKey: map[PluginKey]*managedPlugin{}, driverInfoByName: map[string]DriverInfo{}, logger: hclog.NewNullLogger()}
 	r.setPlugins(newPlugins([]catalog.Entry{builtinEntry("x"), externalEntry("a")}, nil))
 	late, owner := r.plugins[0], r.plugins[1]
 	if err := r.registerOwner(owner, base.Info{Type: base.TypeDriver, Name: "x", Version: "0.2.0"}); err != nil {
@@ -22,7 +22,7 @@ func TestSupersededPluginIsNotRegistered(t *testing.T) {
 	if err := r.registerOwner(late, base.Info{Type: base.TypeDriver, Name: "x", Version: "9.0.0"}); !errors.Is(err, errSuperseded) {
 		t.Errorf("register: %v, want %v", err, errSuperseded)
 	}
-	if r.owners[driverKey("x")] != owner || owner.state == stateSuperseded {
-		t.Errorf("the driver is served by %s, whose state is %d", r.owners[driverKey("x")].entry, owner.state)
+	if r.ownerByKey[driverKey("x")] != owner || owner.state == stateSuperseded {
+		t.Errorf("the driver is served by %s, whose state is %d", r.ownerByKey[driverKey("x")].entry, owner.state)
 	}
 }

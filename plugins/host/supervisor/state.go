@@ -23,17 +23,19 @@ const (
 type pluginEvent int
 
 const (
-	eventLaunchRejected  pluginEvent = iota // the catalog has an error for the plugin
-	eventLaunchStarted                      // a launch starts: the first one, on request, or after a delay
-	eventLaunchFailed                       // the launch has failed
-	eventLaunched                           // the process is registered for its driver or hook
-	eventExited                             // the process has exited, and the plugin is launched again immediately
-	eventExitedEarly                        // the process has exited early, and the plugin is launched again after a delay
-	eventStreamEnded                        // the fingerprint stream of a device plugin has ended, and its process was stopped
-	eventPluginUnused                       // the plugin is a builtin that no task needs
-	eventPluginReplaced                     // the plugin has lost the arbitration
-	eventPluginRemoved                      // the plugin was removed from the catalog or changed
-	eventPluginDiscarded                    // the plugin was removed and its goroutine has ended, or the plugin was superseded and takes part in the next arbitration
+	eventLaunchRejected pluginEvent = iota // the catalog has an error for the plugin, which is not launched
+	eventLaunchStarted                     // a launch starts: the first one, on request, or after a delay
+	eventLaunchFailed                      // the launch has failed
+	eventLaunched                          // the process runs, and is registered for its driver, hook or devices
+	eventExited                            // the process has exited, and the plugin is launched again immediately
+	eventExitedEarly                       // the process has exited early, and the plugin is launched again after a delay
+	eventStreamEnded                       // the fingerprint stream of a device plugin has ended, and its process was stopped
+	eventPluginUnused                      // the plugin is a builtin that no task needs; its process was stopped or not started
+	eventPluginReplaced                    // another plugin serves the driver, hook or devices of this plugin (arbitratePlugins)
+	eventPluginRemoved                     // the plugin was removed from the catalog or changed
+	// eventPluginDiscarded: the plugin was removed and its goroutine has ended, or the plugin was superseded and a new
+	// managedPlugin takes its place, because the plugin that superseded it was removed.
+	eventPluginDiscarded
 )
 
 // stateTransitions is the transition table of the states. An event without an entry does not

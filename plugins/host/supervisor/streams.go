@@ -14,30 +14,30 @@ import (
 
 // fingerprintStream reads the fingerprints of the driver in one plugin process.
 type fingerprintStream struct {
-	inst     pluginInstance
-	driver   string
-	plugin   string
-	onChange func(change func(*DriverInfo)) // onChange: changes the DriverInfo of the driver
-	logger   hclog.Logger
+	inst       pluginInstance
+	driverName string
+	pluginName string
+	updateInfo func(change func(*DriverInfo)) // calls change with the DriverInfo of the driver
+	logger     hclog.Logger
 }
 
 // run reads the stream, and opens it again when it breaks, until ctx or the process ends. If
 // the process is unreachable, run kills it.
 func (f *fingerprintStream) run(ctx context.Context) {
-	var lastErr error // error that has marked the driver as failed; nil after a fingerprint
+	var lastErr error // error for which the fingerprint was marked as failed; nil after a fingerprint without error
 	fail := func(err error) {
 		if lastErr = err; err != nil {
-			f.logger.Warn("fingerprint of driver failed", "driver", f.driver, "plugin", f.plugin, "error", err)
+			f.logger.Warn("fingerprint of driver failed", "driver", f.driverName, "plugin", f.pluginName, "error", err)
 		}
-		f.onChange((*DriverInfo).markFingerprintFailed)
+		f.updateInfo((*DriverInfo).markFingerprintFailed)
 	}
 	keepStreamOpen(ctx, f.inst, f.inst.Driver().Fingerprint, func(fp driver.Fingerprint) error {
 		switch {
 		case fp.Err == nil:
 			lastErr = nil
-			f.onChange(func(info *DriverInfo) { info.applyFingerprint(fp) })
+			f.updateInfo(func(info *DriverInfo) { info.applyFingerprint(fp) })
 		case !errors.Is(fp.Err, driver.ErrPluginDown):
-			fail(fp.Err) // at once, because the driver can keep the stream open after an error
+			fail(fp.Err) // immediately, because the driver can keep the stream open after an error
 		}
 		return fp.Err
 	}, func(err error) bool {
@@ -50,21 +50,21 @@ func (f *fingerprintStream) run(ctx context.Context) {
 
 // taskEventStream reads the task events of the driver in one plugin process.
 type taskEventStream struct {
-	inst    pluginInstance
-	driver  string
-	onEvent func(driver string, event driver.TaskEvent) // receives the events of tasks; nil discards them
-	logger  hclog.Logger
+	inst       pluginInstance
+	driverName string
+	onEvent    func(driver string, event driver.TaskEvent) // receives the events of tasks; nil discards them
+	logger     hclog.Logger
 }
 
 // run reads the stream, and opens it again when it breaks, until ctx or the process ends.
 func (e *taskEventStream) run(ctx context.Context) {
 	keepStreamOpen(ctx, e.inst, e.inst.Driver().TaskEvents, func(event *driver.TaskEvent) error {
 		if e.onEvent != nil && event != nil {
-			e.onEvent(e.driver, *event)
+			e.onEvent(e.driverName, *event)
 		}
 		return nil
 	}, func(err error) bool {
-		e.logger.Debug("event stream of driver failed", "driver", e.driver, "error", err)
+		e.logger.Debug("event stream of driver failed", "driver", e.driverName, "error", err)
 		return true
 	})
 }
@@ -118,8 +118,8 @@ func checkReachable(ctx context.Context, inst pluginInstance, logger hclog.Logge
 	return false
 }
 
-// applyFingerprint updates the DriverInfo by a fingerprint. An attribute stays until the driver
-// reports an empty string for it.
+// applyFingerprint updates the DriverInfo by a fingerprint. An attribute that a fingerprint does not contain keeps its
+// value, until the driver reports an empty string for the attribute.
 func (i *DriverInfo) applyFingerprint(fp driver.Fingerprint) {
 	i.Detected = fp.Health != driver.HealthUndetected
 	i.Healthy = fp.Health == driver.HealthHealthy
@@ -138,7 +138,8 @@ func (i *DriverInfo) applyFingerprint(fp driver.Fingerprint) {
 	i.Attributes = attributes
 }
 
-// markFingerprintFailed sets the state of a driver that sends no fingerprints.
+// markFingerprintFailed sets the DriverInfo to that of a driver whose stream of fingerprints has failed: not detected, and
+// unhealthy.
 func (i *DriverInfo) markFingerprintFailed() {
 	i.Detected, i.Healthy = false, false
 	i.Description = "failed to fingerprint driver"

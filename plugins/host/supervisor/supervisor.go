@@ -55,8 +55,8 @@ const unknownPluginTimeout = 800 * time.Millisecond
 // idleTimeout is the time after which an unused builtin is stopped.
 const idleTimeout = time.Minute
 
-// demandTimeout is the time after which a process that runs only on demand is stopped, if its driver has reported
-// that it is healthy and was not requested.
+// demandTimeout is the time after which the process of a plugin with catalog.Builtin.OnDemand is stopped, if its driver
+// has reported that it is healthy, and was not requested.
 const demandTimeout = time.Second
 
 // Config is the argument of New.
@@ -88,9 +88,9 @@ type Config struct {
 	// start for recorded plugins that are no longer in the catalog. Nil stops all processes.
 	KeepRunning func(key PluginKey, pid int) bool
 
-	// HasTasks reports whether a driver or hook has tasks, or is about to get some. A builtin that
-	// is not busy and was not requested for a minute is stopped, and started again on request;
-	// its last fingerprint stays valid meanwhile. A builtin hook is not started before the
+	// HasTasks reports whether a driver or hook has tasks, or will soon have a task. A builtin that
+	// has no tasks and was not requested for a minute is stopped, and started again on request;
+	// meanwhile its last fingerprint stays valid. A builtin hook is not started before the
 	// first request. A builtin of a catalog entry with OnDemand is stopped a second after its start,
 	// if its driver is healthy by then. Nil keeps builtins running.
 	HasTasks func(PluginKey) bool
@@ -144,24 +144,24 @@ type Plugin struct {
 	Path      string // path of the file; "" for a builtin
 	Builtin   bool
 	ProgramID catalog.ProgramID
-	// Serves: the driver, hook or device plugin; its Name is "" until the plugin has
+	// Serves identifies the driver, hook or device plugin that the plugin serves; its Name is "" until the plugin has
 	// reported it.
 	Serves          PluginKey
 	Version         string
 	Hook            *hook.Description // description of the hook; nil for other types, and before the first start
-	Idle            bool              // Idle: the plugin is an unused builtin without a process
-	LaunchAttempted bool              // LaunchAttempted: the first launch has succeeded or failed
-	// StateKnown: the plugin has sent its first fingerprint or the hook has started, the
-	// plugin has failed to start, or it is not used.
+	Idle            bool              // the plugin is an unused builtin without a process
+	LaunchAttempted bool              // the first launch has succeeded or failed, or waits for a request or for other plugins
+	// StateKnown means that the plugin has sent its first fingerprint or the hook has started, that the
+	// plugin has failed to start, or that it is not used.
 	StateKnown   bool
-	PID          int                // 0 when no process runs
-	StartedAt    time.Time          // StartedAt: start of the process; zero when no process runs
-	Restarts     int                // Restarts: number of processes of the plugin that have exited under this agent
-	LastExitErr  error              // LastExitErr: why the last process has exited, with the last lines of its stderr; nil before the first exit
-	LastExitAt   time.Time          // LastExitAt: zero before the first exit
-	Methods      []callstats.Method // Methods: calls to the process; nil when no process runs
-	SupersededBy string             // SupersededBy: describes the plugin that is used instead; "" if there is none
-	Err          error              // why no process runs
+	PID          int                // pid of the process; 0 when no process runs
+	StartedAt    time.Time          // start time of the process; zero when no process runs
+	Restarts     int                // number of processes of the plugin that have exited since this supervisor was created
+	LastExitErr  error              // why the last process has exited, with the last lines of its stderr; nil before the first exit
+	LastExitAt   time.Time          // time of the last exit; zero before the first exit
+	Methods      []callstats.Method // calls to the process, for each method; nil when no process runs
+	SupersededBy string             // describes the plugin that is used instead of this one; "" if there is none
+	Err          error              // why no process runs, after a failure; nil otherwise
 }
 
 // Supervisor keeps plugins running. Its methods may be called concurrently.
@@ -175,8 +175,8 @@ type Supervisor struct {
 	mu           sync.Mutex
 	registry     registry
 	stopped      bool
-	stateChanged chan struct{} // stateChanged: closed and replaced when a process starts or ends
-	infoChanged  chan struct{} // infoChanged: closed and replaced when drivers or plugins change
+	stateChanged chan struct{} // closed and replaced when a process starts or exits, or the plugins change
+	infoChanged  chan struct{} // closed and replaced when a result of Drivers, DeviceGroups or Plugins changes
 }
 
 // pluginInstance is one running plugin. *launch.Plugin implements it.
@@ -209,7 +209,7 @@ func New(cfg Config) *Supervisor {
 		cfg:          cfg,
 		logger:       cfg.Logger,
 		createdAt:    time.Now(),
-		registry:     registry{owners: map[PluginKey]*managedPlugin{}, drivers: map[string]DriverInfo{}, devices: map[string]reportedDevices{}, logger: cfg.Logger},
+		registry:     registry{ownerByKey: map[PluginKey]*managedPlugin{}, driverInfoByName: map[string]DriverInfo{}, devicesByPlugin: map[string]reportedDevices{}, logger: cfg.Logger},
 		stateChanged: make(chan struct{}),
 		infoChanged:  make(chan struct{}),
 	}
@@ -313,15 +313,15 @@ func (s *Supervisor) startLoops(ctx context.Context, wg *sync.WaitGroup) <-chan 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.registry.plugins {
-		l := &pluginLoop{s: s, plugin: m, logger: s.logger}
+		l := &pluginLoop{supervisor: s, plugin: m, logger: s.logger}
 		switch {
-		case m.cancel == nil && m.state != stateSuperseded:
+		case m.cancelLoop == nil && m.state != stateSuperseded:
 			m.loopRunning = true
 			var loopCtx context.Context
-			loopCtx, m.cancel = context.WithCancelCause(ctx)
+			loopCtx, m.cancelLoop = context.WithCancelCause(ctx)
 			wg.Go(func() { l.run(loopCtx, wg) })
-		case m.removed && !m.stopping:
-			m.stopping = true
+		case m.removed && !m.stopsWhenUnused:
+			m.stopsWhenUnused = true
 			wg.Go(func() { l.stopWhenUnused(ctx) })
 		}
 	}
@@ -390,7 +390,7 @@ func (s *Supervisor) waitForPlugin(ctx context.Context, key PluginKey, until tim
 	}
 }
 
-// interruptedWaitError returns the error of serving after the caller's context has ended.
+// interruptedWaitError returns the error of waitForPlugin after the caller's context has ended with the given cause.
 func (s *Supervisor) interruptedWaitError(key PluginKey, cause error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -405,13 +405,13 @@ func (s *Supervisor) interruptedWaitError(key PluginKey, cause error) error {
 }
 
 // findLivePluginLocked returns an instance whose process runs, or an error. It returns neither if
-// the caller must wait for stateChanged.
+// the caller must call it again after stateChanged is closed. See waitForPlugin for until.
 func (s *Supervisor) findLivePluginLocked(key PluginKey, until time.Time) (pluginInstance, *watchedDriver, error) {
 	if s.stopped {
 		return nil, nil, fmt.Errorf("%s: %w", key, ErrStopped)
 	}
 	if s.registry.mayOwnerChange(key) {
-		return nil, nil, nil // a plugin that may take precedence is still being launched
+		return nil, nil, nil // another plugin that may take precedence is still being launched
 	}
 	m := s.registry.findPlugin(key)
 	switch {
@@ -432,13 +432,13 @@ func (s *Supervisor) findLivePluginLocked(key PluginKey, until time.Time) (plugi
 	}
 	if m.state == stateIdle {
 		m.applyEvent(eventLaunchStarted)
-		close(m.requests.use)
+		close(m.requests.idlePluginNeeded)
 		return nil, nil, nil
 	}
 	if m.inst == nil || hasExited(m.inst) {
 		return nil, nil, nil
 	}
-	if key.Type == base.TypeDevice && s.registry.devices[key.Name].reporter != m.inst {
+	if key.Type == base.TypeDevice && s.registry.devicesByPlugin[key.Name].reporter != m.inst {
 		return nil, nil, nil // a device plugin knows its devices after the first fingerprint
 	}
 	m.lastAcquired = time.Now()
@@ -449,10 +449,10 @@ func (s *Supervisor) findLivePluginLocked(key PluginKey, until time.Time) (plugi
 func (s *Supervisor) Drivers() map[string]DriverInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make(map[string]DriverInfo, len(s.registry.drivers))
-	for name, info := range s.registry.drivers {
+	out := make(map[string]DriverInfo, len(s.registry.driverInfoByName))
+	for name, info := range s.registry.driverInfoByName {
 		info.Attributes = maps.Clone(info.Attributes)
-		if m := s.registry.owners[driverKey(name)]; m != nil && m.driver != nil {
+		if m := s.registry.ownerByKey[driverKey(name)]; m != nil && m.driver != nil {
 			m.driver.callWatch.overrideHealthLocked(&info)
 		}
 		out[name] = info
@@ -465,9 +465,9 @@ func (s *Supervisor) Drivers() map[string]DriverInfo {
 func (s *Supervisor) DriversNotStarted() map[string]DriverInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make(map[string]DriverInfo, len(s.registry.notStarted))
-	for name, info := range s.registry.notStarted {
-		if _, served := s.registry.drivers[name]; !served {
+	out := make(map[string]DriverInfo, len(s.registry.notStartedDrivers))
+	for name, info := range s.registry.notStartedDrivers {
+		if _, served := s.registry.driverInfoByName[name]; !served {
 			out[name] = info
 		}
 	}
@@ -537,23 +537,23 @@ func (s *Supervisor) Changed() <-chan struct{} {
 func (s *Supervisor) Ready(ctx context.Context) error {
 	unknownLimit := time.NewTimer(time.Until(s.createdAt.Add(unknownPluginTimeout)))
 	defer unknownLimit.Stop()
-	if err := s.waitFor(ctx, (*registry).promptStatesKnown, unknownLimit.C); err != nil {
+	if err := s.waitForCondition(ctx, (*registry).statesKnownExceptSlow, unknownLimit.C); err != nil {
 		return err
 	}
 	limit := time.NewTimer(time.Until(s.createdAt.Add(readyTimeout)))
 	defer limit.Stop()
-	return s.waitFor(ctx, (*registry).knownPluginStatesKnown, limit.C)
+	return s.waitForCondition(ctx, (*registry).statesKnownOfProvenPlugins, limit.C)
 }
 
 // WaitAllStatesKnown blocks until each plugin has reported its state or has failed to
 // start. Unlike Ready it has no time limit.
 func (s *Supervisor) WaitAllStatesKnown(ctx context.Context) error {
-	return s.waitFor(ctx, (*registry).allStatesKnown, nil)
+	return s.waitForCondition(ctx, (*registry).allStatesKnown, nil)
 }
 
-// waitFor blocks until the condition is true, limit receives a value, or ctx ends. Only the end of ctx is an
-// error.
-func (s *Supervisor) waitFor(ctx context.Context, condition func(*registry) bool, limit <-chan time.Time) error {
+// waitForCondition blocks until the condition is true for the registry, limit delivers a value, the supervisor has
+// stopped, or ctx ends. It returns an error only if ctx has ended.
+func (s *Supervisor) waitForCondition(ctx context.Context, condition func(*registry) bool, limit <-chan time.Time) error {
 	for {
 		s.mu.Lock()
 		ready := s.stopped || condition(&s.registry)
@@ -592,8 +592,8 @@ func (s *Supervisor) notifyLocked() {
 	s.infoChanged = make(chan struct{})
 }
 
-// endFirstLaunchWait is called after readyTimeout: callers of Driver and Hook no longer wait for
-// plugins whose first launch is pending.
+// endFirstLaunchWait is called after readyTimeout. It sets firstLaunchesDone, so that callers of Driver and Hook no
+// longer wait for plugins whose first launch is pending.
 func (s *Supervisor) endFirstLaunchWait() {
 	s.updateAndNotify(func() {
 		if s.registry.firstLaunchesDone {
@@ -612,8 +612,8 @@ func hasExited(inst pluginInstance) bool {
 	return wait.IsClosed(inst.Done())
 }
 
-// DriverRemembersTasks reports whether the plugin of a driver has state about a task that was being
-// started when the previous agent ended: the plugin is still the same process, or it is a
+// DriverRemembersTasks reports whether the plugin of a driver can find a task that was being
+// started when the previous agent exited: the plugin is still the same process, or it is a
 // builtin, which searches for running tasks.
 func (s *Supervisor) DriverRemembersTasks(driver string) bool {
 	s.mu.Lock()

@@ -97,9 +97,9 @@ func TestBackoff(t *testing.T) {
 func TestFailureDelays(t *testing.T) {
 	var (
 		failedLaunch    = pluginRunResult{}
-		earlyExit       = pluginRunResult{started: true, uptime: time.Second}
-		stableRun       = pluginRunResult{started: true, uptime: stableUptime}
-		crashDuringCall = pluginRunResult{started: true, uptime: time.Second, crashedInCall: true}
+		earlyExit       = pluginRunResult{processStarted: true, uptime: time.Second}
+		stableRun       = pluginRunResult{processStarted: true, uptime: stableUptime}
+		crashDuringCall = pluginRunResult{processStarted: true, uptime: time.Second, crashedInCall: true}
 	)
 	const ms = time.Millisecond
 	for _, c := range []struct {

@@ -23,34 +23,34 @@ import (
 
 // Node is the part of the node whose metrics are collected. runtime/agent implements it.
 type Node interface {
-	// Alloc returns the runner of an allocation, nil if there is none.
+	// Alloc returns the runner of an allocation, or nil if the node has no runner of the allocation.
 	Alloc(id string) *allocrunner.Runner
 	// HostStats returns the resource usage of the machine.
 	HostStats(context.Context) hoststats.Stats
 	// Plugins returns the plugins.
 	Plugins() []supervisor.Plugin
-	// Keeper and Logs return the clients of the helper processes, nil if there are none.
+	// Keeper and Logs return the clients of the keeper and of the log collector, or nil if these do not run.
 	Keeper() *keeper.Client
 	Logs() *logs.Collector
 }
 
 // Collector collects the metrics of a node. All methods may be called concurrently.
 type Collector struct {
-	store    *store.Store
-	node     Node
-	nodeID   string
-	settings atomic.Pointer[metrics.Settings]
-	changed  atomic.Pointer[chan struct{}] // closed and replaced when the settings change
+	store          *store.Store
+	node           Node
+	nodeID         string
+	settings       atomic.Pointer[metrics.Settings]
+	settingsChange atomic.Pointer[chan struct{}] // closed and replaced when the settings change
 
-	mu    sync.Mutex // held while usage is sampled, so that concurrent requests share a sample
-	usage usage
+	mu        sync.Mutex // sampleUsage holds mu while it samples, so that concurrent requests share a sample
+	lastUsage usageSample
 }
 
-// usage is a sample of resource usage.
-type usage struct {
-	at    time.Time
-	host  *hoststats.Stats // nil if the settings omit it
-	tasks []taskUsage
+// usageSample is a sample of resource usage.
+type usageSample struct {
+	sampledAt  time.Time
+	host       *hoststats.Stats // nil if the settings omit it
+	taskUsages []taskUsage
 }
 
 // taskUsage is the resource usage of one task.
@@ -63,7 +63,7 @@ type taskUsage struct {
 // New returns a collector with the zero settings.
 func New(s *store.Store, n Node, nodeID string) *Collector {
 	c := &Collector{store: s, node: n, nodeID: nodeID}
-	c.changed.Store(new(make(chan struct{})))
+	c.settingsChange.Store(new(make(chan struct{})))
 	c.SetSettings(metrics.Settings{})
 	return c
 }
@@ -71,21 +71,20 @@ func New(s *store.Store, n Node, nodeID string) *Collector {
 // SetSettings changes the settings from the next call of Gather on.
 func (c *Collector) SetSettings(s metrics.Settings) {
 	c.settings.Store(&s)
-	close(*c.changed.Swap(new(make(chan struct{}))))
+	close(*c.settingsChange.Swap(new(make(chan struct{}))))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.usage = usage{} // the earlier sample can lack what the settings select now
+	c.lastUsage = usageSample{} // the earlier sample can lack usage that the new settings select
 }
 
 // settingsChanged returns a channel that is closed when the settings change.
-func (c *Collector) settingsChanged() <-chan struct{} { return *c.changed.Load() }
+func (c *Collector) settingsChanged() <-chan struct{} { return *c.settingsChange.Load() }
 
 // Settings returns the current settings, which must not be changed.
 func (c *Collector) Settings() *metrics.Settings { return c.settings.Load() }
 
-// Gather returns all metrics that the settings select. The states of jobs, allocations and tasks are the current
-// ones; resource usage is sampled at most once per collection interval. Gather blocks while drivers sample
-// tasks, two seconds at most.
+// Gather returns all metrics that the settings select, with the current states of jobs, allocations and tasks. It samples
+// resource usage at most once per collection interval. Gather blocks while drivers sample tasks, two seconds at most.
 func (c *Collector) Gather(ctx context.Context) []*dto.MetricFamily {
 	settings := c.settings.Load()
 	s := c.store.Snapshot()
@@ -93,8 +92,8 @@ func (c *Collector) Gather(ctx context.Context) []*dto.MetricFamily {
 	if node == nil {
 		node = &api.Node{ID: c.nodeID}
 	}
-	r := &reading{Set: metrics.NewSet(settings), settings: settings, host: metrics.NewLabels("host", node.Name)}
-	r.addRuntime()
+	r := &metricReading{Set: metrics.NewSet(settings), settings: settings, hostLabel: metrics.NewLabels("host", node.Name)}
+	r.addGoRuntime()
 	r.addJobs(s)
 	r.addEvaluations(s.Evaluations(nil, ""), time.Now())
 	allocs := s.AllocationsByNode(nil, c.nodeID)
@@ -113,10 +112,10 @@ func (c *Collector) Gather(ctx context.Context) []*dto.MetricFamily {
 	if u.host != nil {
 		r.addHost(node, u.host)
 	}
-	for i := range u.tasks {
-		// The sample of a task that has ended since, or of an ended task of a running allocation, is no current usage.
-		if alloc := s.Allocation(nil, u.tasks[i].alloc.ID); alloc != nil && isTaskRunning(alloc, u.tasks[i].task) {
-			r.addTaskUsage(&u.tasks[i])
+	for i := range u.taskUsages {
+		// The task can have ended since the sample, and drivers also report usage of an ended task of a running allocation.
+		if alloc := s.Allocation(nil, u.taskUsages[i].alloc.ID); alloc != nil && isTaskRunning(alloc, u.taskUsages[i].task) {
+			r.addTaskUsage(&u.taskUsages[i])
 		}
 	}
 	return r.Families()
@@ -128,28 +127,28 @@ func isTaskRunning(alloc *api.Allocation, task string) bool {
 }
 
 // sampleUsage returns the usage of the machine and of running tasks, from the last sample if that is recent.
-func (c *Collector) sampleUsage(ctx context.Context, settings *metrics.Settings, allocs []*api.Allocation) usage {
+func (c *Collector) sampleUsage(ctx context.Context, settings *metrics.Settings, allocs []*api.Allocation) usageSample {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.usage.at.IsZero() && time.Since(c.usage.at) < settings.Interval() {
-		return c.usage
+	if !c.lastUsage.sampledAt.IsZero() && time.Since(c.lastUsage.sampledAt) < settings.Interval() {
+		return c.lastUsage
 	}
-	u := usage{at: time.Now()}
+	u := usageSample{sampledAt: time.Now()}
 	if !settings.OmitNodeMetrics {
 		host := c.node.HostStats(ctx)
 		u.host = &host
 	}
 	if !settings.OmitAllocationMetrics {
-		u.tasks = c.taskUsages(ctx, allocs)
+		u.taskUsages = c.sampleTaskUsages(ctx, allocs)
 	}
-	if ctx.Err() == nil { // otherwise the sample can be incomplete
-		c.usage = u
+	if ctx.Err() == nil { // the sample can be incomplete if ctx has ended
+		c.lastUsage = u
 	}
 	return u
 }
 
-// taskUsages requests the usage of all tasks in parallel, and omits tasks without a timely reply.
-func (c *Collector) taskUsages(ctx context.Context, allocs []*api.Allocation) []taskUsage {
+// sampleTaskUsages requests the usage of all tasks in parallel, and omits tasks without a timely reply.
+func (c *Collector) sampleTaskUsages(ctx context.Context, allocs []*api.Allocation) []taskUsage {
 	stats := make([]allocrunner.Stats, len(allocs))
 	var statsWG sync.WaitGroup
 	for i, alloc := range allocs {
@@ -167,22 +166,22 @@ func (c *Collector) taskUsages(ctx context.Context, allocs []*api.Allocation) []
 	return all
 }
 
-// reading adds the values of one reading to a set.
-type reading struct {
+// metricReading adds the values of all metrics at one time to a metrics.Set.
+type metricReading struct {
 	*metrics.Set
-	settings *metrics.Settings
-	host     metrics.Labels // the label host
+	settings  *metrics.Settings
+	hostLabel metrics.Labels // the label "host", whose value is the name of the node
 }
 
-func (r *reading) addRuntime() {
+func (r *metricReading) addGoRuntime() {
 	var memStats runtime.MemStats
 	runtime.ReadMemStats(&memStats)
-	r.Add("nomad.runtime.num_goroutines", float64(runtime.NumGoroutine()), r.host)
-	r.Add("nomad.runtime.alloc_bytes", float64(memStats.Alloc), r.host)
-	r.Add("nomad.runtime.sys_bytes", float64(memStats.Sys), r.host)
-	r.Add("nomad.runtime.heap_objects", float64(memStats.HeapObjects), r.host)
-	r.Add("nomad.runtime.malloc_count", float64(memStats.Mallocs), r.host)
-	r.Add("nomad.runtime.free_count", float64(memStats.Frees), r.host)
-	r.Add("nomad.runtime.total_gc_pause_ns", float64(memStats.PauseTotalNs), r.host)
-	r.Add("nomad.runtime.total_gc_runs", float64(memStats.NumGC), r.host)
+	r.Add("nomad.runtime.num_goroutines", float64(runtime.NumGoroutine()), r.hostLabel)
+	r.Add("nomad.runtime.alloc_bytes", float64(memStats.Alloc), r.hostLabel)
+	r.Add("nomad.runtime.sys_bytes", float64(memStats.Sys), r.hostLabel)
+	r.Add("nomad.runtime.heap_objects", float64(memStats.HeapObjects), r.hostLabel)
+	r.Add("nomad.runtime.malloc_count", float64(memStats.Mallocs), r.hostLabel)
+	r.Add("nomad.runtime.free_count", float64(memStats.Frees), r.hostLabel)
+	r.Add("nomad.runtime.total_gc_pause_ns", float64(memStats.PauseTotalNs), r.hostLabel)
+	r.Add("nomad.runtime.total_gc_runs", float64(memStats.NumGC), r.hostLabel)
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // addJobs adds the number of jobs by state, and the allocations of each group by state.
-func (r *reading) addJobs(s *store.Snapshot) {
+func (r *metricReading) addJobs(s *store.Snapshot) {
 	var pending, running, dead int
 	for _, j := range s.Jobs(nil, "*", "") {
 		switch pointer.Value(j.Status) {
@@ -27,14 +27,14 @@ func (r *reading) addJobs(s *store.Snapshot) {
 			r.addJobSummary(jobsummary.New(s, nil, j), pointer.Value(j.ParentID))
 		}
 	}
-	r.Add("nomad.nomad.job_status.pending", float64(pending), r.host)
-	r.Add("nomad.nomad.job_status.running", float64(running), r.host)
-	r.Add("nomad.nomad.job_status.dead", float64(dead), r.host)
+	r.Add("nomad.nomad.job_status.pending", float64(pending), r.hostLabel)
+	r.Add("nomad.nomad.job_status.running", float64(running), r.hostLabel)
+	r.Add("nomad.nomad.job_status.dead", float64(dead), r.hostLabel)
 }
 
-func (r *reading) addJobSummary(sum *api.JobSummary, parentID string) {
+func (r *metricReading) addJobSummary(sum *api.JobSummary, parentID string) {
 	for group, counts := range sum.Summary {
-		labels := r.host.With("job", sum.JobID, "namespace", sum.Namespace, "task_group", group)
+		labels := r.hostLabel.With("job", sum.JobID, "namespace", sum.Namespace, "task_group", group)
 		if parentID != "" {
 			labels = labels.With("parent_id", parentID)
 		}
@@ -48,8 +48,8 @@ func (r *reading) addJobSummary(sum *api.JobSummary, parentID string) {
 	}
 }
 
-// addEvaluations adds the number of evaluations that are not processed yet.
-func (r *reading) addEvaluations(evals []*api.Evaluation, now time.Time) {
+// addEvaluations adds the numbers of the evaluations that the scheduler has not processed yet, by state.
+func (r *metricReading) addEvaluations(evals []*api.Evaluation, now time.Time) {
 	var blocked, ready, waiting int
 	for _, e := range evals {
 		switch {
@@ -62,7 +62,7 @@ func (r *reading) addEvaluations(evals []*api.Evaluation, now time.Time) {
 			ready++
 		}
 	}
-	r.Add("nomad.nomad.blocked_evals.total_blocked", float64(blocked), r.host)
-	r.Add("nomad.nomad.broker.total_ready", float64(ready), r.host)
-	r.Add("nomad.nomad.broker.total_waiting", float64(waiting), r.host)
+	r.Add("nomad.nomad.blocked_evals.total_blocked", float64(blocked), r.hostLabel)
+	r.Add("nomad.nomad.broker.total_ready", float64(ready), r.hostLabel)
+	r.Add("nomad.nomad.broker.total_waiting", float64(waiting), r.hostLabel)
 }

@@ -11,17 +11,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-func (r *reading) nodeLabels(n *api.Node) metrics.Labels {
-	return r.host.With(
+func (r *metricReading) newNodeLabels(n *api.Node) metrics.Labels {
+	return r.hostLabel.With(
 		"node_id", n.ID, "datacenter", n.Datacenter, "node_class", cmp.Or(n.NodeClass, "none"), "node_pool", n.NodePool,
 		"node_status", n.Status, "node_scheduling_eligibility", n.SchedulingEligibility,
 	)
 }
 
-// allocated is the sum of the resources of allocations.
-type allocated struct{ cpu, memory, maxMemory, disk int64 }
+// allocatedResources is the sum of the resources of allocations.
+type allocatedResources struct{ cpu, memory, maxMemory, disk int64 }
 
-func (a *allocated) add(given *api.AllocatedResources) {
+func (a *allocatedResources) addResources(given *api.AllocatedResources) {
 	if given == nil {
 		return
 	}
@@ -34,9 +34,9 @@ func (a *allocated) add(given *api.AllocatedResources) {
 }
 
 // addNode adds the allocations and tasks of the node by state, and the resources of the node.
-func (r *reading) addNode(n *api.Node, s *store.Snapshot, allocs []*api.Allocation) {
-	labels := r.nodeLabels(n)
-	var sum allocated
+func (r *metricReading) addNode(n *api.Node, s *store.Snapshot, allocs []*api.Allocation) {
+	labels := r.newNodeLabels(n)
+	var sum allocatedResources
 	var pending, blocked, running, terminal int
 	tasks := map[string]int{model.TaskPending: 0, model.TaskRunning: 0, model.TaskDead: 0}
 	for _, alloc := range allocs {
@@ -51,16 +51,16 @@ func (r *reading) addNode(n *api.Node, s *store.Snapshot, allocs []*api.Allocati
 			running++
 		default:
 			pending++
-			if waitsForPrevious(s, alloc) {
+			if waitsForPreviousAlloc(s, alloc) {
 				blocked++
 			}
 		}
-		sum.add(alloc.AllocatedResources)
+		sum.addResources(alloc.AllocatedResources)
 	}
 	for state, count := range tasks {
 		r.Add("nomad_lite_tasks", float64(count), metrics.NewLabels("state", state))
 	}
-	// Data of a previous allocation is moved by renaming its directories, which takes no time that a reading could see.
+	// Always 0: the data of a previous allocation is moved by renaming directories, which takes almost no time.
 	r.Add("nomad.client.allocations.migrating", 0, labels)
 	r.Add("nomad.client.allocations.blocked", float64(blocked), labels)
 	r.Add("nomad.client.allocations.pending", float64(pending), labels)
@@ -78,15 +78,15 @@ func (r *reading) addNode(n *api.Node, s *store.Snapshot, allocs []*api.Allocati
 	}
 }
 
-// waitsForPrevious reports whether a pending allocation waits for the end of the allocation that it replaces.
-func waitsForPrevious(s *store.Snapshot, alloc *api.Allocation) bool {
+// waitsForPreviousAlloc reports whether a pending allocation waits for the end of the allocation that it replaces.
+func waitsForPreviousAlloc(s *store.Snapshot, alloc *api.Allocation) bool {
 	id := alloc.PreviousAllocation
 	return id != "" && s.Allocation(nil, id) != nil && !s.AllocationEnded(id)
 }
 
 // addHost adds the resource usage of the machine, without the values that the system does not report.
-func (r *reading) addHost(n *api.Node, s *hoststats.Stats) {
-	labels := r.nodeLabels(n)
+func (r *metricReading) addHost(n *api.Node, s *hoststats.Stats) {
+	labels := r.newNodeLabels(n)
 	if s.Uptime > 0 {
 		r.Add("nomad.client.uptime", float64(s.Uptime), labels)
 	}
@@ -100,7 +100,7 @@ func (r *reading) addHost(n *api.Node, s *hoststats.Stats) {
 		r.Add("nomad.client.host.cpu.idle", c.Idle, one)
 		r.Add("nomad.client.host.cpu.total", c.TotalPercent, one)
 		r.Add("nomad.client.host.cpu.total_percent", c.TotalPercent, one)
-		if n.NodeResources != nil && n.NodeResources.Cpu.CpuShares > 0 { // otherwise the frequency is unknown
+		if n.NodeResources != nil && n.NodeResources.Cpu.CpuShares > 0 { // 0 means that the frequency of the CPU is unknown
 			r.Add("nomad.client.host.cpu.total_ticks", c.TotalTicks, one)
 		}
 	}
@@ -119,7 +119,7 @@ func (r *reading) addHost(n *api.Node, s *hoststats.Stats) {
 		r.Add("nomad.client.host.disk.used", float64(d.Used), one)
 		r.Add("nomad.client.host.disk.available", float64(d.Available), one)
 		r.Add("nomad.client.host.disk.used_percent", d.UsedPercent, one)
-		if d.InodesUsedPercent > 0 { // a file system with inodes has used at least one
+		if d.InodesUsedPercent > 0 { // 0 means that the file system has no inodes, because otherwise at least one is in use
 			r.Add("nomad.client.host.disk.inodes_percent", d.InodesUsedPercent, one)
 		}
 	}

@@ -14,25 +14,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
-// addPlugins adds the states of the plugins, except those that are replaced by others or have never run, whose type
-// is unknown.
-func (r *reading) addPlugins(plugins []supervisor.Plugin) {
+// addPlugins adds the states of the plugins. It omits plugins that another plugin supersedes, and plugins that have never run,
+// because their type is unknown.
+func (r *metricReading) addPlugins(plugins []supervisor.Plugin) {
 	for _, p := range plugins {
 		if p.Serves.Name == "" || p.SupersededBy != "" {
 			continue
 		}
 		labels := metrics.NewLabels("plugin", p.Name, "type", p.Serves.Type.String())
-		r.Add("nomad_lite_plugin_up", toFloat(p.PID != 0 || p.Idle), labels)
+		r.Add("nomad_lite_plugin_up", boolToFloat(p.PID != 0 || p.Idle), labels)
 		r.Add("nomad_lite_plugin_restarts_total", float64(p.Restarts), labels)
 	}
 }
 
-func (r *reading) addKeeper(k *keeper.Client) {
+func (r *metricReading) addKeeper(k *keeper.Client) {
 	if k == nil {
 		return
 	}
 	status, labels := k.Status(), metrics.NewLabels("helper", "keeper")
-	r.Add("nomad_lite_helper_up", toFloat(status.Connected), labels)
+	r.Add("nomad_lite_helper_up", boolToFloat(status.Connected), labels)
 	r.Add("nomad_lite_helper_starts_total", float64(status.Starts), labels)
 	r.Add("nomad_lite_keeper_descriptors", float64(status.StoredFDs), nil)
 	if status.Connected {
@@ -43,14 +43,14 @@ func (r *reading) addKeeper(k *keeper.Client) {
 // helperTimeout is the timeout of a request to a helper process.
 const helperTimeout = time.Second
 
-func (r *reading) addLogCollector(ctx context.Context, c *logs.Collector) {
+func (r *metricReading) addLogCollector(ctx context.Context, c *logs.Collector) {
 	if c == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, helperTimeout)
 	defer cancel()
 	status, labels := c.Status(ctx), metrics.NewLabels("helper", "log_collector")
-	r.Add("nomad_lite_helper_up", toFloat(status.Connected), labels)
+	r.Add("nomad_lite_helper_up", boolToFloat(status.Connected), labels)
 	r.Add("nomad_lite_helper_starts_total", float64(status.Starts), labels)
 	if status.Connected {
 		r.addResidentMemory(status.Process.PID, labels)
@@ -63,7 +63,7 @@ func (r *reading) addLogCollector(ctx context.Context, c *logs.Collector) {
 }
 
 // addResidentMemory adds the memory of a helper process, unless the process has just exited.
-func (r *reading) addResidentMemory(pid int, labels metrics.Labels) {
+func (r *metricReading) addResidentMemory(pid int, labels metrics.Labels) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {
 		return
@@ -75,7 +75,7 @@ func (r *reading) addResidentMemory(pid int, labels metrics.Labels) {
 	}
 }
 
-func toFloat(b bool) float64 {
+func boolToFloat(b bool) float64 {
 	if b {
 		return 1
 	}

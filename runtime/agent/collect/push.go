@@ -13,21 +13,21 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent/otlp"
 )
 
-// Push sends the metrics to the sinks of the settings once per collection interval, until ctx ends. Without sinks it
+// PushToSinks sends the metrics to the sinks of the settings once per collection interval, until ctx ends. Without sinks it
 // collects nothing. A sink that cannot be reached loses the metrics of the interval; nothing else waits for it.
-func (c *Collector) Push(ctx context.Context, logger hclog.Logger) {
-	var senders []*sender
-	defer func() { closeAll(senders) }()
+func (c *Collector) PushToSinks(ctx context.Context, logger hclog.Logger) {
+	var senders []*sinkSender
+	defer func() { closeSenders(senders) }()
 	for ctx.Err() == nil {
 		changed, settings := c.settingsChanged(), c.Settings()
 		senders = updateSenders(senders, settings.Sinks)
-		var next <-chan time.Time // nil without sinks
+		var next <-chan time.Time // nil if there are no sinks
 		if len(senders) > 0 {
 			next = time.After(settings.Interval())
 			families := c.Gather(ctx)
 			for _, s := range senders {
-				if err := s.send(ctx, metrics.Packets(s.encoder.Lines(families))); ctx.Err() == nil {
-					s.report(err, logger)
+				if err := s.sendPackets(ctx, metrics.Packets(s.encoder.Lines(families))); ctx.Err() == nil {
+					s.reportFailure(err, logger)
 				}
 			}
 		}
@@ -40,24 +40,24 @@ func (c *Collector) Push(ctx context.Context, logger hclog.Logger) {
 }
 
 // PushOTLP sends the metrics to an OpenTelemetry collector once per interval of the exporter, until ctx ends, and then
-// once more, for two seconds at most. A reading that cannot be sent before the next one is lost.
+// once more, for two seconds at most. Values that cannot be sent before the next interval starts are lost.
 func (c *Collector) PushOTLP(ctx context.Context, e *otlp.MetricsExporter) {
 	ticker := time.NewTicker(e.Interval())
 	defer ticker.Stop()
 	for ctx.Err() == nil {
-		c.export(ctx, e, e.Interval())
+		c.exportOTLP(ctx, e, e.Interval())
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
 		}
 	}
-	c.export(context.WithoutCancel(ctx), e, lastExportTimeout)
+	c.exportOTLP(context.WithoutCancel(ctx), e, lastExportTimeout)
 }
 
-// lastExportTimeout limits how long an agent that shuts down waits for the collector.
+// lastExportTimeout is how long an agent that shuts down waits for the OpenTelemetry collector.
 const lastExportTimeout = 2 * time.Second
 
-func (c *Collector) export(ctx context.Context, e *otlp.MetricsExporter, timeout time.Duration) {
+func (c *Collector) exportOTLP(ctx context.Context, e *otlp.MetricsExporter, timeout time.Duration) {
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if exported := e.Export(limited, c.Gather(limited), time.Now()); !exported && ctx.Err() == nil {
@@ -66,41 +66,41 @@ func (c *Collector) export(ctx context.Context, e *otlp.MetricsExporter, timeout
 }
 
 // updateSenders returns a sender for each sink. It keeps the senders of unchanged sinks, and closes the others.
-func updateSenders(old []*sender, sinks []metrics.Sink) (senders []*sender) {
+func updateSenders(old []*sinkSender, sinks []metrics.Sink) (senders []*sinkSender) {
 	for _, sink := range sinks {
 		if sink.Address == "" {
 			continue
 		}
-		i := slices.IndexFunc(old, func(s *sender) bool { return reflect.DeepEqual(s.sink, sink) })
+		i := slices.IndexFunc(old, func(s *sinkSender) bool { return reflect.DeepEqual(s.sink, sink) })
 		if i >= 0 {
 			senders, old = append(senders, old[i]), slices.Delete(slices.Clone(old), i, i+1)
 			continue
 		}
-		senders = append(senders, &sender{sink: sink, encoder: metrics.StatsdEncoder{Tags: sink.Protocol == metrics.Datadog, ConstantTags: sink.Tags}})
+		senders = append(senders, &sinkSender{sink: sink, encoder: metrics.StatsdEncoder{Tags: sink.Protocol == metrics.Datadog, ConstantTags: sink.Tags}})
 	}
-	closeAll(old)
+	closeSenders(old)
 	return senders
 }
 
-func closeAll(senders []*sender) {
+func closeSenders(senders []*sinkSender) {
 	for _, s := range senders {
 		s.close()
 	}
 }
 
-// sender sends metrics to one sink.
-type sender struct {
-	sink    metrics.Sink
-	encoder metrics.StatsdEncoder
-	conn    net.Conn  // nil without a connection
-	warned  time.Time // time of the last warning
+// sinkSender sends metrics to one sink.
+type sinkSender struct {
+	sink          metrics.Sink
+	encoder       metrics.StatsdEncoder
+	conn          net.Conn  // nil without a connection
+	lastWarningAt time.Time // time of the last warning
 }
 
-// sendTimeout limits the time in which the metrics of one reading are sent.
+// sendTimeout limits one call of sinkSender.sendPackets.
 const sendTimeout = time.Second
 
-// send sends packets, and connects first if necessary.
-func (s *sender) send(ctx context.Context, packets [][]byte) error {
+// sendPackets sends packets, and connects first if necessary.
+func (s *sinkSender) sendPackets(ctx context.Context, packets [][]byte) error {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
 	if s.conn == nil {
@@ -114,32 +114,32 @@ func (s *sender) send(ctx context.Context, packets [][]byte) error {
 	_ = s.conn.SetWriteDeadline(deadline) // an error means that the connection is closed, which Write reports
 	for _, packet := range packets {
 		if _, err := s.conn.Write(packet); err != nil {
-			s.close() // the address of the name may have changed
+			s.close() // the next send resolves the name of the sink again, because its address may have changed
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *sender) close() {
+func (s *sinkSender) close() {
 	if s.conn != nil {
 		s.conn.Close()
 		s.conn = nil
 	}
 }
 
-// minWarningInterval limits the log of a sink that cannot be reached. A socket of UDP reports an unreachable port with
-// only some of the packets.
+// minWarningInterval is the minimum time between two warnings about a sink. A successful send does not end the interval, because a
+// UDP socket returns an error for only some of the packets to an unreachable port.
 const minWarningInterval = 10 * time.Minute
 
-// report counts a failure, and logs it if the last warning was long ago.
-func (s *sender) report(err error, logger hclog.Logger) {
+// reportFailure counts a failure, and logs it if the last warning was long ago.
+func (s *sinkSender) reportFailure(err error, logger hclog.Logger) {
 	if err == nil {
 		return
 	}
 	metrics.SinkFailures.Add(1, s.sink.Protocol.String())
-	if s.warned.IsZero() || time.Since(s.warned) > minWarningInterval {
-		s.warned = time.Now()
+	if s.lastWarningAt.IsZero() || time.Since(s.lastWarningAt) > minWarningInterval {
+		s.lastWarningAt = time.Now()
 		logger.Warn("metrics are not sent", "sink", s.sink.Protocol, "address", s.sink.Address, "error", err)
 	}
 }

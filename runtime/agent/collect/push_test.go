@@ -21,7 +21,7 @@ func startPush(t *testing.T, c *Collector) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	wg.Go(func() { c.Push(ctx, hclog.NewNullLogger()) })
+	wg.Go(func() { c.PushToSinks(ctx, hclog.NewNullLogger()) })
 	t.Cleanup(func() {
 		cancel()
 		wg.Wait()
@@ -119,7 +119,7 @@ func TestPushSurvivesUnreachableSinks(t *testing.T) {
 
 func openExporter(t *testing.T, url string, interval time.Duration) *otlp.MetricsExporter {
 	t.Helper()
-	e, err := otlp.NewMetricsExporter(otlp.Config{URL: url + "/v1/metrics", Protocol: otlp.ProtocolHTTP, Interval: interval}, otlp.Agent{}, time.Now(), hclog.NewNullLogger())
+	e, err := otlp.NewMetricsExporter(otlp.Config{URL: url + "/v1/metrics", Protocol: otlp.ProtocolHTTP, MetricsInterval: interval}, otlp.AgentFacts{}, time.Now(), hclog.NewNullLogger())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,18 +12,18 @@ import (
 )
 
 // addAllocation adds the restarts and the allocated resources of an allocation's tasks.
-func (r *reading) addAllocation(alloc *api.Allocation) {
+func (r *metricReading) addAllocation(alloc *api.Allocation) {
 	if r.settings.OmitAllocationMetrics {
 		return
 	}
 	for task, state := range alloc.TaskStates {
-		r.Add("nomad.client.allocs.restart", float64(state.Restarts), r.taskLabels(alloc, task))
+		r.Add("nomad.client.allocs.restart", float64(state.Restarts), r.newTaskLabels(alloc, task))
 	}
 	if alloc.ClientTerminalStatus() || alloc.AllocatedResources == nil {
 		return
 	}
 	for task, given := range alloc.AllocatedResources.Tasks {
-		labels := r.taskLabels(alloc, task)
+		labels := r.newTaskLabels(alloc, task)
 		r.Add("nomad.client.allocs.cpu.allocated", float64(given.Cpu.CpuShares), labels)
 		r.Add("nomad.client.allocs.memory.allocated", float64(given.Memory.MemoryMB)*(1<<20), labels)
 		if most := given.Memory.MemoryMaxMB; most > 0 {
@@ -32,15 +32,15 @@ func (r *reading) addAllocation(alloc *api.Allocation) {
 	}
 }
 
-func (r *reading) taskLabels(alloc *api.Allocation, task string) metrics.Labels {
-	labels := r.host.With("alloc_id", alloc.ID, "namespace", alloc.Namespace, "job", alloc.JobID, "task_group", alloc.TaskGroup, "task", task)
+func (r *metricReading) newTaskLabels(alloc *api.Allocation, task string) metrics.Labels {
+	labels := r.hostLabel.With("alloc_id", alloc.ID, "namespace", alloc.Namespace, "job", alloc.JobID, "task_group", alloc.TaskGroup, "task", task)
 	if r.settings.IncludeAllocMetadata {
 		labels = labels.With(metadataLabels(taskMetadata(alloc, task), r.settings.AllowedMetadataKeys)...)
 	}
 	return labels
 }
 
-// taskMetadata returns the metadata of a task, its group and its job.
+// taskMetadata returns the merged metadata of a job, a group and a task, without a group or task that the job lacks.
 func taskMetadata(alloc *api.Allocation, name string) map[string]string {
 	if alloc.Job == nil {
 		return nil
@@ -62,12 +62,12 @@ const (
 	maxMetadataName   = 128 // bytes
 )
 
-// metadataLabels returns metadata as names and values of labels. Characters that a name cannot have become
-// underscores. Keys are omitted if their names are too long or exist already.
+// metadataLabels returns a list of label names and values, alternately, for the allowed keys of meta; if allowed is empty, all keys
+// are allowed. Keys are omitted if their label names are too long or already in use.
 func metadataLabels(meta map[string]string, allowed []string) (labels []string) {
 	used := map[string]bool{"": true, "host": true, "alloc_id": true, "namespace": true, "job": true, "task_group": true, "task": true}
 	for _, key := range slices.Sorted(maps.Keys(meta)) {
-		name := labelName(key)
+		name := labelNameOfMetadataKey(key)
 		if used[name] || len(name) > maxMetadataName || len(allowed) > 0 && !slices.Contains(allowed, key) {
 			continue
 		}
@@ -79,9 +79,9 @@ func metadataLabels(meta map[string]string, allowed []string) (labels []string) 
 	return labels
 }
 
-// labelName turns a metadata key into the name of a label. It may be empty. Names with two leading underscores
-// belong to Prometheus.
-func labelName(key string) string {
+// labelNameOfMetadataKey turns a metadata key into the name of a label. Characters that a label name cannot have become underscores. The
+// result may be empty. Leading underscores are removed, because Prometheus reserves names with two of them.
+func labelNameOfMetadataKey(key string) string {
 	name := strings.Map(func(c rune) rune {
 		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' {
 			return c
@@ -94,19 +94,19 @@ func labelName(key string) string {
 	return name
 }
 
-// addTaskUsage adds the figures that the driver has measured.
-func (r *reading) addTaskUsage(u *taskUsage) {
-	labels := r.taskLabels(u.alloc, u.task)
+// addTaskUsage adds the values of a task that its driver lists as measured.
+func (r *metricReading) addTaskUsage(u *taskUsage) {
+	labels := r.newTaskLabels(u.alloc, u.task)
 	for _, figure := range []struct {
 		name     string
 		measured []string
-		field    string // the driver's name of the figure
+		field    string // name of the value in the driver's list of measured values
 		value    float64
 	}{
 		{"cpu.system", u.CPU.Measured, "System Mode", u.CPU.System},
 		{"cpu.user", u.CPU.Measured, "User Mode", u.CPU.User},
 		{"cpu.total_percent", u.CPU.Measured, "Percent", u.CPU.Percent},
-		{"cpu.total_ticks", u.CPU.Measured, "Percent", u.CPU.TotalTicks}, // drivers compute it from the percentage and do not list it
+		{"cpu.total_ticks", u.CPU.Measured, "Percent", u.CPU.TotalTicks}, // drivers compute the ticks from the percentage, and do not list them as measured
 		{"cpu.throttled_periods", u.CPU.Measured, "Throttled Periods", float64(u.CPU.ThrottledPeriods)},
 		{"cpu.throttled_time", u.CPU.Measured, "Throttled Time", float64(u.CPU.ThrottledTime)},
 		{"memory.rss", u.Memory.Measured, "RSS", float64(u.Memory.RSS)},

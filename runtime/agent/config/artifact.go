@@ -12,22 +12,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/idrange"
 )
 
-// artifactSettings has the settings of the client's artifact block. They are passed to the artifact hook under
-// the same names.
-var artifactSettings = map[string]setting{
-	"http_read_timeout":                artifactSetting(configItem.parseDuration),
-	"http_max_size":                    artifactSetting(configItem.parseSize),
-	"git_timeout":                      artifactSetting(configItem.parseDuration),
-	"hg_timeout":                       artifactSetting(configItem.parseDuration),
-	"s3_timeout":                       artifactSetting(configItem.parseDuration),
-	"decompression_limit_file_count":   artifactSetting(configItem.parseWholeNumber),
-	"decompression_limit_size":         artifactSetting(configItem.parseSize),
-	"decompression_limit_ratio":        artifactSetting(configItem.parseWholeNumber),
-	"set_environment_variables":        artifactSetting(configItem.parseWordList),
-	"filesystem_isolation_extra_paths": artifactSetting(configItem.parseIsolationPaths),
-	"disable_filesystem_isolation":     artifactSetting(configItem.parseBoolean),
+// artifactSettings has the settings of the client's artifact block. The agent passes their values to the artifact hook
+// under the same names.
+var artifactSettings = map[string]settingSpec{
+	"http_read_timeout":                artifactHookSetting(configItem.parseDuration),
+	"http_max_size":                    artifactHookSetting(configItem.parseByteSize),
+	"git_timeout":                      artifactHookSetting(configItem.parseDuration),
+	"hg_timeout":                       artifactHookSetting(configItem.parseDuration),
+	"s3_timeout":                       artifactHookSetting(configItem.parseDuration),
+	"decompression_limit_file_count":   artifactHookSetting(configItem.parseWholeNumber),
+	"decompression_limit_size":         artifactHookSetting(configItem.parseByteSize),
+	"decompression_limit_ratio":        artifactHookSetting(configItem.parseWholeNumber),
+	"set_environment_variables":        artifactHookSetting(configItem.parseCommaSeparatedNames),
+	"filesystem_isolation_extra_paths": artifactHookSetting(configItem.parseIsolationPaths),
+	"disable_filesystem_isolation":     artifactHookSetting(configItem.parseBoolean),
 
-	"download_uids": artifactSetting(configItem.parseDownloadUIDs),
+	"download_uids": artifactHookSetting(configItem.parseDownloadUIDs),
 
 	"disable_artifact_inspection": {ignoredReason: "what was downloaded is always looked through"},
 	"gcs_timeout":                 {ignoredReason: "objects of Google are downloaded by https here"},
@@ -36,20 +36,21 @@ var artifactSettings = map[string]setting{
 // DownloadUIDs returns the user ids that are reserved for downloads; no task may
 // run as one of them.
 func (c *Config) DownloadUIDs() idrange.Set {
-	text, _ := c.Artifact["download_uids"].(string)
-	set, _ := idrange.ParseDownloadUIDs(text) // an error is impossible: the text was checked when the file was read
+	text, _ := c.ArtifactLimits["download_uids"].(string)
+	set, _ := idrange.ParseDownloadUIDs(text) // cannot fail, because parseDownloadUIDs has checked the text
 	return set
 }
 
-func artifactSetting[T any](read func(configItem) (T, error)) setting {
-	return builtinHookSetting(func(c *Config) *map[string]any { return &c.Artifact }, read)
+func artifactHookSetting[T any](read func(configItem) (T, error)) settingSpec {
+	return builtinHookSetting(func(c *Config) *map[string]any { return &c.ArtifactLimits }, read)
 }
 
-// builtinHookSetting returns the setting for a limit that is passed to a builtin hook.
+// builtinHookSetting returns a setting whose value is stored in the map field of the Config under the name of the setting. The agent
+// passes the map to a builtin hook.
 //
 //go:noinline
-func builtinHookSetting[T any](field func(*Config) *map[string]any, read func(configItem) (T, error)) setting {
-	return setting{set: func(c *Config, i configItem) error {
+func builtinHookSetting[T any](field func(*Config) *map[string]any, read func(configItem) (T, error)) settingSpec {
+	return settingSpec{setInConfig: func(c *Config, i configItem) error {
 		v, err := read(i)
 		if err != nil {
 			return err
@@ -72,8 +73,8 @@ func (i configItem) parseWholeNumber() (int, error) {
 	return int(f), err
 }
 
-// parseSize parses a number of bytes, given as a number or as a text like "100GB" or "64MiB".
-func (i configItem) parseSize() (int64, error) {
+// parseByteSize parses a number of bytes, given as a number or as a text like "100GB" or "64MiB".
+func (i configItem) parseByteSize() (int64, error) {
 	text, err := i.parseString()
 	if err != nil {
 		return 0, err
@@ -96,8 +97,8 @@ func (i configItem) parseSize() (int64, error) {
 	return n, err
 }
 
-// parseWordList parses a comma-separated list of names.
-func (i configItem) parseWordList() ([]string, error) {
+// parseCommaSeparatedNames parses a comma-separated list of names. It omits empty names.
+func (i configItem) parseCommaSeparatedNames() ([]string, error) {
 	text, err := i.parseString()
 	return splitCommaList(text), err
 }

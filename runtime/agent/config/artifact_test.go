@@ -59,13 +59,13 @@ client {
 		"set_environment_variables":        {"A", "B"},
 		"filesystem_isolation_extra_paths": {"d:r:/srv/files", "f:rx:/opt/tool"},
 	} {
-		if got, _ := c.Artifact[name].([]string); !slices.Equal(got, words) {
-			t.Errorf("%s is %v, want %v", name, c.Artifact[name], words)
+		if got, _ := c.ArtifactLimits[name].([]string); !slices.Equal(got, words) {
+			t.Errorf("%s is %v, want %v", name, c.ArtifactLimits[name], words)
 		}
-		delete(c.Artifact, name)
+		delete(c.ArtifactLimits, name)
 	}
-	if !maps.Equal(c.Artifact, want) {
-		t.Errorf("read %v\nwant %v", c.Artifact, want)
+	if !maps.Equal(c.ArtifactLimits, want) {
+		t.Errorf("read %v\nwant %v", c.ArtifactLimits, want)
 	}
 }
 
@@ -73,12 +73,12 @@ func TestParseSizes(t *testing.T) {
 	for text, want := range map[string]int64{
 		"0": 0, "12": 12, "5B": 5, "1k": 1e3, "1kB": 1e3, "1KiB": 1 << 10, "3MB": 3e6, "2GiB": 2 << 30, "100GB": 100e9, "1T": 1e12,
 	} {
-		if got, err := (configItem{value: text}).parseSize(); err != nil || got != want {
+		if got, err := (configItem{scalarOrListValue: text}).parseByteSize(); err != nil || got != want {
 			t.Errorf("%s is %d, %v; want %d", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "GB", "-1", "1.5GB", "1PB", "10000000T", "9999999999999999999"} {
-		if got, err := (configItem{value: text}).parseSize(); err == nil {
+		if got, err := (configItem{scalarOrListValue: text}).parseByteSize(); err == nil {
 			t.Errorf("%q is %d, want an error", text, got)
 		}
 	}

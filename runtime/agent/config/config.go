@@ -26,67 +26,67 @@ import (
 // Config has the settings of an agent's configuration files. Without files it is the zero value. It is
 // large because it has a field for each setting of the agent.
 type Config struct {
-	DataDir     string
-	LogLevel    string
-	LogJSON     bool
-	LogLocation bool // add the source location to each log line
+	DataDir           string
+	LogLevel          string
+	LogJSON           bool
+	LogSourceLocation bool // log lines have the file and line of their source code
 
 	PluginDir           string
 	Plugins             []catalog.PluginBlock
 	Hooks               []pluginhooks.Rule // in the order of the files
 	HostVolumePluginDir string             // directory of host volume plugins; empty means the default
-	Artifact            map[string]any     // the client's artifact block; nil if there is none
-	Template            map[string]any     // the client's template block; nil if there is none
+	ArtifactLimits      map[string]any     // settings of the client's artifact block, by name; nil if there are none
+	TemplateLimits      map[string]any     // settings of the client's template block, by name; nil if there are none
 
-	BindAddr      string // default for addresses that are not set
-	HTTPAddr      string // listen address of the API
-	HTTPAdvertise string // address of the API for other machines; the port is optional
-	HTTPPort      *int   // nil: not set; 0: any free port is used
-	HTTPHeaders   map[string]string
-	HTTPConns     int    // maximum number of open connections per client; 0: no limit
-	SocketGroup   string // members of this group may use the unix socket; empty: none
-	TLS           TLS
-	OIDCIssuer    string // address at which other services find the public keys of workload identities; empty: they do not
-	// HandshakeTimeout is the timeout of a TLS handshake; 0: not set.
-	HandshakeTimeout time.Duration
-	NoTokens         bool // access control is disabled explicitly
-	Debug            bool // the API serves profiles of the agent and host data
-	NoPage           bool // the web page is not served
-	NoPageHints      bool // the API asks clients not to print addresses of the web page
-	Telemetry        metrics.Settings
-	OTLP             otlp.Settings // export of traces and metrics; an empty Endpoint: environment variables decide
+	BindAddr              string // default for listen addresses that are not set
+	HTTPAddr              string // listen address of the API
+	HTTPAdvertiseAddr     string // address of the API for other machines; the port is optional
+	HTTPPort              *int   // port of the API; nil: not set; 0: any free port
+	HTTPHeaders           map[string]string
+	MaxHTTPConnsPerClient int    // maximum number of open connections per client; 0: no limit
+	SocketGroup           string // group whose members can use the unix socket; empty: only the user of the agent can
+	TLS                   TLS
+	OIDCIssuer            string // URL below which other services find the public keys of workload identities; empty: not set
+	// TLSHandshakeTimeout is the timeout of a TLS handshake; 0: not set.
+	TLSHandshakeTimeout  time.Duration
+	DisableAccessControl bool // access control is disabled explicitly
+	EnableDebug          bool // the API serves profiles of the agent and host data
+	DisableWebPage       bool // the web page is not served
+	HideWebPageHints     bool // the API asks clients not to print addresses of the web page
+	Telemetry            metrics.Settings
+	OTLP                 otlp.Settings // export of traces and metrics; environment variables complete the settings
 
 	LeaveOnInterrupt bool
 	LeaveOnTerminate bool
-	DrainOnExit      *DrainOnExit // how tasks are stopped; nil: tasks continue when the agent shuts down
+	DrainOnExit      *DrainOnExit // stop tasks when the agent shuts down; nil: tasks continue
 
-	Node           localnode.Settings
-	HostVolumesDir string // directory in which plugins make dynamic host volumes; empty means the default
-	MaxKillTimeout time.Duration
-	DynamicUsers   DynamicUsers
-	EnvDenylist    []string // nil: Nomad's default
-	EnvAllowlist   []string // nil: all variables
-	UserDenylist   []string
-	UserDrivers    []string
-	ChrootEnv      map[string]string // files of the host that tasks with isolation chroot see; nil means Nomad's default
-	NomadFileModes bool              // the agent uses Nomad's file modes if it cannot make alloc directories inaccessible to other accounts
-	AllowSetuid    bool              // set-user-id programs and devices in alloc directories have an effect
-	DriverAllow    []string          // nil: all drivers
-	DriverDeny     []string
-	RawExec        *bool // legacy client option that enables raw_exec without a plugin block; nil: not set
-	GC             noderunner.GC
-	SchedulerGC    scheduler.GCConfig
+	Node                localnode.Settings
+	HostVolumesDir      string // directory in which plugins make dynamic host volumes; empty means the default
+	MaxKillTimeout      time.Duration
+	DynamicUserRange    DynamicUserRange
+	EnvDenylist         []string          // environment variables of the agent that no task inherits; nil: Nomad's default
+	EnvAllowlist        []string          // environment variables of the agent that tasks inherit; nil: all except EnvDenylist
+	UserDenylist        []string          // users as which no task may run
+	UserCheckedDrivers  []string          // drivers for which UserDenylist applies
+	ChrootEnv           map[string]string // source path on the host -> path in the chroot of a task; nil means Nomad's default
+	AllowNomadFileModes bool              // the agent uses Nomad's file modes if it cannot make alloc directories inaccessible to other accounts
+	AllowSetuid         bool              // set-user-id programs and devices in alloc directories have an effect
+	DriverAllowlist     []string          // drivers that the agent starts; nil: all drivers
+	DriverDenylist      []string
+	EnableRawExec       *bool // legacy client option that enables raw_exec without a plugin block; nil: not set
+	GC                  noderunner.GC
+	SchedulerGC         scheduler.GCConfig
 }
 
-// DynamicUsers is the range of the user ids of tasks that name no user. 0 means the default, and a
-// negative number that there are none.
-type DynamicUsers struct{ Min, Max int }
+// DynamicUserRange is the range of the user ids for tasks that name no user. 0 means Nomad's default, and a
+// negative number means that such tasks get no user id.
+type DynamicUserRange struct{ Min, Max int }
 
-// The default range of DynamicUsers is Nomad's.
+// Nomad's default range of dynamic users.
 const minDynamicUser, maxDynamicUser = 80000, 89999
 
-// IDs returns the range. enabled is false if there are no such users.
-func (u DynamicUsers) IDs() (ids idrange.Range, enabled bool) {
+// UserIDs returns the range with its defaults. enabled is false if Min or Max is negative.
+func (u DynamicUserRange) UserIDs() (ids idrange.Range, enabled bool) {
 	if u.Min < 0 || u.Max < 0 {
 		return idrange.Range{}, false
 	}
@@ -95,18 +95,18 @@ func (u DynamicUsers) IDs() (ids idrange.Range, enabled bool) {
 
 // TLS has the TLS settings of the API.
 type TLS struct {
-	HTTP              bool   // the API must be served with TLS
+	ServeHTTPS        bool   // the API must be served with TLS
 	CAFile            string // file with the CA of the client certificates
 	CertFile, KeyFile string
-	VerifyClient      bool     // reject clients without a certificate of the CA
+	VerifyClient      bool     // the API rejects clients without a certificate that the CA has signed
 	MinVersion        uint16   // TLS version number, as in crypto/tls
 	CipherSuites      []uint16 // allowed suites of TLS 1.2; nil: Go's default
 }
 
 // DrainOnExit has the settings for stopping the tasks when the agent shuts down.
 type DrainOnExit struct {
-	Deadline time.Duration // zero: no limit
-	Force    bool          // stop all tasks at once
+	Deadline      time.Duration // zero: no limit
+	StopAllAtOnce bool          // stop all allocations at the same time
 }
 
 // Load reads the configuration files at the given paths. Files in a directory are read in the order of
@@ -134,7 +134,7 @@ func Load(paths []string) (*Config, hcl.Diagnostics) {
 	if first, last := cmp.Or(c.Node.ClientMinPort, localnode.ClientMinPort), cmp.Or(c.Node.ClientMaxPort, localnode.ClientMaxPort); first > last {
 		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: fmt.Sprintf("configuration: client_min_port %d is above client_max_port %d", first, last)})
 	}
-	if ids, enabled := c.DynamicUsers.IDs(); enabled && ids.First > ids.Last {
+	if ids, enabled := c.DynamicUserRange.UserIDs(); enabled && ids.First > ids.Last {
 		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: fmt.Sprintf("configuration: client.users: dynamic_user_min %d is above dynamic_user_max %d", ids.First, ids.Last)})
 	} else if enabled && c.DownloadUIDs().Overlaps(ids) {
 		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: fmt.Sprintf("configuration: client.users: the ids %d-%d overlap with download_uids of the artifact block: choose another range for one of them", ids.First, ids.Last)})
@@ -171,9 +171,9 @@ func configFilesAt(path string) ([]string, error) {
 	return configFiles, nil
 }
 
-// Parse reads the text of a further file. Its settings replace the settings of earlier files.
+// Parse reads the content of a configuration file. Its settings replace the settings of files that were parsed before.
 func (c *Config) Parse(filename string, src []byte) hcl.Diagnostics {
-	r := &configReader{config: c}
+	r := &configFileReader{config: c}
 	if len(src) > maxFileSize {
 		start := hcl.Range{Filename: filename, Start: hcl.InitialPos, End: hcl.InitialPos}
 		r.addDiagnostic(hcl.DiagError, start, "Configuration file refused: the file is larger than 1 MiB: split it")
@@ -191,31 +191,32 @@ func (c *Config) Parse(filename string, src []byte) hcl.Diagnostics {
 	return r.diags
 }
 
-// configReader stores the settings of one file in a Config.
-type configReader struct {
+// configFileReader stores the settings of one file in a Config.
+type configFileReader struct {
 	config  *Config
 	plugins pluginBlocks // of this file
 	diags   hcl.Diagnostics
 }
 
-func (r *configReader) addDiagnostic(severity hcl.DiagnosticSeverity, rng hcl.Range, format string, args ...any) {
+func (r *configFileReader) addDiagnostic(severity hcl.DiagnosticSeverity, rng hcl.Range, format string, args ...any) {
 	r.diags = append(r.diags, &hcl.Diagnostic{Severity: severity, Summary: fmt.Sprintf(format, args...), Subject: &rng})
 }
 
-// applySettings stores settings in the Config, in the order of the file.
-func (r *configReader) applySettings(within string, items []*configItem, known map[string]setting) {
+// applySettings stores the items of a block in the Config, in the order of the file. within is the dotted name of the block,
+// and "" at the top level. known has the settings of the block.
+func (r *configFileReader) applySettings(within string, items []*configItem, known map[string]settingSpec) {
 	for _, i := range items {
 		s, ok := known[i.name]
 		switch {
 		case !ok && within == "":
-			r.addDiagnostic(hcl.DiagWarning, i.rng, "%s is not a setting that is known here, and is ignored", i.name)
+			r.addDiagnostic(hcl.DiagWarning, i.sourceRange, "%s is not a setting that is known here, and is ignored", i.name)
 		case !ok:
-			r.addDiagnostic(hcl.DiagWarning, i.rng, "%s is not a setting of %s that is known here, and is ignored", i.name, within)
+			r.addDiagnostic(hcl.DiagWarning, i.sourceRange, "%s is not a setting of %s that is known here, and is ignored", i.name, within)
 		case s.ignoredReason != "":
-			r.addDiagnostic(hcl.DiagWarning, i.rng, "%s is ignored: %s", strings.TrimPrefix(within+"."+i.name, "."), s.ignoredReason)
+			r.addDiagnostic(hcl.DiagWarning, i.sourceRange, "%s is ignored: %s", strings.TrimPrefix(within+"."+i.name, "."), s.ignoredReason)
 		case s.blockSettings != nil:
 			if !i.isBlock() {
-				r.addDiagnostic(hcl.DiagError, i.rng, "%s is a block: %s { … }", i.name, i.name)
+				r.addDiagnostic(hcl.DiagError, i.sourceRange, "%s is a block: %s { … }", i.name, i.name)
 				continue
 			}
 			if s.initBlock != nil {
@@ -223,30 +224,30 @@ func (r *configReader) applySettings(within string, items []*configItem, known m
 			}
 			r.applySettings(strings.TrimPrefix(within+"."+i.name, "."), i.children, s.blockSettings)
 		default:
-			err := s.set(r.config, *i)
+			err := s.setInConfig(r.config, *i)
 			var unusedErr *unknownOptionsError
-			var weakSettingErr *weakSettingError
-			var positionedErr *positionedError
+			var weakSettingErr *replacedValueWarning
+			var positionedErr *errorWithRange
 			switch {
 			case errors.As(err, &weakSettingErr):
-				r.addDiagnostic(hcl.DiagWarning, i.rng, "%s: %v", i.name, weakSettingErr)
+				r.addDiagnostic(hcl.DiagWarning, i.sourceRange, "%s: %v", i.name, weakSettingErr)
 			case errors.As(err, &unusedErr):
-				for _, name := range unusedErr.names {
-					r.addDiagnostic(hcl.DiagWarning, i.settingPosition(name), "option %q is ignored: it has no meaning here", name)
+				for _, name := range unusedErr.optionNames {
+					r.addDiagnostic(hcl.DiagWarning, i.rangeOfSetting(name), "option %q is ignored: it has no meaning here", name)
 				}
 			case errors.As(err, &positionedErr):
-				r.addDiagnostic(hcl.DiagError, positionedErr.at, "%v", positionedErr.err)
+				r.addDiagnostic(hcl.DiagError, positionedErr.sourceRange, "%v", positionedErr.err)
 			case err != nil:
-				r.addDiagnostic(hcl.DiagError, i.rng, "%s: %v", i.name, err)
+				r.addDiagnostic(hcl.DiagError, i.sourceRange, "%s: %v", i.name, err)
 			}
 		}
 	}
 }
 
-// positionedError is an error whose message is complete and has its own position in the file.
-type positionedError struct {
-	at  hcl.Range
-	err error
+// errorWithRange is an error whose message is complete and has its own position in the file.
+type errorWithRange struct {
+	sourceRange hcl.Range
+	err         error
 }
 
-func (e *positionedError) Error() string { return e.err.Error() }
+func (e *errorWithRange) Error() string { return e.err.Error() }

@@ -127,17 +127,17 @@ ui {
 		{"log_level", c.LogLevel, "DEBUG"},
 		{"leave_on_terminate", c.LeaveOnTerminate, true},
 		{"ports.http", *c.HTTPPort, 5656},
-		{"advertise.http", c.HTTPAdvertise, "10.0.0.1"},
+		{"advertise.http", c.HTTPAdvertiseAddr, "10.0.0.1"},
 		{"job_gc_threshold", c.SchedulerGC.Jobs, 2 * time.Hour},
 		{"node_class", c.Node.Class, "big"},
 		{"meta", c.Node.Meta["rack"], "r1"},
-		{"raw_exec option", *c.RawExec, true},
+		{"raw_exec option", *c.EnableRawExec, true},
 		{"user.denylist", strings.Join(c.UserDenylist, "+"), "root+admin"},
-		{"alloc_dir.nomad_modes", c.NomadFileModes, true},
+		{"alloc_dir.nomad_modes", c.AllowNomadFileModes, true},
 		{"alloc_dir.allow_setuid", c.AllowSetuid, true},
 		{"env.denylist", strings.Join(c.EnvDenylist, "+"), "DB_PASSWORD+TOKEN"},
 		{"env.allowlist", c.EnvAllowlist != nil && len(c.EnvAllowlist) == 0, true},
-		{"reserved.cpu", c.Node.Reserved.CPU, uint64(500)},
+		{"reserved.cpu", c.Node.Reserved.CPUMHz, uint64(500)},
 		{"reserved.cores", fmt.Sprint(c.Node.Reserved.Cores), "[0 2 3]"},
 		{"reserved_ports", c.Node.Reserved.Ports, "22,80-90"},
 		{"gc_max_allocs", c.GC.MaxAllocs, 7},
@@ -147,18 +147,18 @@ ui {
 		{"drain deadline", c.DrainOnExit.Deadline, time.Minute},
 		{"plugins", c.Plugins[0].Name, "raw_exec"},
 		{"plugin config", c.Plugins[0].Config["enabled"], true},
-		{"tls.http", c.TLS.HTTP, true},
+		{"tls.http", c.TLS.ServeHTTPS, true},
 		{"tls.ca_file", c.TLS.CAFile, "ca.pem"},
 		{"tls.verify_https_client", c.TLS.VerifyClient, true},
 		{"tls_min_version", c.TLS.MinVersion, uint16(tls.VersionTLS12)},
 		{"tls_cipher_suites", slices.Equal(c.TLS.CipherSuites, []uint16{tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384}), true},
 		{"telemetry", reflect.DeepEqual(c.Telemetry, metrics.Settings{OmitPrometheusFormat: true}), true},
-		{"http_max_conns_per_client", c.HTTPConns, 200},
-		{"https_handshake_timeout", c.HandshakeTimeout, 2 * time.Second},
-		{"enable_debug", c.Debug, true},
+		{"http_max_conns_per_client", c.MaxHTTPConnsPerClient, 200},
+		{"https_handshake_timeout", c.TLSHandshakeTimeout, 2 * time.Second},
+		{"enable_debug", c.EnableDebug, true},
 		{"unix_sockets", c.SocketGroup, "operators"},
-		{"ui.enabled", c.NoPage, true},
-		{"ui.show_cli_hints", c.NoPageHints, true},
+		{"ui.enabled", c.DisableWebPage, true},
+		{"ui.show_cli_hints", c.HideWebPageHints, true},
 	} {
 		if check.got != check.want {
 			t.Errorf("%s is %v, want %v", check.what, check.got, check.want)
@@ -205,8 +205,8 @@ func TestHandshakeTimeoutHasALimit(t *testing.T) {
 	for text, want := range map[string]time.Duration{"30s": 30 * time.Second, "0s": time.Minute, "2m": time.Minute} {
 		var c Config
 		diags := c.Parse("c.hcl", []byte(`limits { https_handshake_timeout = "`+text+`" }`))
-		if warned := len(diags) > 0; c.HandshakeTimeout != want || diags.HasErrors() || warned != (text != "30s") {
-			t.Errorf("%s is %v, want %v; %q", text, c.HandshakeTimeout, want, diagnosticLines(diags))
+		if warned := len(diags) > 0; c.TLSHandshakeTimeout != want || diags.HasErrors() || warned != (text != "30s") {
+			t.Errorf("%s is %v, want %v; %q", text, c.TLSHandshakeTimeout, want, diagnosticLines(diags))
 		}
 	}
 }
@@ -228,7 +228,7 @@ func TestJSONConfig(t *testing.T) {
 		t.Errorf("warnings %q, want %q", got, want)
 	}
 	p := c.Plugins[0]
-	if c.Node.Datacenter != "east" || c.Node.Meta["a"] != "b" || c.GC.MaxAllocs != 3 || !slices.Equal(c.DriverAllow, []string{"raw_exec"}) ||
+	if c.Node.Datacenter != "east" || c.Node.Meta["a"] != "b" || c.GC.MaxAllocs != 3 || !slices.Equal(c.DriverAllowlist, []string{"raw_exec"}) ||
 		p.Name != "raw_exec" || p.Config["enabled"] != true || p.Config["n"] != 3.0 || !slices.Equal(p.Args, []string{"-x"}) {
 		t.Errorf("read %+v", c)
 	}
@@ -412,7 +412,7 @@ func TestDynamicUsers(t *testing.T) {
 		if len(diags) > 0 {
 			summary = diags[0].Summary
 		}
-		ids, enabled := c.DynamicUsers.IDs()
+		ids, enabled := c.DynamicUserRange.UserIDs()
 		if ids != want.ids || enabled != want.enabled || !strings.HasSuffix(summary, want.summary) || (summary == "") != (want.summary == "") {
 			t.Errorf("%s: %v, %t, %q, want %+v", text, ids, enabled, summary, want)
 		}

@@ -22,32 +22,32 @@ import (
 // maxFileSize is the maximum size of a configuration file, in bytes.
 const maxFileSize = 1 << 20
 
-// document is a configuration file whose blocks, settings, lists and objects are HCL 1. Each text in quotes and each heredoc
-// in it is a template of HCL 2.
-type document struct {
+// hclDocument is a parsed configuration file. Its blocks, settings, lists and objects are HCL 1; each string in quotes and each
+// heredoc is a template of HCL 2.
+type hclDocument struct {
 	filename string
 	src      []byte
 	items    *ast.ObjectList
-	// crlfBefore is the number of \r\n before each line. The parser replaces \r\n by \n, and its offsets are those in the new
-	// text.
-	crlfBefore []int
+	// crlfCountBeforeLine has, for each line, the number of \r\n before the line. The text that is parsed has \n in place of \r\n,
+	// so convertPosition adds the number to the parser's offsets.
+	crlfCountBeforeLine []int
 }
 
-// parseDocument parses a file. The document is nil if the text is not HCL 1, or is nested too deeply. Each error has a
+// parseDocument parses a file. It returns nil if the text is not HCL 1, or is nested too deeply. Each error has a
 // position.
-func parseDocument(filename string, src []byte) (d *document, diags hcl.Diagnostics) {
-	d = &document{filename: filename, src: src}
+func parseDocument(filename string, src []byte) (d *hclDocument, diags hcl.Diagnostics) {
+	d = &hclDocument{filename: filename, src: src}
 	crlf := 0
 	for line := range bytes.Lines(src) {
-		d.crlfBefore = append(d.crlfBefore, crlf)
+		d.crlfCountBeforeLine = append(d.crlfCountBeforeLine, crlf)
 		if bytes.HasSuffix(line, []byte("\r\n")) {
 			crlf++
 		}
 	}
-	d.crlfBefore = append(d.crlfBefore, crlf)
+	d.crlfCountBeforeLine = append(d.crlfCountBeforeLine, crlf)
 
 	defer func() {
-		if r := recover(); r != nil { // the scanner panics if it goes back twice, or if the word of a heredoc is no regular expression
+		if r := recover(); r != nil { // the scanner of HCL 1 panics for some invalid texts, for example if the word of a heredoc is no regular expression
 			start := hcl.Range{Filename: filename, Start: hcl.InitialPos, End: hcl.InitialPos}
 			d, diags = nil, syntaxError(start, "the parser of HCL failed: %v", r)
 		}
@@ -58,7 +58,7 @@ func parseDocument(filename string, src []byte) (d *document, diags hcl.Diagnost
 	}
 	file, err := parser.Parse(text)
 	if err != nil {
-		return nil, d.parserError(text, err)
+		return nil, d.locateParserError(text, err)
 	}
 	d.items = file.Node.(*ast.ObjectList)
 	return d, nil
@@ -68,9 +68,9 @@ func syntaxError(rng hcl.Range, format string, args ...any) hcl.Diagnostics {
 	return hcl.Diagnostics{{Severity: hcl.DiagError, Summary: fmt.Sprintf(format, args...), Subject: &rng}}
 }
 
-// checkTokens reports the errors for which the parser recurses too deeply, that it reports at another place, or that it
-// accepts: it ignores some settings without a value and some brackets that do not match.
-func (d *document) checkTokens(text []byte) hcl.Diagnostics {
+// checkTokens reports errors that the parser of HCL 1 does not handle well: nesting that makes the parser recurse too deeply, errors
+// for which the parser reports another position, and settings without a value and unmatched brackets, some of which the parser ignores.
+func (d *hclDocument) checkTokens(text []byte) hcl.Diagnostics {
 	type scanError struct {
 		pos token.Pos
 		msg string
@@ -83,7 +83,7 @@ func (d *document) checkTokens(text []byte) hcl.Diagnostics {
 		}
 	}
 	var open []token.Token
-	var last token.Token // is not a comment
+	var last token.Token // last token that is not a comment
 	for {
 		t := s.Scan()
 		if first != nil {
@@ -97,8 +97,8 @@ func (d *document) checkTokens(text []byte) hcl.Diagnostics {
 		if t.Type == token.COMMENT {
 			continue
 		}
-		if last.Type == token.ASSIGN && !startsValue(t) {
-			return syntaxError(d.rangeOf(t), `not HCL: %s is not a value: write a number, true, false, a text in quotes, [ … ] or { … }; an expression for a plugin is written in quotes, "${ … }"`, tokenText(t))
+		if last.Type == token.ASSIGN && !isStartOfValue(t) {
+			return syntaxError(d.rangeOf(t), `not HCL: %s is not a value: write a number, true, false, a text in quotes, [ … ] or { … }; an expression for a plugin is written in quotes, "${ … }"`, quotedTokenText(t))
 		}
 		last = t
 		switch t.Type {
@@ -124,8 +124,8 @@ func (d *document) checkTokens(text []byte) hcl.Diagnostics {
 	}
 }
 
-// tokenText returns the start of a token in quotes, for a message.
-func tokenText(t token.Token) string {
+// quotedTokenText returns the first 40 characters of a token in quotes, for an error message.
+func quotedTokenText(t token.Token) string {
 	if t.Type == token.EOF {
 		return "the end of the file"
 	}
@@ -137,7 +137,7 @@ func firstCharacter(text []byte) string {
 	return string(text[:size])
 }
 
-// explainScanError returns the message for an error of the scanner.
+// explainScanError converts an error message of the scanner to a message for the user.
 func explainScanError(msg, text string) string {
 	switch msg {
 	case "literal not terminated":
@@ -150,12 +150,12 @@ func explainScanError(msg, text string) string {
 	return fmt.Sprintf("%s at %q", msg, text)
 }
 
-func startsValue(t token.Token) bool {
+func isStartOfValue(t token.Token) bool {
 	return t.Type.IsLiteral() || t.Type == token.LBRACE || t.Type == token.LBRACK
 }
 
-// parserError returns an error of the parser at the token that it reports.
-func (d *document) parserError(text []byte, err error) hcl.Diagnostics {
+// locateParserError returns an error of the parser as a diagnostic. Its range is the first token at or after the position of the error.
+func (d *hclDocument) locateParserError(text []byte, err error) hcl.Diagnostics {
 	var posErr *parser.PosError
 	if !errors.As(err, &posErr) {
 		start := hcl.Range{Filename: d.filename, Start: hcl.InitialPos, End: hcl.InitialPos}
@@ -164,20 +164,20 @@ func (d *document) parserError(text []byte, err error) hcl.Diagnostics {
 	s := scanner.New(text)
 	for t := s.Scan(); ; t = s.Scan() {
 		if t.Type == token.EOF || t.Pos.Offset >= posErr.Pos.Offset {
-			return syntaxError(d.rangeOf(t), `not HCL: %s is not expected here: settings are written NAME = VALUE, blocks NAME "LABEL" { … }, and a comma follows each element of a list (%v)`, tokenText(t), posErr.Err)
+			return syntaxError(d.rangeOf(t), `not HCL: %s is not expected here: settings are written NAME = VALUE, blocks NAME "LABEL" { … }, and a comma follows each element of a list (%v)`, quotedTokenText(t), posErr.Err)
 		}
 	}
 }
 
-// position converts a position of the parser.
-func (d *document) position(p token.Pos) hcl.Pos {
-	line := min(max(p.Line, 1), len(d.crlfBefore))
-	return hcl.Pos{Line: line, Column: max(p.Column, 1), Byte: min(p.Offset+d.crlfBefore[line-1], len(d.src))}
+// convertPosition converts a position in the parsed text to a position in the file.
+func (d *hclDocument) convertPosition(p token.Pos) hcl.Pos {
+	line := min(max(p.Line, 1), len(d.crlfCountBeforeLine))
+	return hcl.Pos{Line: line, Column: max(p.Column, 1), Byte: min(p.Offset+d.crlfCountBeforeLine[line-1], len(d.src))}
 }
 
 // rangeOf returns the range of a token.
-func (d *document) rangeOf(t token.Token) hcl.Range {
-	if t.Type == token.EOF { // the scanner counts the end of the file as characters
+func (d *hclDocument) rangeOf(t token.Token) hcl.Range {
+	if t.Type == token.EOF { // the scanner reports a wrong column for the end of the file
 		t.Pos.Column = 1 + utf8.RuneCount(d.src[bytes.LastIndexByte(d.src, '\n')+1:])
 	}
 	end := t.Pos
@@ -186,31 +186,31 @@ func (d *document) rangeOf(t token.Token) hcl.Range {
 		end.Line, end.Column = end.Line+lines, 1
 	}
 	end.Column += utf8.RuneCountInString(t.Text[strings.LastIndexByte(t.Text, '\n')+1:])
-	return hcl.Range{Filename: d.filename, Start: d.position(t.Pos), End: d.position(end)}
+	return hcl.Range{Filename: d.filename, Start: d.convertPosition(t.Pos), End: d.convertPosition(end)}
 }
 
 // keysRange returns the range of the name and the labels of a block, or of the name of a setting.
-func (d *document) keysRange(keys []*ast.ObjectKey) hcl.Range {
+func (d *hclDocument) keysRange(keys []*ast.ObjectKey) hcl.Range {
 	return hcl.RangeBetween(d.rangeOf(keys[0].Token), d.rangeOf(keys[len(keys)-1].Token))
 }
 
 // valueRange returns the range of a value.
-func (d *document) valueRange(value ast.Node) hcl.Range {
+func (d *hclDocument) valueRange(value ast.Node) hcl.Range {
 	switch v := value.(type) {
 	case *ast.ObjectType:
-		return hcl.Range{Filename: d.filename, Start: d.position(v.Lbrace), End: d.rangeOf(token.Token{Pos: v.Rbrace, Text: "}"}).End}
+		return hcl.Range{Filename: d.filename, Start: d.convertPosition(v.Lbrace), End: d.rangeOf(token.Token{Pos: v.Rbrace, Text: "}"}).End}
 	case *ast.ListType:
-		return hcl.Range{Filename: d.filename, Start: d.position(v.Lbrack), End: d.rangeOf(token.Token{Pos: v.Rbrack, Text: "]"}).End}
+		return hcl.Range{Filename: d.filename, Start: d.convertPosition(v.Lbrack), End: d.rangeOf(token.Token{Pos: v.Rbrack, Text: "]"}).End}
 	}
 	return d.rangeOf(value.(*ast.LiteralType).Token)
 }
 
-// names returns the name of a setting, or the name and the labels of a block.
-func (d *document) names(item *ast.ObjectItem) (names []string, diags hcl.Diagnostics) {
+// decodeNames returns the name of a setting, or the name and the labels of a block, without their quotes.
+func (d *hclDocument) decodeNames(item *ast.ObjectItem) (names []string, diags hcl.Diagnostics) {
 	for _, key := range item.Keys {
 		name := key.Token.Text
 		if key.Token.Type == token.STRING {
-			expr, more := d.literal(key.Token)
+			expr, more := d.parseLiteral(key.Token)
 			if diags = append(diags, more...); more.HasErrors() {
 				continue
 			}
@@ -226,8 +226,8 @@ func (d *document) names(item *ast.ObjectItem) (names []string, diags hcl.Diagno
 	return names, diags
 }
 
-// literal returns a literal as an expression of HCL 2: a template, a number or a boolean.
-func (d *document) literal(t token.Token) (hclsyntax.Expression, hcl.Diagnostics) {
+// parseLiteral converts a literal of HCL 1 to an expression of HCL 2: a template, a number or a boolean.
+func (d *hclDocument) parseLiteral(t token.Token) (hclsyntax.Expression, hcl.Diagnostics) {
 	rng := d.rangeOf(t)
 	text := rng.SliceBytes(d.src)
 	if diags := nesting.CheckExpression(text, d.filename); diags.HasErrors() {

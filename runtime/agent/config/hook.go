@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/runnerhooks"
 )
 
-// setHook reads a block hook "NAME" { … }. A later block with the same name replaces the earlier one;
-// two blocks of one name in one file cause a warning.
+// setHook stores a block hook "NAME" { … } in c.Hooks. A later block with the same name replaces the earlier block;
+// two blocks with the same name in one file cause a warning.
 func setHook(c *Config, i configItem) (err error) {
 	if len(i.children) == 0 && i.jsonValue == nil {
 		return errInvalidHookName
@@ -32,7 +32,7 @@ func setHook(c *Config, i configItem) (err error) {
 			continue
 		}
 		if before := c.Hooks[at].Range; before.Filename == rule.Range.Filename {
-			err = &weakSettingError{fmt.Sprintf("%q replaces the block of the same name at %s", rule.Name, before)}
+			err = &replacedValueWarning{fmt.Sprintf("%q replaces the block of the same name at %s", rule.Name, before)}
 		}
 		c.Hooks[at] = rule
 	}
@@ -42,7 +42,7 @@ func setHook(c *Config, i configItem) (err error) {
 var errInvalidHookName = errors.New(`is a block with the name of a plugin: hook "NAME" { … }`)
 
 func parseHookRule(block *configItem) (rule pluginhooks.Rule, err error) {
-	rule.Name, rule.Range = block.name, block.rng
+	rule.Name, rule.Range = block.name, block.sourceRange
 	for _, i := range block.children {
 		switch i.name {
 		case "order":
@@ -60,7 +60,7 @@ func parseHookRule(block *configItem) (rule pluginhooks.Rule, err error) {
 		case "match":
 			rule.Match, err = i.parseHookMatch()
 		case "config":
-			blocks := toObjectList(i.toJSONValue())
+			blocks := toJSONObjectList(i.toJSONValue())
 			if len(blocks) != 1 {
 				err = errors.New("is one block: config { … }")
 				break
@@ -70,24 +70,24 @@ func parseHookRule(block *configItem) (rule pluginhooks.Rule, err error) {
 			err = errors.New("is not known: a hook has order, timeout, on_error, match and config")
 		}
 		if err != nil {
-			return rule, block.settingError(i, err)
+			return rule, block.hookSettingError(i, err)
 		}
 	}
 	return rule, nil
 }
 
-// settingError returns an error with the position of the setting in a hook block that caused it.
-// Settings from JSON have no positions.
-func (block *configItem) settingError(setting *configItem, err error) error {
-	var innerErr *positionedError
-	at := block.rng
+// hookSettingError returns an error with the range of the setting in a hook block that caused it, or, in JSON, with the range of
+// the block.
+func (block *configItem) hookSettingError(setting *configItem, err error) error {
+	var innerErr *errorWithRange
+	at := block.sourceRange
 	switch {
 	case errors.As(err, &innerErr):
-		at, err = innerErr.at, innerErr.err
-	case block.jsonValue == nil && setting.rng.Filename != "":
-		at = setting.rng
+		at, err = innerErr.sourceRange, innerErr.err
+	case block.jsonValue == nil && setting.sourceRange.Filename != "":
+		at = setting.sourceRange
 	}
-	return &positionedError{at, fmt.Errorf("hook %q: %s %w", block.name, setting.name, err)}
+	return &errorWithRange{at, fmt.Errorf("hook %q: %s %w", block.name, setting.name, err)}
 }
 
 // parseHookOrder parses a hook order, which must be greater than runnerhooks.OrderFirst and less than runnerhooks.OrderLast.
@@ -125,8 +125,8 @@ func (i configItem) parseHookMatch() (*pluginhooks.Match, error) {
 		}
 		if err != nil {
 			err = fmt.Errorf("%s %w", child.name, err)
-			if i.jsonValue == nil && child.rng.Filename != "" {
-				err = &positionedError{child.rng, err}
+			if i.jsonValue == nil && child.sourceRange.Filename != "" {
+				err = &errorWithRange{child.sourceRange, err}
 			}
 			return nil, err
 		}
@@ -144,13 +144,13 @@ func (i configItem) parsePattern() (string, error) {
 	return text, err
 }
 
-// toJSONValue returns the value of the item as encoding/json would decode it.
+// toJSONValue returns the value of the item in the types to which encoding/json decodes. Blocks with the same name become a list.
 func (i configItem) toJSONValue() any {
 	switch {
 	case i.jsonValue != nil:
 		return i.jsonValue
 	case !i.isBlock():
-		return i.value
+		return i.scalarOrListValue
 	}
 	m := make(map[string]any, len(i.children))
 	for _, child := range i.children {

@@ -23,7 +23,7 @@ func setHostNetworks(c *Config, i configItem) error {
 			err = fmt.Errorf("the network of the node's own address has this name: set network_interface in place of it")
 		}
 		if err != nil {
-			return &positionedError{block.rng, fmt.Errorf("host_network %q: %w", block.name, err)}
+			return &errorWithRange{block.sourceRange, fmt.Errorf("host_network %q: %w", block.name, err)}
 		}
 		if c.Node.Networks.HostNetworks == nil {
 			c.Node.Networks.HostNetworks = make(map[string]hostnet.HostNetwork)

@@ -20,51 +20,51 @@ import (
 
 // configItem is a setting or a block, from HCL or JSON.
 type configItem struct {
-	name      string
-	rng       hcl.Range
-	value     any           // type is string, float64, bool or []any, or nil
-	children  []*configItem // contents of a block or an object, otherwise nil
-	jsonValue any           // the value as encoding/json decodes it, if it is an object or a list of objects
+	name              string
+	sourceRange       hcl.Range
+	scalarOrListValue any           // type is string, float64, bool or []any, or nil
+	children          []*configItem // contents of a block or an object, otherwise nil
+	jsonValue         any           // the value as encoding/json decodes it, if it is an object or a list of objects
 }
 
-// settingPosition returns the position of the named setting in the block.
-func (i configItem) settingPosition(name string) hcl.Range {
+// rangeOfSetting returns the position of the named setting in the block.
+func (i configItem) rangeOfSetting(name string) hcl.Range {
 	for _, child := range i.children {
-		if child.name == name && child.rng.Filename != "" {
-			return child.rng
+		if child.name == name && child.sourceRange.Filename != "" {
+			return child.sourceRange
 		}
 	}
-	return i.rng
+	return i.sourceRange
 }
 
 func (i configItem) isBlock() bool { return i.children != nil }
 
 // parseHCL parses a file in HCL, not JSON. Its plugin blocks are added to the reader's plugins.
-func (r *configReader) parseHCL(filename string, src []byte) []*configItem {
+func (r *configFileReader) parseHCL(filename string, src []byte) []*configItem {
 	d, diags := parseDocument(filename, src)
 	r.diags = append(r.diags, diags...)
 	if d == nil {
 		return nil
 	}
-	items := r.itemsOfBody(d, d.items, topLevelBody)
+	items := r.readItems(d, d.items, topLevelBody)
 	r.config.Plugins = append(r.config.Plugins, r.plugins...)
 	return items
 }
 
-// bodyKind is the place of a list of settings and blocks.
-type bodyKind int
+// itemListKind says where a list of settings and blocks is written.
+type itemListKind int
 
 const (
-	topLevelBody bodyKind = iota
-	blockBody             // NAME { … }: each setting is set once
-	objectBody            // NAME = { … }: a later element replaces an earlier one
+	topLevelBody itemListKind = iota
+	blockBody                 // NAME { … }: a repeated setting is an error
+	objectBody                // NAME = { … }: a later element replaces an earlier element with the same name
 )
 
-func (r *configReader) itemsOfBody(d *document, body *ast.ObjectList, kind bodyKind) []*configItem {
+func (r *configFileReader) readItems(d *hclDocument, body *ast.ObjectList, kind itemListKind) []*configItem {
 	items := []*configItem{}
 	settings := make(map[string]*configItem)
 	for _, node := range body.Items {
-		names, diags := d.names(node)
+		names, diags := d.decodeNames(node)
 		if r.diags = append(r.diags, diags...); diags.HasErrors() {
 			continue
 		}
@@ -72,17 +72,17 @@ func (r *configReader) itemsOfBody(d *document, body *ast.ObjectList, kind bodyK
 			block, diags := parsePluginBlock(d, node, names[1:])
 			r.diags = append(r.diags, diags...)
 			if !diags.HasErrors() {
-				r.diags = append(r.diags, r.plugins.add(block)...)
+				r.diags = append(r.diags, r.plugins.addOrReplace(block)...)
 			}
 			continue
 		}
-		i := &configItem{name: names[0], rng: d.keysRange(node.Keys)}
+		i := &configItem{name: names[0], sourceRange: d.keysRange(node.Keys)}
 		if !r.readValue(d, i, node.Val, node.Assign.IsValid()) {
 			continue
 		}
 		if !node.Assign.IsValid() {
 			for _, label := range slices.Backward(names[1:]) {
-				i = &configItem{name: i.name, rng: i.rng, children: []*configItem{{name: label, rng: i.rng, children: i.children}}}
+				i = &configItem{name: i.name, sourceRange: i.sourceRange, children: []*configItem{{name: label, sourceRange: i.sourceRange, children: i.children}}}
 			}
 			items = append(items, i)
 			continue
@@ -95,25 +95,26 @@ func (r *configReader) itemsOfBody(d *document, body *ast.ObjectList, kind bodyK
 		case kind == objectBody:
 			*earlier = *i
 		default:
-			r.diags = append(r.diags, settingRepeated(i.name, i.rng, earlier.rng)...)
+			r.diags = append(r.diags, repeatedSettingError(i.name, i.sourceRange, earlier.sourceRange)...)
 		}
 	}
 	return items
 }
 
-func settingRepeated(name string, rng, earlier hcl.Range) hcl.Diagnostics {
+func repeatedSettingError(name string, rng, earlier hcl.Range) hcl.Diagnostics {
 	return syntaxError(rng, "%s is already set at %s: remove one of the two settings", name, earlier)
 }
 
-// readValue stores a value in an item; an object becomes a block. It returns false after an error.
-func (r *configReader) readValue(d *document, i *configItem, value ast.Node, assigned bool) bool {
+// readValue stores a parsed value in i; an object becomes a block. assigned means that the value follows "=". readValue adds
+// a diagnostic and returns false after an error.
+func (r *configFileReader) readValue(d *hclDocument, i *configItem, value ast.Node, assigned bool) bool {
 	switch v := value.(type) {
 	case *ast.ObjectType:
 		kind := blockBody
 		if assigned {
 			kind = objectBody
 		}
-		i.children = r.itemsOfBody(d, v.List, kind)
+		i.children = r.readItems(d, v.List, kind)
 		return true
 	case *ast.ListType:
 		list := make([]any, 0, len(v.List))
@@ -124,10 +125,10 @@ func (r *configReader) readValue(d *document, i *configItem, value ast.Node, ass
 			}
 			list = append(list, element.toJSONValue())
 		}
-		i.value = list
+		i.scalarOrListValue = list
 		return true
 	}
-	expr, diags := d.literal(value.(*ast.LiteralType).Token)
+	expr, diags := d.parseLiteral(value.(*ast.LiteralType).Token)
 	if diags.HasErrors() {
 		r.diags = append(r.diags, diags...)
 		return false
@@ -139,18 +140,18 @@ func (r *configReader) readValue(d *document, i *configItem, value ast.Node, ass
 	}
 	switch v.Type() {
 	case cty.Bool:
-		i.value = v.True()
+		i.scalarOrListValue = v.True()
 	case cty.Number:
-		i.value, _ = v.AsBigFloat().Float64()
+		i.scalarOrListValue, _ = v.AsBigFloat().Float64()
 	case cty.String:
-		i.value = v.AsString()
+		i.scalarOrListValue = v.AsString()
 	}
 	return true
 }
 
-// parseJSON parses a file in JSON, where a block is an object or a list of objects. The position of a
-// setting is the line of its name.
-func (r *configReader) parseJSON(filename string, src []byte) []*configItem {
+// parseJSON parses a configuration file in JSON, where a block is an object or a list of objects. The position of a
+// setting is the first place in the file where its name is written.
+func (r *configFileReader) parseJSON(filename string, src []byte) []*configItem {
 	d := json.NewDecoder(bytes.NewReader(src))
 	var top map[string]any
 	err := d.Decode(&top)
@@ -161,33 +162,33 @@ func (r *configReader) parseJSON(filename string, src []byte) []*configItem {
 		pos := hcl.InitialPos
 		var syntaxErr *json.SyntaxError
 		if errors.As(err, &syntaxErr) {
-			pos = offsetPosition(src, int(syntaxErr.Offset))
+			pos = positionOfOffset(src, int(syntaxErr.Offset))
 		}
 		r.addDiagnostic(hcl.DiagError, hcl.Range{Filename: filename, Start: pos, End: pos}, "not a JSON object: %v", err)
 		return nil
 	}
 	place := func(name string) hcl.Range {
 		at := max(bytes.Index(src, []byte(strconv.Quote(name))), 0)
-		return hcl.Range{Filename: filename, Start: offsetPosition(src, at), End: offsetPosition(src, at)}
+		return hcl.Range{Filename: filename, Start: positionOfOffset(src, at), End: positionOfOffset(src, at)}
 	}
 	if plugins, ok := top["plugin"]; ok {
 		delete(top, "plugin")
 		r.parseJSONPlugins(plugins, place)
 	}
-	return itemsOfObject(top, place)
+	return itemsOfJSONObject(top, place)
 }
 
 // parseJSONPlugins reads plugin blocks in JSON: {"NAME": {"args": […], "config": {…}}}, or a list of such
 // objects.
-func (r *configReader) parseJSONPlugins(v any, place func(string) hcl.Range) {
-	for _, plugins := range toObjectList(v) {
+func (r *configFileReader) parseJSONPlugins(v any, place func(string) hcl.Range) {
+	for _, plugins := range toJSONObjectList(v) {
 		for _, name := range slices.Sorted(maps.Keys(plugins)) {
 			block := catalog.PluginBlock{Name: name, Range: place(name)}
-			for _, content := range toObjectList(plugins[name]) {
-				for _, arg := range toList(content["args"]) {
+			for _, content := range toJSONObjectList(plugins[name]) {
+				for _, arg := range toJSONList(content["args"]) {
 					block.Args = append(block.Args, fmt.Sprint(arg))
 				}
-				for _, config := range toObjectList(content["config"]) {
+				for _, config := range toJSONObjectList(content["config"]) {
 					block.Config = config
 				}
 			}
@@ -196,25 +197,25 @@ func (r *configReader) parseJSONPlugins(v any, place func(string) hcl.Range) {
 	}
 }
 
-func itemsOfObject(m map[string]any, place func(string) hcl.Range) []*configItem {
+func itemsOfJSONObject(m map[string]any, place func(string) hcl.Range) []*configItem {
 	items := []*configItem{}
 	for _, name := range slices.Sorted(maps.Keys(m)) {
-		i := configItem{name: name, rng: place(name), value: m[name]}
-		if blocks := toObjectList(m[name]); blocks != nil {
-			i.value, i.children, i.jsonValue = nil, []*configItem{}, m[name]
+		i := configItem{name: name, sourceRange: place(name), scalarOrListValue: m[name]}
+		if blocks := toJSONObjectList(m[name]); blocks != nil {
+			i.scalarOrListValue, i.children, i.jsonValue = nil, []*configItem{}, m[name]
 			for _, b := range blocks {
-				i.children = append(i.children, itemsOfObject(b, place)...)
+				i.children = append(i.children, itemsOfJSONObject(b, place)...)
 			}
 		}
 		items = append(items, &i)
 	}
-	slices.SortStableFunc(items, func(a, b *configItem) int { return a.rng.Start.Byte - b.rng.Start.Byte })
+	slices.SortStableFunc(items, func(a, b *configItem) int { return a.sourceRange.Start.Byte - b.sourceRange.Start.Byte })
 	return items
 }
 
-// toObjectList returns a list of objects: an object as a list of one element, a list of objects itself,
-// otherwise nil.
-func toObjectList(v any) []map[string]any {
+// toJSONObjectList returns the elements of a list of objects, or an object as a list with one element. It returns nil for another
+// value.
+func toJSONObjectList(v any) []map[string]any {
 	switch v := v.(type) {
 	case map[string]any:
 		return []map[string]any{v}
@@ -232,12 +233,12 @@ func toObjectList(v any) []map[string]any {
 	return nil
 }
 
-func toList(v any) []any {
+func toJSONList(v any) []any {
 	l, _ := v.([]any)
 	return l
 }
 
-func offsetPosition(src []byte, at int) hcl.Pos {
+func positionOfOffset(src []byte, at int) hcl.Pos {
 	text := src[:min(at, len(src))]
 	return hcl.Pos{
 		Byte:   len(text),
@@ -247,7 +248,7 @@ func offsetPosition(src []byte, at int) hcl.Pos {
 }
 
 func (i configItem) parseString() (string, error) {
-	switch v := i.value.(type) {
+	switch v := i.scalarOrListValue.(type) {
 	case string:
 		return v, nil
 	case float64:
@@ -259,7 +260,7 @@ func (i configItem) parseString() (string, error) {
 }
 
 func (i configItem) parseBoolean() (bool, error) {
-	switch v := i.value.(type) {
+	switch v := i.scalarOrListValue.(type) {
 	case bool:
 		return v, nil
 	case string:
@@ -273,7 +274,7 @@ func (i configItem) parseBoolean() (bool, error) {
 }
 
 func (i configItem) parseNumber() (float64, error) {
-	switch v := i.value.(type) {
+	switch v := i.scalarOrListValue.(type) {
 	case float64:
 		return v, nil
 	case string:
@@ -286,7 +287,7 @@ func (i configItem) parseNumber() (float64, error) {
 
 // parseDuration parses a duration, given as a text like "90s" or as a number of nanoseconds.
 func (i configItem) parseDuration() (time.Duration, error) {
-	switch v := i.value.(type) {
+	switch v := i.scalarOrListValue.(type) {
 	case float64:
 		return time.Duration(v), nil
 	case string:
@@ -297,7 +298,7 @@ func (i configItem) parseDuration() (time.Duration, error) {
 	return 0, errors.New(`must be a duration, such as "90s"`)
 }
 
-// parseStringMap returns the settings of a block whose names a user can choose, and whose values are texts.
+// parseStringMap returns the settings of a block as strings, by name; the user can choose the names.
 func (i configItem) parseStringMap() (map[string]string, error) {
 	if !i.isBlock() {
 		return nil, errors.New("must be a block or an object")

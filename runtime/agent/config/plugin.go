@@ -22,9 +22,9 @@ import (
 // pluginBlocks are the plugin blocks of one configuration file.
 type pluginBlocks []catalog.PluginBlock
 
-// add adds a plugin block. If a file has two blocks of one name, the later block replaces the earlier
+// addOrReplace adds a plugin block. If a file has two blocks of one name, the later block replaces the earlier
 // one completely.
-func (p *pluginBlocks) add(block catalog.PluginBlock) hcl.Diagnostics {
+func (p *pluginBlocks) addOrReplace(block catalog.PluginBlock) hcl.Diagnostics {
 	var diags hcl.Diagnostics
 	for i, old := range *p {
 		if old.Name == block.Name {
@@ -40,10 +40,10 @@ func (p *pluginBlocks) add(block catalog.PluginBlock) hcl.Diagnostics {
 	return diags
 }
 
-// pluginParser converts a plugin block to plain values. A text with references is kept as a template, which hclspec
-// evaluates later with the functions of the plugin's schema.
+// pluginParser converts a plugin block to values of basic Go types. Strings become templates, which hclspec evaluates later
+// with the functions of the plugin's schema.
 type pluginParser struct {
-	*document
+	*hclDocument
 	diags hcl.Diagnostics
 }
 
@@ -51,18 +51,18 @@ func (p *pluginParser) addDiagnostic(severity hcl.DiagnosticSeverity, rng hcl.Ra
 	p.diags = append(p.diags, &hcl.Diagnostic{Severity: severity, Summary: summary, Detail: fmt.Sprintf(format, args...), Subject: &rng})
 }
 
-// itemNames is like document.names. It returns nil after an error.
-func (p *pluginParser) itemNames(item *ast.ObjectItem) []string {
-	names, diags := p.names(item)
+// decodeItemNames calls hclDocument.decodeNames and adds the errors to p.diags. It returns nil after an error.
+func (p *pluginParser) decodeItemNames(item *ast.ObjectItem) []string {
+	names, diags := p.decodeNames(item)
 	if p.diags = append(p.diags, diags...); diags.HasErrors() {
 		return nil
 	}
 	return names
 }
 
-// parsePluginBlock parses one plugin block of a document.
-func parsePluginBlock(d *document, item *ast.ObjectItem, labels []string) (catalog.PluginBlock, hcl.Diagnostics) {
-	p := &pluginParser{document: d}
+// parsePluginBlock converts one plugin block of a document. labels are the labels of the block, of which there must be one.
+func parsePluginBlock(d *hclDocument, item *ast.ObjectItem, labels []string) (catalog.PluginBlock, hcl.Diagnostics) {
+	p := &pluginParser{hclDocument: d}
 	block := catalog.PluginBlock{Range: d.keysRange(item.Keys)}
 	if len(labels) != 1 {
 		p.addDiagnostic(hcl.DiagError, block.Range, "Plugin block without a name", `A plugin block has one label: plugin "NAME" { … }.`)
@@ -73,7 +73,7 @@ func parsePluginBlock(d *document, item *ast.ObjectItem, labels []string) (catal
 	}
 	settings := make(map[string]hcl.Range)
 	for _, inner := range item.Val.(*ast.ObjectType).List.Items {
-		names := p.itemNames(inner)
+		names := p.decodeItemNames(inner)
 		if names == nil {
 			continue
 		}
@@ -87,7 +87,7 @@ func parsePluginBlock(d *document, item *ast.ObjectItem, labels []string) (catal
 			continue
 		}
 		if earlier, ok := settings[name]; ok {
-			p.diags = append(p.diags, settingRepeated(name, rng, earlier)...)
+			p.diags = append(p.diags, repeatedSettingError(name, rng, earlier)...)
 			continue
 		}
 		settings[name] = rng
@@ -97,7 +97,7 @@ func parsePluginBlock(d *document, item *ast.ObjectItem, labels []string) (catal
 		case "env_allowlist":
 			block.EnvAllowlist = append([]string{}, p.parseStringList(name, inner.Val)...) // not nil if the list is empty, because nil means the default
 		case "sha256":
-			block.SHA256 = p.parseText(name, inner.Val)
+			block.SHA256 = p.parseString(name, inner.Val)
 			if sum, err := hex.DecodeString(block.SHA256); err != nil || len(sum) != sha256.Size {
 				p.addDiagnostic(hcl.DiagError, p.valueRange(inner.Val), "Not a checksum", "sha256 has 64 hexadecimal digits.")
 			}
@@ -119,16 +119,17 @@ func (p *pluginParser) parseConfig(block *catalog.PluginBlock, item *ast.ObjectI
 	case block.Config != nil:
 		p.addDiagnostic(hcl.DiagError, p.keysRange(item.Keys), "Two config blocks", "A plugin block has one config.")
 	default:
-		block.Config = p.convertBody(object, item.Assign.IsValid())
+		block.Config = p.convertBlockContent(object, item.Assign.IsValid())
 	}
 }
 
-// convertBody converts the content of a block, or of an object, in which a later element replaces an earlier one.
-func (p *pluginParser) convertBody(body *ast.ObjectType, isObject bool) map[string]any {
+// convertBlockContent converts the content of a block or of an object. In an object a later element replaces an earlier element
+// with the same name; in a block a repeated setting is an error.
+func (p *pluginParser) convertBlockContent(body *ast.ObjectType, isObject bool) map[string]any {
 	out := make(map[string]any, len(body.List.Items))
 	settings := make(map[string]hcl.Range)
 	for _, item := range body.List.Items {
-		names := p.itemNames(item)
+		names := p.decodeItemNames(item)
 		if names == nil {
 			continue
 		}
@@ -137,14 +138,14 @@ func (p *pluginParser) convertBody(body *ast.ObjectType, isObject bool) map[stri
 		blocks, isBlock := out[name].([]map[string]any)
 		switch assigned := item.Assign.IsValid(); {
 		case assigned && isSetting && !isObject:
-			p.diags = append(p.diags, settingRepeated(name, rng, earlier)...)
+			p.diags = append(p.diags, repeatedSettingError(name, rng, earlier)...)
 		case assigned && isBlock, !assigned && isSetting:
 			p.addDiagnostic(hcl.DiagError, rng, "Setting and block of one name", "%q is both a setting and a block.", name)
 		case assigned:
 			settings[name] = rng
 			out[name] = p.convertValue(item.Val)
 		default:
-			inner := p.convertBody(item.Val.(*ast.ObjectType), false)
+			inner := p.convertBlockContent(item.Val.(*ast.ObjectType), false)
 			for _, label := range slices.Backward(names[1:]) {
 				inner = map[string]any{label: []map[string]any{inner}}
 			}
@@ -158,7 +159,7 @@ func (p *pluginParser) convertBody(body *ast.ObjectType, isObject bool) map[stri
 func (p *pluginParser) convertValue(value ast.Node) any {
 	switch v := value.(type) {
 	case *ast.ObjectType:
-		return p.convertBody(v, true)
+		return p.convertBlockContent(v, true)
 	case *ast.ListType:
 		out := make([]any, len(v.List))
 		for i, element := range v.List {
@@ -166,7 +167,7 @@ func (p *pluginParser) convertValue(value ast.Node) any {
 		}
 		return out
 	}
-	expr, diags := p.literal(value.(*ast.LiteralType).Token)
+	expr, diags := p.parseLiteral(value.(*ast.LiteralType).Token)
 	if p.diags = append(p.diags, diags...); diags.HasErrors() {
 		return nil
 	}
@@ -174,9 +175,9 @@ func (p *pluginParser) convertValue(value ast.Node) any {
 	case *hclsyntax.TemplateExpr:
 		return p.convertQuotedTemplate(e)
 	case *hclsyntax.TemplateWrapExpr:
-		return p.exprTemplate(e.Wrapped)
+		return p.exprToTemplate(e.Wrapped)
 	case *hclsyntax.LiteralValueExpr:
-		return convertLiteral(e.Val)
+		return convertNumberOrBool(e.Val)
 	}
 	p.addDiagnostic(hcl.DiagError, expr.Range(), "Not a text", "A text in quotes is one template.")
 	return nil
@@ -193,23 +194,23 @@ func (p *pluginParser) convertQuotedTemplate(e *hclsyntax.TemplateExpr) string {
 				continue
 			}
 		case *hclsyntax.ConditionalExpr, *hclsyntax.TemplateJoinExpr:
-			// The part may be a %{ } sequence. Such a part has no source text of its own.
+			// The part may be a %{ } sequence, whose range has no source text that could be copied.
 			if src := string(e.Range().SliceBytes(p.src)); strings.HasPrefix(src, `"`) && strings.Contains(src, "%{") {
 				p.addDiagnostic(hcl.DiagError, part.Range(), "Template sequence", "A %%{ … } sequence cannot be used in a plugin's configuration.")
 				return ""
 			}
 		}
-		sb.WriteString(p.exprTemplate(part))
+		sb.WriteString(p.exprToTemplate(part))
 	}
 	return sb.String()
 }
 
-// exprTemplate returns the source text of expr as a template that hclspec evaluates.
-func (p *pluginParser) exprTemplate(expr hclsyntax.Expression) string {
+// exprToTemplate returns the source text of expr as a template that hclspec evaluates.
+func (p *pluginParser) exprToTemplate(expr hclsyntax.Expression) string {
 	return "${" + string(expr.Range().SliceBytes(p.src)) + "}"
 }
 
-func convertLiteral(val cty.Value) any {
+func convertNumberOrBool(val cty.Value) any {
 	if val.Type() == cty.Bool {
 		return val.True()
 	}
@@ -221,13 +222,13 @@ func convertLiteral(val cty.Value) any {
 	return x
 }
 
-// text returns a value that is a text without references.
-func (p *pluginParser) text(value ast.Node) (string, bool) {
+// literalString returns the value of a string literal or heredoc. It returns false for another value, or if the string has references.
+func (p *pluginParser) literalString(value ast.Node) (string, bool) {
 	literal, ok := value.(*ast.LiteralType)
 	if !ok || literal.Token.Type != token.STRING && literal.Token.Type != token.HEREDOC {
 		return "", false
 	}
-	expr, diags := p.literal(literal.Token)
+	expr, diags := p.parseLiteral(literal.Token)
 	if diags.HasErrors() {
 		return "", false
 	}
@@ -238,8 +239,8 @@ func (p *pluginParser) text(value ast.Node) (string, bool) {
 	return val.AsString(), true
 }
 
-func (p *pluginParser) parseText(name string, value ast.Node) string {
-	text, ok := p.text(value)
+func (p *pluginParser) parseString(name string, value ast.Node) string {
+	text, ok := p.literalString(value)
 	if !ok {
 		p.addDiagnostic(hcl.DiagError, p.valueRange(value), "Not a string", "%s is a string.", name)
 	}
@@ -251,7 +252,7 @@ func (p *pluginParser) parseStringList(name string, value ast.Node) []string {
 	var out []string
 	if ok {
 		for _, element := range list.List {
-			text, isText := p.text(element)
+			text, isText := p.literalString(element)
 			ok = ok && isText
 			out = append(out, text)
 		}

@@ -20,10 +20,10 @@ func parsePlugins(filename string, src []byte) (pluginBlocks, hcl.Diagnostics) {
 	if d == nil {
 		return nil, diags
 	}
-	var r configReader
+	var r configFileReader
 	for _, item := range d.items.Items {
-		if names, _ := d.names(item); len(names) > 0 && names[0] == "plugin" {
-			r.itemsOfBody(d, &ast.ObjectList{Items: []*ast.ObjectItem{item}}, topLevelBody)
+		if names, _ := d.decodeNames(item); len(names) > 0 && names[0] == "plugin" {
+			r.readItems(d, &ast.ObjectList{Items: []*ast.ObjectItem{item}}, topLevelBody)
 		}
 	}
 	return r.plugins, append(diags, r.diags...)

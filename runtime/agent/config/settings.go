@@ -19,12 +19,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// setting describes a setting that the agent knows. Exactly one of set, block and ignored is set.
-type setting struct {
-	set           func(*Config, configItem) error
-	blockSettings map[string]setting
+// settingSpec describes a setting that the agent knows. Exactly one of setInConfig, blockSettings and ignoredReason is not
+// zero.
+type settingSpec struct {
+	setInConfig   func(*Config, configItem) error
+	blockSettings map[string]settingSpec
 	initBlock     func(*Config) // called when the block is read, even if the block is empty
-	ignoredReason string        // reason why the setting has no effect
+	ignoredReason string        // reason why the setting has no effect, for a warning
 }
 
 // Reasons why settings are ignored, for warnings.
@@ -37,12 +38,12 @@ const (
 	notNeededReason      = "nomad-lite does not need it"
 )
 
-// set and the other functions that return settings are not inlined: inlining would create a closure for
+// parsedSetting and the other functions that return settings are not inlined: inlining would create a closure for
 // each setting, together 33 kB.
 //
 //go:noinline
-func set[T any](read func(configItem) (T, error), field func(*Config) *T) setting {
-	return setting{set: func(c *Config, i configItem) error {
+func parsedSetting[T any](read func(configItem) (T, error), field func(*Config) *T) settingSpec {
+	return settingSpec{setInConfig: func(c *Config, i configItem) error {
 		v, err := read(i)
 		if err == nil {
 			*field(c) = v
@@ -51,10 +52,10 @@ func set[T any](read func(configItem) (T, error), field func(*Config) *T) settin
 	}}
 }
 
-// checked returns a function that reads a value and rejects it if check returns an error.
+// parseAndCheck returns a function that reads a value and rejects it if check returns an error.
 //
 //go:noinline
-func checked[T any](read func(configItem) (T, error), check func(T) error) func(configItem) (T, error) {
+func parseAndCheck[T any](read func(configItem) (T, error), check func(T) error) func(configItem) (T, error) {
 	return func(i configItem) (T, error) {
 		v, err := read(i)
 		if err == nil {
@@ -64,19 +65,25 @@ func checked[T any](read func(configItem) (T, error), check func(T) error) func(
 	}
 }
 
-func textSetting(field func(*Config) *string) setting     { return set(configItem.parseString, field) }
-func booleanSetting(field func(*Config) *bool) setting    { return set(configItem.parseBoolean, field) }
-func percentSetting(field func(*Config) *float64) setting { return set(configItem.parseNumber, field) }
+func stringSetting(field func(*Config) *string) settingSpec {
+	return parsedSetting(configItem.parseString, field)
+}
+func booleanSetting(field func(*Config) *bool) settingSpec {
+	return parsedSetting(configItem.parseBoolean, field)
+}
+func percentSetting(field func(*Config) *float64) settingSpec {
+	return parsedSetting(configItem.parseNumber, field)
+}
 
-func durationSetting(field func(*Config) *time.Duration) setting {
-	return set(configItem.parseDuration, field)
+func durationSetting(field func(*Config) *time.Duration) settingSpec {
+	return parsedSetting(configItem.parseDuration, field)
 }
 
 // wholeNumberSetting returns a setting for a whole number in a range.
 //
 //go:noinline
-func wholeNumberSetting[T int | uint64](low, high float64, field func(*Config) *T) setting {
-	return setting{set: func(c *Config, i configItem) error {
+func wholeNumberSetting[T int | uint64](low, high float64, field func(*Config) *T) settingSpec {
+	return settingSpec{setInConfig: func(c *Config, i configItem) error {
 		f, err := i.parseNumber()
 		switch {
 		case err != nil:
@@ -89,11 +96,11 @@ func wholeNumberSetting[T int | uint64](low, high float64, field func(*Config) *
 	}}
 }
 
-// bridgeSetting returns a setting of the bridge network, which must be valid together with the others.
+// bridgeSetting returns a setting of the bridge network. After each setting it validates all settings of the bridge together.
 //
 //go:noinline
-func bridgeSetting(set func(*Config, string) error) setting {
-	return setting{set: func(c *Config, i configItem) error {
+func bridgeSetting(set func(*Config, string) error) settingSpec {
+	return settingSpec{setInConfig: func(c *Config, i configItem) error {
 		value, err := i.parseString()
 		if err == nil {
 			err = set(c, value)
@@ -105,7 +112,7 @@ func bridgeSetting(set func(*Config, string) error) setting {
 	}}
 }
 
-func setPrefix(field *netip.Prefix, value string) (err error) {
+func setNetworkPrefix(field *netip.Prefix, value string) (err error) {
 	if *field, err = netip.ParsePrefix(value); err != nil {
 		return fmt.Errorf("%q is not a network such as 172.26.64.0/20", value)
 	}
@@ -116,21 +123,21 @@ func setPrefix(field *netip.Prefix, value string) (err error) {
 // opposite meaning.
 //
 //go:noinline
-func invertedBooleanSetting(field func(*Config) *bool) setting {
-	return setting{set: func(c *Config, i configItem) error {
+func invertedBooleanSetting(field func(*Config) *bool) settingSpec {
+	return settingSpec{setInConfig: func(c *Config, i configItem) error {
 		on, err := i.parseBoolean()
 		*field(c) = err == nil && !on
 		return err
 	}}
 }
 
-// weakSettingError means that the value of a setting is too weak, and that a stronger value is used
-// instead. It is reported as a warning.
-type weakSettingError struct{ text string }
+// replacedValueWarning means that the value of a setting was replaced by a stricter value, or has no
+// effect in part. It is reported as a warning.
+type replacedValueWarning struct{ text string }
 
-func (e *weakSettingError) Error() string { return e.text }
+func (e *replacedValueWarning) Error() string { return e.text }
 
-func setMinVersion(c *Config, i configItem) error {
+func setMinTLSVersion(c *Config, i configItem) error {
 	name, err := i.parseString()
 	if err != nil {
 		return err
@@ -138,7 +145,7 @@ func setMinVersion(c *Config, i configItem) error {
 	switch name {
 	case "tls10", "tls11":
 		c.TLS.MinVersion = tls.VersionTLS12
-		return &weakSettingError{name + " is not safe, tls12 is the least"}
+		return &replacedValueWarning{name + " is not safe, tls12 is the least"}
 	case "tls12":
 		c.TLS.MinVersion = tls.VersionTLS12
 	case "tls13":
@@ -149,8 +156,8 @@ func setMinVersion(c *Config, i configItem) error {
 	return nil
 }
 
-// setCipherSuites accepts the names of secure TLS 1.2 suites. For TLS 1.3 the
-// suites cannot be chosen.
+// setCipherSuites accepts the names of the cipher suites that Go considers secure. They apply to TLS 1.2: for TLS 1.3 Go
+// chooses the suites.
 func setCipherSuites(c *Config, i configItem) error {
 	names, err := i.parseString()
 	if err != nil {
@@ -167,7 +174,7 @@ func setCipherSuites(c *Config, i configItem) error {
 	return nil
 }
 
-// maxHandshakeTimeout is the upper limit for HandshakeTimeout, because clients are not
+// maxHandshakeTimeout is the upper limit for TLSHandshakeTimeout, because clients are not
 // authenticated during the TLS handshake.
 const maxHandshakeTimeout = time.Minute
 
@@ -176,20 +183,20 @@ func setHandshakeTimeout(c *Config, i configItem) error {
 	if err != nil {
 		return err
 	}
-	c.HandshakeTimeout = d
+	c.TLSHandshakeTimeout = d
 	if d == 0 || d > maxHandshakeTimeout {
-		c.HandshakeTimeout = maxHandshakeTimeout
-		return &weakSettingError{fmt.Sprintf("%v is the most", maxHandshakeTimeout)}
+		c.TLSHandshakeTimeout = maxHandshakeTimeout
+		return &replacedValueWarning{fmt.Sprintf("%v is the most", maxHandshakeTimeout)}
 	}
 	return nil
 }
 
-// stringMapSetting returns a setting for a block in which users choose the names. Several such blocks are
-// merged.
+// stringMapSetting returns a setting for a block whose settings are strings with names that users choose. Several such blocks
+// are merged.
 //
 //go:noinline
-func stringMapSetting(field func(*Config) *map[string]string) setting {
-	return setting{set: func(c *Config, i configItem) error {
+func stringMapSetting(field func(*Config) *map[string]string) settingSpec {
+	return settingSpec{setInConfig: func(c *Config, i configItem) error {
 		texts, err := i.parseStringMap()
 		if err != nil {
 			return err
@@ -208,14 +215,14 @@ const maxSettingNumber = 1 << 53
 const maxUserID = 1<<32 - 2 // 1<<32-1 means "no user" for the kernel
 
 // topLevelSettings are the settings at the top level of a file, by name.
-var topLevelSettings = map[string]setting{
-	"region":     textSetting(func(c *Config) *string { return &c.Node.Region }),
-	"datacenter": textSetting(func(c *Config) *string { return &c.Node.Datacenter }),
-	"name":       textSetting(func(c *Config) *string { return &c.Node.Name }),
-	"data_dir":   textSetting(func(c *Config) *string { return &c.DataDir }),
-	"plugin_dir": textSetting(func(c *Config) *string { return &c.PluginDir }),
-	"bind_addr":  textSetting(func(c *Config) *string { return &c.BindAddr }),
-	"log_level": {set: func(c *Config, i configItem) error {
+var topLevelSettings = map[string]settingSpec{
+	"region":     stringSetting(func(c *Config) *string { return &c.Node.Region }),
+	"datacenter": stringSetting(func(c *Config) *string { return &c.Node.Datacenter }),
+	"name":       stringSetting(func(c *Config) *string { return &c.Node.Name }),
+	"data_dir":   stringSetting(func(c *Config) *string { return &c.DataDir }),
+	"plugin_dir": stringSetting(func(c *Config) *string { return &c.PluginDir }),
+	"bind_addr":  stringSetting(func(c *Config) *string { return &c.BindAddr }),
+	"log_level": {setInConfig: func(c *Config, i configItem) error {
 		level, err := i.parseString()
 		if err == nil && hclog.LevelFromString(level) == hclog.NoLevel {
 			err = errors.New("must be trace, debug, info, warn or error")
@@ -224,31 +231,31 @@ var topLevelSettings = map[string]setting{
 		return err
 	}},
 	"log_json":             booleanSetting(func(c *Config) *bool { return &c.LogJSON }),
-	"log_include_location": booleanSetting(func(c *Config) *bool { return &c.LogLocation }),
+	"log_include_location": booleanSetting(func(c *Config) *bool { return &c.LogSourceLocation }),
 	"leave_on_interrupt":   booleanSetting(func(c *Config) *bool { return &c.LeaveOnInterrupt }),
 	"leave_on_terminate":   booleanSetting(func(c *Config) *bool { return &c.LeaveOnTerminate }),
 
 	"http_api_response_headers": stringMapSetting(func(c *Config) *map[string]string { return &c.HTTPHeaders }),
 
-	"ports": {blockSettings: map[string]setting{
+	"ports": {blockSettings: map[string]settingSpec{
 		"http": wholeNumberSetting(0, 65535, func(c *Config) *int { c.HTTPPort = new(int); return c.HTTPPort }),
 		"rpc":  {ignoredReason: noServersReason},
 		"serf": {ignoredReason: noServersReason},
 	}},
-	"addresses": {blockSettings: map[string]setting{
-		"http": textSetting(func(c *Config) *string { return &c.HTTPAddr }),
+	"addresses": {blockSettings: map[string]settingSpec{
+		"http": stringSetting(func(c *Config) *string { return &c.HTTPAddr }),
 		"rpc":  {ignoredReason: noServersReason},
 		"serf": {ignoredReason: noServersReason},
 	}},
-	"advertise": {blockSettings: map[string]setting{
-		"http": textSetting(func(c *Config) *string { return &c.HTTPAdvertise }),
+	"advertise": {blockSettings: map[string]settingSpec{
+		"http": stringSetting(func(c *Config) *string { return &c.HTTPAdvertiseAddr }),
 		"rpc":  {ignoredReason: noServersReason},
 		"serf": {ignoredReason: noServersReason},
 	}},
-	"acl": {blockSettings: map[string]setting{
-		"enabled": {set: func(c *Config, i configItem) error {
+	"acl": {blockSettings: map[string]settingSpec{
+		"enabled": {setInConfig: func(c *Config, i configItem) error {
 			on, err := i.parseBoolean()
-			c.NoTokens = err == nil && !on
+			c.DisableAccessControl = err == nil && !on
 			return err
 		}},
 		"token_ttl":                    {ignoredReason: notNeededReason},
@@ -264,43 +271,43 @@ var topLevelSettings = map[string]setting{
 		"max_auth_token_requests_time": {ignoredReason: notNeededReason},
 	}},
 	"tls": {
-		blockSettings: map[string]setting{
-			"http":                            booleanSetting(func(c *Config) *bool { return &c.TLS.HTTP }),
-			"ca_file":                         textSetting(func(c *Config) *string { return &c.TLS.CAFile }),
-			"cert_file":                       textSetting(func(c *Config) *string { return &c.TLS.CertFile }),
-			"key_file":                        textSetting(func(c *Config) *string { return &c.TLS.KeyFile }),
+		blockSettings: map[string]settingSpec{
+			"http":                            booleanSetting(func(c *Config) *bool { return &c.TLS.ServeHTTPS }),
+			"ca_file":                         stringSetting(func(c *Config) *string { return &c.TLS.CAFile }),
+			"cert_file":                       stringSetting(func(c *Config) *string { return &c.TLS.CertFile }),
+			"key_file":                        stringSetting(func(c *Config) *string { return &c.TLS.KeyFile }),
 			"verify_https_client":             booleanSetting(func(c *Config) *bool { return &c.TLS.VerifyClient }),
-			"tls_min_version":                 {set: setMinVersion},
-			"tls_cipher_suites":               {set: setCipherSuites},
+			"tls_min_version":                 {setInConfig: setMinTLSVersion},
+			"tls_cipher_suites":               {setInConfig: setCipherSuites},
 			"rpc":                             {ignoredReason: noServersReason},
 			"verify_server_hostname":          {ignoredReason: noServersReason},
 			"rpc_upgrade_mode":                {ignoredReason: noServersReason},
 			"tls_prefer_server_cipher_suites": {ignoredReason: notNeededReason},
 		},
 	},
-	"limits": {blockSettings: map[string]setting{
-		"http_max_conns_per_client": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.HTTPConns }),
-		"https_handshake_timeout":   {set: setHandshakeTimeout},
+	"limits": {blockSettings: map[string]settingSpec{
+		"http_max_conns_per_client": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.MaxHTTPConnsPerClient }),
+		"https_handshake_timeout":   {setInConfig: setHandshakeTimeout},
 		"rpc_handshake_timeout":     {ignoredReason: noServersReason},
 		"rpc_max_conns_per_client":  {ignoredReason: noServersReason},
 	}},
 	"telemetry": {blockSettings: telemetrySettings},
-	"unix_sockets": {blockSettings: map[string]setting{
-		"group": textSetting(func(c *Config) *string { return &c.SocketGroup }),
+	"unix_sockets": {blockSettings: map[string]settingSpec{
+		"group": stringSetting(func(c *Config) *string { return &c.SocketGroup }),
 		"user":  {ignoredReason: "the unix socket belongs to the user of the agent"},
 		"mode":  {ignoredReason: "the mode of the unix socket is 0660 with a group, and 0600 without one"},
 	}},
-	"ui": {blockSettings: map[string]setting{
-		"enabled":                 invertedBooleanSetting(func(c *Config) *bool { return &c.NoPage }),
-		"show_cli_hints":          invertedBooleanSetting(func(c *Config) *bool { return &c.NoPageHints }),
+	"ui": {blockSettings: map[string]settingSpec{
+		"enabled":                 invertedBooleanSetting(func(c *Config) *bool { return &c.DisableWebPage }),
+		"show_cli_hints":          invertedBooleanSetting(func(c *Config) *bool { return &c.HideWebPageHints }),
 		"label":                   {ignoredReason: notImplementedReason},
 		"content_security_policy": {ignoredReason: "the policy of the web page is fixed"},
 		"consul":                  {ignoredReason: noConsulReason},
 		"vault":                   {ignoredReason: noVaultReason},
 	}},
-	"enable_debug": booleanSetting(func(c *Config) *bool { return &c.Debug }),
+	"enable_debug": booleanSetting(func(c *Config) *bool { return &c.EnableDebug }),
 
-	"hook":   {set: setHook},
+	"hook":   {setInConfig: setHook},
 	"client": {blockSettings: clientSettings},
 	"server": {blockSettings: serverSettings},
 
@@ -325,10 +332,9 @@ var topLevelSettings = map[string]setting{
 	"enable_template_token_lookup": {ignoredReason: noVaultReason},
 }
 
-// clientSettings are the settings of the client block. Each agent is a client, so all of them have an effect,
-// except those about servers.
-var clientSettings = map[string]setting{
-	"enabled": {set: func(_ *Config, i configItem) error {
+// clientSettings are the settings of the client block.
+var clientSettings = map[string]settingSpec{
+	"enabled": {setInConfig: func(_ *Config, i configItem) error {
 		on, err := i.parseBoolean()
 		if err == nil && !on {
 			// false is rejected because an agent without a client would have no function.
@@ -336,13 +342,13 @@ var clientSettings = map[string]setting{
 		}
 		return err
 	}},
-	"node_class":        textSetting(func(c *Config) *string { return &c.Node.Class }),
-	"node_pool":         textSetting(func(c *Config) *string { return &c.Node.Pool }),
+	"node_class":        stringSetting(func(c *Config) *string { return &c.Node.Class }),
+	"node_pool":         stringSetting(func(c *Config) *string { return &c.Node.Pool }),
 	"meta":              stringMapSetting(func(c *Config) *map[string]string { return &c.Node.Meta }),
-	"network_interface": textSetting(func(c *Config) *string { return &c.Node.Interface.Name }),
+	"network_interface": stringSetting(func(c *Config) *string { return &c.Node.Interface.Name }),
 	"network_speed":     wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.Interface.MBits }),
 	"node_max_allocs":   wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.MaxAllocs }),
-	"cpu_total_compute": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.CPU }),
+	"cpu_total_compute": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.CPUMHz }),
 	"memory_total_mb":   wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.MemoryMB }),
 	"disk_total_mb":     wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.DiskMB }),
 	"min_dynamic_port":  wholeNumberSetting(1, 65535, func(c *Config) *int { return &c.Node.MinDynamicPort }),
@@ -358,17 +364,17 @@ var clientSettings = map[string]setting{
 	"gc_disk_usage_threshold":  percentSetting(func(c *Config) *float64 { return &c.GC.DiskUsage }),
 	"gc_inode_usage_threshold": percentSetting(func(c *Config) *float64 { return &c.GC.InodeUsage }),
 	"gc_disk_usage_min_age":    durationSetting(func(c *Config) *time.Duration { return &c.GC.DiskUsageMinAge }),
-	"reserved": {blockSettings: map[string]setting{
-		"cpu":    wholeNumberSetting(0, maxSettingNumber, func(c *Config) *uint64 { return &c.Node.Reserved.CPU }),
+	"reserved": {blockSettings: map[string]settingSpec{
+		"cpu":    wholeNumberSetting(0, maxSettingNumber, func(c *Config) *uint64 { return &c.Node.Reserved.CPUMHz }),
 		"memory": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *uint64 { return &c.Node.Reserved.MemoryMB }),
 		"disk":   wholeNumberSetting(0, maxSettingNumber, func(c *Config) *uint64 { return &c.Node.Reserved.DiskMB }),
-		"reserved_ports": {set: func(c *Config, i configItem) (err error) {
+		"reserved_ports": {setInConfig: func(c *Config, i configItem) (err error) {
 			if c.Node.Reserved.Ports, err = i.parseString(); err == nil {
 				_, err = scheduler.ParsePorts(c.Node.Reserved.Ports)
 			}
 			return err
 		}},
-		"cores": {set: func(c *Config, i configItem) error {
+		"cores": {setInConfig: func(c *Config, i configItem) error {
 			list, err := i.parseString()
 			if err != nil {
 				return err
@@ -379,19 +385,19 @@ var clientSettings = map[string]setting{
 			return nil
 		}},
 	}},
-	"options": {set: setLegacyOptions},
+	"options": {setInConfig: setLegacyOptions},
 	"drain_on_shutdown": {
 		initBlock: func(c *Config) { c.DrainOnExit = &DrainOnExit{} },
-		blockSettings: map[string]setting{
+		blockSettings: map[string]settingSpec{
 			"deadline":           durationSetting(func(c *Config) *time.Duration { return &c.DrainOnExit.Deadline }),
-			"force":              booleanSetting(func(c *Config) *bool { return &c.DrainOnExit.Force }),
+			"force":              booleanSetting(func(c *Config) *bool { return &c.DrainOnExit.StopAllAtOnce }),
 			"ignore_system_jobs": {ignoredReason: "all jobs are stopped with the agent"},
 		},
 	},
 
-	"users": {blockSettings: map[string]setting{
-		"dynamic_user_min": wholeNumberSetting(-1, maxUserID, func(c *Config) *int { return &c.DynamicUsers.Min }),
-		"dynamic_user_max": wholeNumberSetting(-1, maxUserID, func(c *Config) *int { return &c.DynamicUsers.Max }),
+	"users": {blockSettings: map[string]settingSpec{
+		"dynamic_user_min": wholeNumberSetting(-1, maxUserID, func(c *Config) *int { return &c.DynamicUserRange.Min }),
+		"dynamic_user_max": wholeNumberSetting(-1, maxUserID, func(c *Config) *int { return &c.DynamicUserRange.Max }),
 	}},
 
 	"artifact": {blockSettings: artifactSettings},
@@ -401,17 +407,17 @@ var clientSettings = map[string]setting{
 	"alloc_mounts_dir":            {ignoredReason: "allocations are in the data directory"},
 	"bridge_network_hairpin_mode": invertedBooleanSetting(func(c *Config) *bool { return &c.Node.Networks.Bridge.NoHairpin }),
 	"bridge_network_name":         bridgeSetting(func(c *Config, value string) error { c.Node.Networks.Bridge.Name = value; return nil }),
-	"bridge_network_subnet":       bridgeSetting(func(c *Config, value string) error { return setPrefix(&c.Node.Networks.Bridge.Subnet, value) }),
-	"bridge_network_subnet_ipv6":  bridgeSetting(func(c *Config, value string) error { return setPrefix(&c.Node.Networks.Bridge.Subnet6, value) }),
+	"bridge_network_subnet":       bridgeSetting(func(c *Config, value string) error { return setNetworkPrefix(&c.Node.Networks.Bridge.Subnet, value) }),
+	"bridge_network_subnet_ipv6":  bridgeSetting(func(c *Config, value string) error { return setNetworkPrefix(&c.Node.Networks.Bridge.Subnet6, value) }),
 	"cgroup_parent":               {ignoredReason: notImplementedReason},
-	"chroot_env": {set: func(c *Config, i configItem) (err error) {
+	"chroot_env": {setInConfig: func(c *Config, i configItem) (err error) {
 		if c.ChrootEnv, err = i.parseStringMap(); err == nil {
 			err = allocdir.ValidateChrootEnv(c.ChrootEnv)
 		}
 		return err
 	}},
-	"cni_config_dir": textSetting(func(c *Config) *string { return &c.Node.Networks.CNI.ConfigDir }),
-	"cni_path": {set: func(c *Config, i configItem) error {
+	"cni_config_dir": stringSetting(func(c *Config) *string { return &c.Node.Networks.CNI.ConfigDir }),
+	"cni_path": {setInConfig: func(c *Config, i configItem) error {
 		list, err := i.parseString()
 		c.Node.Networks.CNI.PluginDirs = filepath.SplitList(list)
 		if slices.ContainsFunc(c.Node.Networks.CNI.PluginDirs, func(dir string) bool { return !filepath.IsAbs(dir) }) {
@@ -423,8 +429,8 @@ var clientSettings = map[string]setting{
 	"disable_remote_exec":             {ignoredReason: notImplementedReason},
 	"fingerprint":                     {ignoredReason: notNeededReason},
 	"gc_volumes_on_node_gc":           {ignoredReason: noServersReason},
-	"host_network":                    {set: setHostNetworks},
-	"host_volume":                     {set: setHostVolumes},
+	"host_network":                    {setInConfig: setHostNetworks},
+	"host_volume":                     {setInConfig: setHostVolumes},
 	"host_volume_plugin_dir":          absolutePathSetting(func(c *Config) *string { return &c.HostVolumePluginDir }),
 	"host_volumes_dir":                absolutePathSetting(func(c *Config) *string { return &c.HostVolumesDir }),
 	"intro_token":                     {ignoredReason: noServersReason},
@@ -446,16 +452,15 @@ var clientSettings = map[string]setting{
 	"disable_allocation_hook_metrics": {ignoredReason: notNeededReason},
 }
 
-// serverSettings are the settings of the server block. Those about the scheduler apply to the agent's own
-// scheduler.
-var serverSettings = map[string]setting{
-	"enabled":                 {set: func(_ *Config, i configItem) error { _, err := i.parseBoolean(); return err }},
+// serverSettings are the settings of the server block. Its garbage collection settings apply to the scheduler in the agent.
+var serverSettings = map[string]settingSpec{
+	"enabled":                 {setInConfig: func(_ *Config, i configItem) error { _, err := i.parseBoolean(); return err }},
 	"job_gc_interval":         durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.Interval }),
 	"job_gc_threshold":        durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.Jobs }),
 	"eval_gc_threshold":       durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.Evals }),
 	"batch_eval_gc_threshold": durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.BatchEvals }),
 	"deployment_gc_threshold": durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.Deployments }),
-	"oidc_issuer":             {set: setOIDCIssuer},
+	"oidc_issuer":             {setInConfig: setOIDCIssuer},
 }
 
 func init() {
@@ -471,11 +476,11 @@ func init() {
 		"root_key_gc_interval", "root_key_gc_threshold", "root_key_rotation_threshold", "search", "server_join", "start_join",
 		"start_timeout", "system_scheduler_enabled", "upgrade_version", "volumes_gc_threshold", "deregistration_gc_threshold",
 	} {
-		serverSettings[name] = setting{ignoredReason: noServersReason}
+		serverSettings[name] = settingSpec{ignoredReason: noServersReason}
 	}
 }
 
-// setOIDCIssuer reads the address at which other services find the public keys of workload identities.
+// setOIDCIssuer stores the URL below which other services find the public keys of workload identities.
 func setOIDCIssuer(c *Config, i configItem) error {
 	text, err := i.parseString()
 	if err != nil {
@@ -489,7 +494,7 @@ func setOIDCIssuer(c *Config, i configItem) error {
 	return nil
 }
 
-// setLegacyOptions reads the supported entries of the legacy options block.
+// setLegacyOptions stores the supported options of the block "options", which older versions of Nomad used.
 func setLegacyOptions(c *Config, i configItem) error {
 	options, err := i.parseStringMap()
 	if err != nil {
@@ -500,11 +505,11 @@ func setLegacyOptions(c *Config, i configItem) error {
 		value := options[name]
 		switch name {
 		case "driver.raw_exec.enable":
-			c.RawExec = new(isTrue(value))
+			c.EnableRawExec = new(isTrue(value))
 		case "driver.allowlist", "driver.whitelist":
-			c.DriverAllow = splitCommaList(value)
+			c.DriverAllowlist = splitCommaList(value)
 		case "driver.denylist", "driver.blacklist":
-			c.DriverDeny = splitCommaList(value)
+			c.DriverDenylist = splitCommaList(value)
 		case "env.denylist", "env.blacklist":
 			c.EnvDenylist = append([]string{}, splitCommaList(value)...) // not nil if the list is empty, because nil means the default
 		case "env.allowlist":
@@ -512,9 +517,9 @@ func setLegacyOptions(c *Config, i configItem) error {
 		case "user.denylist", "user.blacklist":
 			c.UserDenylist = splitCommaList(value)
 		case "user.checked_drivers":
-			c.UserDrivers = splitCommaList(value)
+			c.UserCheckedDrivers = splitCommaList(value)
 		case "alloc_dir.nomad_modes":
-			c.NomadFileModes = isTrue(value)
+			c.AllowNomadFileModes = isTrue(value)
 		case "alloc_dir.allow_setuid":
 			c.AllowSetuid = isTrue(value)
 		default:
@@ -527,10 +532,12 @@ func setLegacyOptions(c *Config, i configItem) error {
 	return nil
 }
 
-// isTrue reports whether the value of an option turns it on.
+// isTrue reports whether the value of a legacy option means true.
 func isTrue(value string) bool { return value == "1" || strings.EqualFold(value, "true") }
 
-// unknownOptionsError names options that have no effect. Each is reported as a warning.
-type unknownOptionsError struct{ names []string }
+// unknownOptionsError names legacy options that have no effect. applySettings reports each as a warning.
+type unknownOptionsError struct{ optionNames []string }
 
-func (e *unknownOptionsError) Error() string { return "no such option: " + strings.Join(e.names, ", ") }
+func (e *unknownOptionsError) Error() string {
+	return "no such option: " + strings.Join(e.optionNames, ", ")
+}

@@ -19,21 +19,21 @@ const (
 )
 
 // telemetrySettings are the settings of the telemetry block.
-var telemetrySettings = map[string]setting{
+var telemetrySettings = map[string]settingSpec{
 	"prometheus_metrics":                     invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitPrometheusFormat }),
 	"publish_allocation_metrics":             invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitAllocationMetrics }),
 	"publish_node_metrics":                   invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitNodeMetrics }),
 	"disable_dispatched_job_summary_metrics": booleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitDispatchedJobSummary }),
 	"disable_hostname":                       booleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitHost }),
 	"filter_default":                         invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.Filter.OmitDefault }),
-	"prefix_filter":                          {set: setPrefixFilter},
-	"collection_interval":                    set(checked(configItem.parseDuration, checkCollectionInterval), func(c *Config) *time.Duration { return &c.Telemetry.CollectionInterval }),
+	"prefix_filter":                          {setInConfig: setPrefixFilter},
+	"collection_interval":                    parsedSetting(parseAndCheck(configItem.parseDuration, checkCollectionInterval), func(c *Config) *time.Duration { return &c.Telemetry.CollectionInterval }),
 	"include_alloc_metadata_in_metrics":      booleanSetting(func(c *Config) *bool { return &c.Telemetry.IncludeAllocMetadata }),
-	"allowed_metadata_keys_in_metrics":       set(configItem.parseStringList, func(c *Config) *[]string { return &c.Telemetry.AllowedMetadataKeys }),
+	"allowed_metadata_keys_in_metrics":       parsedSetting(configItem.parseStringList, func(c *Config) *[]string { return &c.Telemetry.AllowedMetadataKeys }),
 	"statsd_address":                         sinkAddressSetting(metrics.Statsd),
 	"statsite_address":                       sinkAddressSetting(metrics.Statsite),
 	"datadog_address":                        sinkAddressSetting(metrics.Datadog),
-	"datadog_tags":                           {set: setDatadogTags},
+	"datadog_tags":                           {setInConfig: setDatadogTags},
 	"otlp":                                   {blockSettings: otlpSettings},
 
 	"circonus_api_app":                       {ignoredReason: circonusReason},
@@ -57,7 +57,7 @@ var telemetrySettings = map[string]setting{
 	"use_node_name":                          {ignoredReason: "the label host is always the name of the node"},
 }
 
-// minCollectionInterval is the shortest collection interval: drivers need some time for a sample.
+// minCollectionInterval is the minimum of the collection interval, because drivers need some time to sample their tasks.
 const minCollectionInterval = time.Second
 
 func checkCollectionInterval(d time.Duration) error {
@@ -85,22 +85,22 @@ func setPrefixFilter(c *Config, i configItem) error {
 	}
 	c.Telemetry.Filter.Rules = rules
 	if len(unused) > 0 {
-		return &weakSettingError{"no metric has the prefix of " + strings.Join(unused, ", ")}
+		return &replacedValueWarning{"no metric has the prefix of " + strings.Join(unused, ", ")}
 	}
 	return nil
 }
 
-// sinkAddressSetting returns a setting for the address of a service to which metrics are sent. An empty address removes
-// the service.
+// sinkAddressSetting returns a setting for the address of the service to which metrics are sent with a protocol. An empty
+// address disables the sending.
 //
 //go:noinline
-func sinkAddressSetting(p metrics.Protocol) setting {
-	return setting{set: func(c *Config, i configItem) error {
+func sinkAddressSetting(p metrics.Protocol) settingSpec {
+	return settingSpec{setInConfig: func(c *Config, i configItem) error {
 		address, err := i.parseString()
 		if err != nil {
 			return err
 		}
-		sink := c.sink(p)
+		sink := c.telemetrySink(p)
 		if address == "" {
 			sink.Address = ""
 			return nil
@@ -123,12 +123,12 @@ func setDatadogTags(c *Config, i configItem) error {
 	if n := slices.IndexFunc(tags, func(tag string) bool { return tag == "" || strings.ContainsAny(tag, "|,# \t\r\n") }); n >= 0 {
 		return fmt.Errorf("%q is not a tag such as \"env:production\"", tags[n])
 	}
-	c.sink(metrics.Datadog).Tags = tags
+	c.telemetrySink(metrics.Datadog).Tags = tags
 	return nil
 }
 
-// sink returns the sink of a protocol, which it adds if there is none.
-func (c *Config) sink(p metrics.Protocol) *metrics.Sink {
+// telemetrySink returns the settings of the sink for a protocol. It adds a sink if there is none.
+func (c *Config) telemetrySink(p metrics.Protocol) *metrics.Sink {
 	n := slices.IndexFunc(c.Telemetry.Sinks, func(s metrics.Sink) bool { return s.Protocol == p })
 	if n < 0 {
 		n = len(c.Telemetry.Sinks)

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// templateSettings has the settings of the client's template block. They are passed to the
+// templateSettings has the settings of the client's template block. The agent passes their values to the
 // template hook under the same names.
-var templateSettings = map[string]setting{
-	"wait":                 templateSetting(configItem.parseMinMax),
-	"wait_bounds":          templateSetting(configItem.parseMinMax),
-	"function_denylist":    {set: setFunctionDenylist},
-	"disable_file_sandbox": templateSetting(configItem.parseBoolean),
+var templateSettings = map[string]settingSpec{
+	"wait":                 templateHookSetting(configItem.parseMinMaxDurations),
+	"wait_bounds":          templateHookSetting(configItem.parseMinMaxDurations),
+	"function_denylist":    {setInConfig: setFunctionDenylist},
+	"disable_file_sandbox": templateHookSetting(configItem.parseBoolean),
 
 	"block_query_wait": {ignoredReason: localTemplatesReason},
 	"consul_retry":     {ignoredReason: noConsulReason},
@@ -25,12 +25,12 @@ var templateSettings = map[string]setting{
 
 const localTemplatesReason = "what templates read is in this agent, which tells them when it changes"
 
-func templateSetting[T any](read func(configItem) (T, error)) setting {
-	return builtinHookSetting(func(c *Config) *map[string]any { return &c.Template }, read)
+func templateHookSetting[T any](read func(configItem) (T, error)) settingSpec {
+	return builtinHookSetting(func(c *Config) *map[string]any { return &c.TemplateLimits }, read)
 }
 
-// parseMinMax parses a block that has the settings min and max.
-func (i configItem) parseMinMax() (map[string]time.Duration, error) {
+// parseMinMaxDurations parses a block that has the settings min and max.
+func (i configItem) parseMinMaxDurations() (map[string]time.Duration, error) {
 	if !i.isBlock() {
 		return nil, fmt.Errorf("is a block: %s { min = … max = … }", i.name)
 	}
@@ -51,23 +51,23 @@ func (i configItem) parseMinMax() (map[string]time.Duration, error) {
 	return bounds, nil
 }
 
-// missingTemplateFunctions are template functions that this build does not have. Nomad denies them by default.
+// missingTemplateFunctions are template functions that nomad-lite does not implement. Nomad denies them by default.
 var missingTemplateFunctions = []string{"executeTemplate", "plugin", "writeToFile"}
 
 func setFunctionDenylist(c *Config, i configItem) error {
-	if err := templateSetting(configItem.parseStringList).set(c, i); err != nil {
+	if err := templateHookSetting(configItem.parseStringList).setInConfig(c, i); err != nil {
 		return err
 	}
-	denied := c.Template[i.name].([]string)
+	denied := c.TemplateLimits[i.name].([]string)
 	if open := slices.DeleteFunc(slices.Clone(missingTemplateFunctions), func(name string) bool { return slices.Contains(denied, name) }); len(open) > 0 {
-		return &weakSettingError{strings.Join(open, ", ") + " stay denied: nomad-lite does not have them"}
+		return &replacedValueWarning{strings.Join(open, ", ") + " stay denied: nomad-lite does not have them"}
 	}
 	return nil
 }
 
 // parseStringList parses a value that is a list of texts.
 func (i configItem) parseStringList() ([]string, error) {
-	elements, ok := i.value.([]any)
+	elements, ok := i.scalarOrListValue.([]any)
 	list := []string{}
 	for _, element := range elements {
 		text, isText := element.(string)

@@ -16,7 +16,7 @@ func setHostVolumes(c *Config, i configItem) error {
 	for _, block := range i.children {
 		v, err := parseHostVolume(*block)
 		if err != nil {
-			return &positionedError{block.rng, fmt.Errorf("host_volume %q: %w", block.name, err)}
+			return &errorWithRange{block.sourceRange, fmt.Errorf("host_volume %q: %w", block.name, err)}
 		}
 		if c.Node.HostVolumes == nil {
 			c.Node.HostVolumes = make(map[string]*api.HostVolumeInfo)
@@ -51,8 +51,8 @@ func parseHostVolume(block configItem) (v *api.HostVolumeInfo, err error) {
 	return v, nil
 }
 
-func absolutePathSetting(field func(*Config) *string) setting {
-	return setting{set: func(c *Config, i configItem) error {
+func absolutePathSetting(field func(*Config) *string) settingSpec {
+	return settingSpec{setInConfig: func(c *Config, i configItem) error {
 		path, err := i.parseString()
 		if err == nil && !filepath.IsAbs(path) {
 			err = fmt.Errorf("%q must be an absolute path", path)

@@ -14,27 +14,27 @@ import (
 // Conn is a connection that is counted until it is closed. The methods of a nil *Conn do nothing.
 type Conn struct {
 	net.Conn
-	limiter    *Limiter
-	origin     Identity
-	acceptedAt time.Time
-	endOnce    sync.Once
-	ended      chan struct{} // closed when the connection is closed or evicted
+	limiter         *Limiter
+	peerIdentity    ClientIdentity
+	acceptedAt      time.Time
+	uncountOnce     sync.Once
+	closedOrEvicted chan struct{} // closed when the connection is closed or evicted
 
-	countsHeader atomic.Bool  // the bytes that the client sends are counted; set with limiter.mu held
-	isLarge      atomic.Bool  // the server processes a large request of this connection, which has an element in limiter.largeRequests
-	isEvicted    atomic.Bool  // the limiter closes the connection
-	readSince    atomic.Int64 // start of the Read that is in progress, in nanoseconds of Unix time; 0 if none is
+	countsHeaderBytes atomic.Bool  // Read counts the bytes that the client sends; set with limiter.mu held
+	hasLargeRequest   atomic.Bool  // the server processes a large request of this connection, which has an element in limiter.largeRequestSlots
+	isEvicted         atomic.Bool  // Evict closes the net.Conn, and Close does not
+	readStartedAt     atomic.Int64 // Unix time in nanoseconds at which the current Read has started; 0 while no Read is in progress
 
 	// Guarded by limiter.mu.
-	identity      Identity
-	counted       bool      // the class of the identity has the connection
-	authenticated bool      // Identify has succeeded
-	busy          bool      // a request of a client that has authenticated is in progress
-	doneAt        time.Time // end of the last such request
+	client          ClientIdentity
+	isCounted       bool      // the class of client has the connection
+	isAuthenticated bool      // CountForClient has succeeded
+	isRequestActive bool      // a request of a client that has authenticated is in progress
+	requestDoneAt   time.Time // end of the last request of an authenticated client
 }
 
-// Of returns the Conn that a connection of a server is or wraps, nil if there is none.
-func Of(c net.Conn) *Conn {
+// ConnOf returns the Conn that c is, or that c wraps with TLS. It returns nil if there is none.
+func ConnOf(c net.Conn) *Conn {
 	if secure, ok := c.(*tls.Conn); ok {
 		c = secure.NetConn()
 	}
@@ -42,103 +42,103 @@ func Of(c net.Conn) *Conn {
 	return limited
 }
 
-// Origin returns the identity of the peer, to which the connection belongs until a request has authenticated.
-func (c *Conn) Origin() Identity {
+// PeerIdentity returns the identity of the peer, to which the connection belongs until a request has authenticated.
+func (c *Conn) PeerIdentity() ClientIdentity {
 	if c == nil {
-		return Identity{}
+		return ClientIdentity{}
 	}
-	return c.origin
+	return c.peerIdentity
 }
 
-// Identify counts the connection for the client that has sent the current request, which lasts until
-// [Conn.RequestDone]. It returns false if the client has too many connections: the server must then reject the request and
+// CountForClient counts the connection for the client that has sent the current request, which lasts until
+// [Conn.OnRequestDone]. It returns false if the client has too many connections: the server must then reject the request and
 // close the connection.
-func (c *Conn) Identify(id Identity) bool {
+func (c *Conn) CountForClient(id ClientIdentity) bool {
 	if c == nil {
 		return true
 	}
 	c.endLargeRequest()
 	l := c.limiter
 	l.mu.Lock()
-	if !c.counted { // the connection has ended
+	if !c.isCounted { // the connection has ended
 		l.mu.Unlock()
 		return true
 	}
 	to := &l.classes[id.Class]
-	ok := to.hasShare(c, id.Name)
+	ok := to.isWithinClientLimit(c, id.Name)
 	var evicted *Conn
-	if ok && c.identity != id {
-		from := &l.classes[c.identity.Class]
-		from.remove(c) // first, because both can be the same class
-		if evicted, ok = to.add(c, id.Name); ok {
+	if ok && c.client != id {
+		from := &l.classes[c.client.Class]
+		from.removeConn(c) // called before addConn, because from and to can be the same class
+		if evicted, ok = to.addConn(c, id.Name); ok {
 			l.uncountLocked(evicted)
-			c.identity = id
+			c.client = id
 		} else {
-			from.add(c, c.identity.Name)
+			from.addConn(c, c.client.Name)
 		}
 	}
 	if ok {
-		c.authenticated, c.busy = true, true
-		to.endHeader(c)
-		c.countsHeader.Store(false)
+		c.isAuthenticated, c.isRequestActive = true, true
+		to.forgetHeaderBytes(c)
+		c.countsHeaderBytes.Store(false)
 	}
 	l.mu.Unlock()
 	evicted.Evict()
 	return ok
 }
 
-// HeaderReceived is called when the server has read the header of a request. From then on, only the bytes
-// of the next header are counted. If the request has a body, no more bytes are counted, because the body is
-// either discarded or has its own limit.
-func (c *Conn) HeaderReceived(hasBody bool) {
+// OnHeaderRead must be called when the server has read the header of a request of a client that has not authenticated. It
+// resets the count of header bytes. If the request has a body, no more bytes are counted, because the server either discards
+// the body or limits its size itself.
+func (c *Conn) OnHeaderRead(hasBody bool) {
 	if c == nil {
 		return
 	}
 	c.endLargeRequest()
-	if !c.countsHeader.Load() {
+	if !c.countsHeaderBytes.Load() {
 		return // the client has authenticated, or the connection has ended
 	}
 	c.limiter.mu.Lock()
 	defer c.limiter.mu.Unlock()
-	c.limiter.classes[c.identity.Class].endHeader(c)
+	c.limiter.classes[c.client.Class].forgetHeaderBytes(c)
 	if hasBody {
-		c.countsHeader.Store(false)
+		c.countsHeaderBytes.Store(false)
 	}
 }
 
-// RequestDone is called when the server has handled the current request.
-func (c *Conn) RequestDone() {
+// OnRequestDone must be called when the server has handled the current request.
+func (c *Conn) OnRequestDone() {
 	if c == nil {
 		return
 	}
 	c.limiter.mu.Lock()
 	defer c.limiter.mu.Unlock()
-	if c.busy {
-		c.busy, c.doneAt = false, time.Now()
+	if c.isRequestActive {
+		c.isRequestActive, c.requestDoneAt = false, time.Now()
 	}
 }
 
 // isIdleLocked reports whether the server waits for the next bytes of the client. On a loaded machine the client often
-// waits for the server instead: its bytes have arrived, but the server has not read them yet.
+// waits for the server instead: the bytes of the client have arrived, but the server has not read them yet.
 func (c *Conn) isIdleLocked() bool {
-	since := c.readSince.Load()
-	if c.busy || since == 0 || time.Since(time.Unix(0, since)) < minIdleTime || time.Since(c.doneAt) < minIdleTime {
+	since := c.readStartedAt.Load()
+	if c.isRequestActive || since == 0 || time.Since(time.Unix(0, since)) < minIdleTime || time.Since(c.requestDoneAt) < minIdleTime {
 		return false
 	}
 	unread := 0
 	if conn, ok := c.Conn.(syscall.Conn); ok {
 		if raw, err := conn.SyscallConn(); err == nil {
-			_ = raw.Control(func(fd uintptr) { unread, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }) // an error is ignored: the connection is closed
+			_ = raw.Control(func(fd uintptr) { unread, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }) // fails only if the connection is closed
 		}
 	}
 	return unread == 0
 }
 
-// endLargeRequest is called when the server has processed the bytes that it has read from the connection. Several
-// calls have the effect of one.
+// endLargeRequest frees the large-request slot of the connection, if it has one. It is called when the server has processed the
+// bytes that it has read from the connection.
 func (c *Conn) endLargeRequest() {
-	if c.isLarge.Swap(false) {
-		<-c.limiter.largeRequests
+	if c.hasLargeRequest.Swap(false) {
+		<-c.limiter.largeRequestSlots
 	}
 }
 
@@ -148,14 +148,14 @@ var errEnded = &net.OpError{Op: "read", Err: net.ErrClosed}
 // Read implements net.Conn. It fails when the connection was evicted.
 func (c *Conn) Read(p []byte) (int, error) {
 	c.endLargeRequest()
-	c.readSince.Store(time.Now().UnixNano())
+	c.readStartedAt.Store(time.Now().UnixNano())
 	n, err := c.Conn.Read(p)
-	c.readSince.Store(0)
-	if c.countsHeader.Load() {
-		c.limiter.countHeader(c, n)
+	c.readStartedAt.Store(0)
+	if c.countsHeaderBytes.Load() {
+		c.limiter.countHeaderBytes(c, n)
 	}
 	select {
-	case <-c.ended:
+	case <-c.closedOrEvicted:
 		c.endLargeRequest()
 		return 0, errEnded
 	default:
@@ -163,19 +163,19 @@ func (c *Conn) Read(p []byte) (int, error) {
 	}
 }
 
-// Write implements net.Conn. It fails when the connection was evicted: the request is cancelled then, and its handler
-// could write the reply to a query that has not ended.
+// Write implements net.Conn. It fails when the connection was evicted, because the handler of the cancelled request could write
+// an incomplete reply.
 func (c *Conn) Write(p []byte) (int, error) {
 	select {
-	case <-c.ended:
+	case <-c.closedOrEvicted:
 		return 0, net.ErrClosed
 	default:
 		return c.Conn.Write(p)
 	}
 }
 
-// CloseWrite closes the sending direction, so that a client can read the reply to a request whose body was
-// not read.
+// CloseWrite closes the sending direction of the connection. A client can then read the reply to a request whose body the server
+// has not read.
 func (c *Conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -185,7 +185,7 @@ func (c *Conn) CloseWrite() error {
 
 // Close implements net.Conn. The server calls it when it no longer needs the connection.
 func (c *Conn) Close() error {
-	c.end()
+	c.uncountAndFailReads()
 	c.endLargeRequest()
 	if c.isEvicted.Load() {
 		return nil
@@ -193,32 +193,32 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
-// end removes the connection from the counts. Reads of the server fail from then on.
-func (c *Conn) end() {
-	c.endOnce.Do(func() {
-		close(c.ended)
+// uncountAndFailReads removes the connection from the counts of the limiter. From then on Read and Write fail.
+func (c *Conn) uncountAndFailReads() {
+	c.uncountOnce.Do(func() {
+		close(c.closedOrEvicted)
 		c.limiter.mu.Lock()
 		defer c.limiter.mu.Unlock()
-		if c.counted {
-			c.limiter.classes[c.identity.Class].remove(c)
+		if c.isCounted {
+			c.limiter.classes[c.client.Class].removeConn(c)
 			c.limiter.uncountLocked(c)
 		}
 	})
 }
 
-// Evict ends the connection for the server at once. The client of a connection that has not authenticated sees the
-// end after closeDelay.
+// Evict makes Read and Write of the server fail at once, and closes the connection. If the client has not authenticated, the
+// connection is closed for the client after closeDelay.
 func (c *Conn) Evict() {
 	if c == nil {
 		return
 	}
 	c.isEvicted.Store(true)
-	c.end()
+	c.uncountAndFailReads()
 	l := c.limiter
 	l.mu.Lock()
-	delay := !c.authenticated && l.delayed < l.classes[Unauthenticated].maxConns
+	delay := !c.isAuthenticated && l.delayedCloseCount < l.classes[Unauthenticated].maxConns
 	if delay {
-		l.delayed++
+		l.delayedCloseCount++
 	}
 	l.mu.Unlock()
 	closeConn := func() {
@@ -226,7 +226,7 @@ func (c *Conn) Evict() {
 		if delay {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			l.delayed--
+			l.delayedCloseCount--
 		}
 	}
 	half, ok := c.Conn.(interface{ CloseRead() error })

@@ -45,14 +45,14 @@ func (p pipes) Close() error   { close(p); return nil }
 func (p pipes) Addr() net.Addr { return address{"pipe", "server"} }
 
 func newLimiter(total, perClient int) *Limiter {
-	return New(Config{Total: total, PerClient: perClient, Logger: hclog.NewNullLogger()})
+	return New(Config{MaxConns: total, MaxConnsPerClient: perClient, Logger: hclog.NewNullLogger()})
 }
 
 // record is what a simulation knows about one connection, without the counts of the Limiter.
 type record struct {
 	client  net.Conn
 	conn    *Conn
-	id      Identity
+	id      ClientIdentity
 	joined  int       // order in which the class got the connection
 	active  time.Time // when the server last waited for another byte
 	busy    bool
@@ -82,7 +82,7 @@ type simulation struct {
 
 // serve reads a connection like net/http, which also reads while a request is in progress. Each byte is the index of
 // the identity whose request begins.
-func (s *simulation) serve(r *record, ids []Identity) {
+func (s *simulation) serve(r *record, ids []ClientIdentity) {
 	defer r.conn.Close()
 	for b := make([]byte, 1); ; {
 		if _, err := r.conn.Read(b); err != nil {
@@ -91,14 +91,14 @@ func (s *simulation) serve(r *record, ids []Identity) {
 			r.ended = true
 			return
 		}
-		r.conn.HeaderReceived(false)
-		r.refused = !r.conn.Identify(ids[b[0]])
+		r.conn.OnHeaderRead(false)
+		r.refused = !r.conn.CountForClient(ids[b[0]])
 	}
 }
 
 // check compares the records after a connection of id has joined, or was refused, with those before: before has the
 // connections that were open.
-func (s *simulation) check(before []*record, newcomer *record, id Identity, refused bool) {
+func (s *simulation) check(before []*record, newcomer *record, id ClientIdentity, refused bool) {
 	s.Helper()
 	counts, total, largest := map[string]int{id.Name: 1}, 0, 1
 	for _, r := range before {
@@ -117,7 +117,7 @@ func (s *simulation) check(before []*record, newcomer *record, id Identity, refu
 	full, overShare := total == s.max[id.Class], s.perClient > 0 && id.Class != Unauthenticated && newcomer != nil && counts[id.Name] > s.perClient
 	idle := func(name string) (oldest *record) {
 		for _, r := range before {
-			isIdle := r != newcomer && r.id == Identity{id.Class, name} && !r.busy && time.Since(r.active) >= minIdleTime
+			isIdle := r != newcomer && r.id == ClientIdentity{id.Class, name} && !r.busy && time.Since(r.active) >= minIdleTime
 			if isIdle && (oldest == nil || r.joined < oldest.joined) {
 				oldest = r
 			}
@@ -179,7 +179,7 @@ func (s *simulation) run(seed uint64) {
 			listener.Close()
 		}
 	})
-	ids := []Identity{{Operator, "token"}, {Operator, "10.0.0.1"}, {Guest, "10.0.0.1"}, {Guest, "10.0.0.2"}, {Task, "a"}, {Task, "b"}, {Task, "c"}}
+	ids := []ClientIdentity{{Operator, "token"}, {Operator, "10.0.0.1"}, {Guest, "10.0.0.1"}, {Guest, "10.0.0.2"}, {Task, "a"}, {Task, "b"}, {Task, "c"}}
 	peers := []address{{"unix", "operator"}, {"pipe", "10.0.0.1:1"}, {"pipe", "10.0.0.2:1"}, {"pipe", "10.0.0.3:1"}, {"task", "a"}, {"task", "b"}}
 	for s.events = range 300 {
 		// Few clients send most requests, so that classes are full.
@@ -187,10 +187,10 @@ func (s *simulation) run(seed uint64) {
 		open := slices.Clone(s.conns)
 		if len(open) == 0 || s.random.IntN(3) == 0 {
 			peer := peers[min(s.random.IntN(len(peers)), s.random.IntN(len(peers)))]
-			id := Identity{Unauthenticated, strings.TrimSuffix(peer.text, ":1")}
+			id := ClientIdentity{Unauthenticated, strings.TrimSuffix(peer.text, ":1")}
 			switch peer.network {
 			case "unix":
-				id = Identity{Operator, "unix socket"}
+				id = ClientIdentity{Operator, "unix socket"}
 			case "task":
 				id.Class = Task
 			}
@@ -200,7 +200,7 @@ func (s *simulation) run(seed uint64) {
 			synctest.Wait()
 			select {
 			case c := <-accepted:
-				r := &record{client: ours, conn: Of(c), id: id, joined: s.events, active: time.Now()}
+				r := &record{client: ours, conn: ConnOf(c), id: id, joined: s.events, active: time.Now()}
 				s.conns = append(s.conns, r)
 				go s.serve(r, ids)
 				synctest.Wait()
@@ -222,7 +222,7 @@ func (s *simulation) run(seed uint64) {
 			s.conns = slices.DeleteFunc(s.conns, func(other *record) bool { return other == r })
 		case r.busy:
 			s.history = append(s.history, fmt.Sprintf("a request of %v ends", r.id))
-			r.conn.RequestDone()
+			r.conn.OnRequestDone()
 			r.busy, r.active = false, time.Now()
 		default:
 			id := ids[at]
@@ -258,12 +258,12 @@ func (s *simulation) run(seed uint64) {
 	limiter.mu.Lock()
 	defer limiter.mu.Unlock()
 	for class := range limiter.classes {
-		if c := &limiter.classes[class]; c.connCount != 0 || len(c.clients) != 0 || c.headerTotal != 0 || len(c.headerBytes) != 0 {
-			s.fail("class %d counts %d connections of %d clients and %d bytes, and all are closed", class, c.connCount, len(c.clients), c.headerTotal)
+		if c := &limiter.classes[class]; c.connCount != 0 || len(c.connsByClient) != 0 || c.totalHeaderBytes != 0 || len(c.headerBytesByConn) != 0 {
+			s.fail("class %d counts %d connections of %d clients and %d bytes, and all are closed", class, c.connCount, len(c.connsByClient), c.totalHeaderBytes)
 		}
 	}
-	if limiter.delayed != 0 {
-		s.fail("%d evicted connections are counted, and all are closed", limiter.delayed)
+	if limiter.delayedCloseCount != 0 {
+		s.fail("%d evicted connections are counted, and all are closed", limiter.delayedCloseCount)
 	}
 }
 
@@ -322,7 +322,7 @@ func (s *server) connect(t *testing.T, peer address, wrap func(peerConn) net.Con
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn := Of(accepted)
+	conn := ConnOf(accepted)
 	s.conns = append(s.conns, conn)
 	go func() {
 		defer conn.Close()
@@ -372,13 +372,13 @@ func TestIncompleteRequestsAreLimitedInTotal(t *testing.T) {
 			// A complete request, and a client that has authenticated, count no bytes.
 			for i, c := range s.conns {
 				if i%2 == 0 {
-					c.HeaderReceived(false)
+					c.OnHeaderRead(false)
 				} else {
-					c.Identify(Identity{Operator, "token"})
+					c.CountForClient(ClientIdentity{Operator, "token"})
 				}
 			}
 			for class := range s.classes {
-				if n := s.classes[class].headerTotal; n != 0 {
+				if n := s.classes[class].totalHeaderBytes; n != 0 {
 					t.Errorf("%d bytes of complete requests are counted", n)
 				}
 			}
@@ -392,17 +392,17 @@ func TestIncompleteRequestsAreLimitedInTotal(t *testing.T) {
 // Incomplete requests of other clients do not evict a request of the agent's user.
 func TestIncompleteRequestsDoNotEvictOperators(t *testing.T) {
 	l := newLimiter(maxConns, 0)
-	admit := func(id Identity) *Conn {
-		c := &Conn{Conn: peerConn{}, limiter: l, origin: id, ended: make(chan struct{})}
-		c.countsHeader.Store(true)
-		l.admit(c)
+	admit := func(id ClientIdentity) *Conn {
+		c := &Conn{Conn: peerConn{}, limiter: l, peerIdentity: id, closedOrEvicted: make(chan struct{})}
+		c.countsHeaderBytes.Store(true)
+		l.countNewConn(c)
 		return c
 	}
 	for i := range 1000 { // each from another address
-		l.countHeader(admit(Identity{Unauthenticated, fmt.Sprint(i)}), maxHeaderBytes/1000)
+		l.countHeaderBytes(admit(ClientIdentity{Unauthenticated, fmt.Sprint(i)}), maxHeaderBytes/1000)
 	}
-	operator := admit(Identity{Operator, "uid 0"})
-	if l.countHeader(operator, smallRequestBytes); !operator.counted {
+	operator := admit(ClientIdentity{Operator, "uid 0"})
+	if l.countHeaderBytes(operator, smallRequestBytes); !operator.isCounted {
 		t.Error("the request of the operator is evicted")
 	}
 }
@@ -417,9 +417,9 @@ func TestLargeRequestsAreProcessedOneAfterTheOther(t *testing.T) {
 		for i := range maxLargeRequests + 4 {
 			ours, theirs := net.Pipe()
 			defer ours.Close()
-			c := &Conn{Conn: theirs, limiter: l, origin: Identity{Unauthenticated, fmt.Sprint(i)}, ended: make(chan struct{})}
-			c.countsHeader.Store(true)
-			l.admit(c)
+			c := &Conn{Conn: theirs, limiter: l, peerIdentity: ClientIdentity{Unauthenticated, fmt.Sprint(i)}, closedOrEvicted: make(chan struct{})}
+			c.countsHeaderBytes.Store(true)
+			l.countNewConn(c)
 			size := 2 * smallRequestBytes
 			if i == maxLargeRequests+3 {
 				size = smallRequestBytes
@@ -446,7 +446,7 @@ func TestLargeRequestsAreProcessedOneAfterTheOther(t *testing.T) {
 		for name, next := range map[string]func(){
 			"another Read":                                func() { go conns[0].Read(make([]byte, 1)) },
 			"the end of the connection":                   func() { conns[1].Close() },
-			"an evicted connection whose header was read": func() { conns[2].Evict(); conns[2].HeaderReceived(false) },
+			"an evicted connection whose header was read": func() { conns[2].Evict(); conns[2].OnHeaderRead(false) },
 		} {
 			next()
 			want++
@@ -459,8 +459,8 @@ func TestLargeRequestsAreProcessedOneAfterTheOther(t *testing.T) {
 			c.Close()
 		}
 		synctest.Wait()
-		if n := len(l.largeRequests); n != 0 || l.classes[Unauthenticated].headerTotal != 0 {
-			t.Errorf("%d large requests and %d bytes count of connections that are closed", n, l.classes[Unauthenticated].headerTotal)
+		if n := len(l.largeRequestSlots); n != 0 || l.classes[Unauthenticated].totalHeaderBytes != 0 {
+			t.Errorf("%d large requests and %d bytes count of connections that are closed", n, l.classes[Unauthenticated].totalHeaderBytes)
 		}
 	})
 }
@@ -484,7 +484,7 @@ func TestEvictedConnectionsAreClosedAfterDelay(t *testing.T) {
 			}
 			clients = append(clients, s.connect(t, peer, func(c peerConn) net.Conn { return halfClosedConn{c} }, 1))
 		}
-		s.conns[0].Identify(Identity{Task, "a"})
+		s.conns[0].CountForClient(ClientIdentity{Task, "a"})
 		for _, c := range s.conns {
 			c.Evict()
 			if _, err := c.Write([]byte("HTTP/1.1 200 OK")); err == nil {
@@ -508,8 +508,8 @@ func TestEvictedConnectionsAreClosedAfterDelay(t *testing.T) {
 				t.Fatalf("an evicted connection is open, or was closed after %v", c.lifetime)
 			}
 		}
-		if s.delayed != 0 {
-			t.Errorf("%d evicted connections count as open", s.delayed)
+		if s.delayedCloseCount != 0 {
+			t.Errorf("%d evicted connections count as open", s.delayedCloseCount)
 		}
 	})
 }

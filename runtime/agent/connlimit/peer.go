@@ -17,26 +17,26 @@ import (
 // identifyPeer returns the identity of the peer of a connection. The socket of a task identifies the task. A connection to
 // another unix socket, or over TCP from this machine, is identified by the user of its peer, and any other by the address
 // of its peer.
-func identifyPeer(c net.Conn) Identity {
+func identifyPeer(c net.Conn) ClientIdentity {
 	switch c.LocalAddr().Network() {
 	case taskapi.Network:
-		return Identity{Task, c.RemoteAddr().String()}
+		return ClientIdentity{Task, c.RemoteAddr().String()}
 	case "unix":
 		name := "unix socket"
 		if uid, err := unixPeerUID(c); err == nil {
 			name = fmt.Sprint("unix socket, uid ", uid)
 		}
-		return Identity{Operator, name}
+		return ClientIdentity{Operator, name}
 	}
 	remote, err := netip.ParseAddrPort(c.RemoteAddr().String())
 	if err != nil {
-		return Identity{Unauthenticated, c.RemoteAddr().String()}
+		return ClientIdentity{Unauthenticated, c.RemoteAddr().String()}
 	}
 	peer := remote.Addr().Unmap().WithZone("")
 	local, err := netip.ParseAddrPort(c.LocalAddr().String())
 	if err == nil && (peer.IsLoopback() || peer == local.Addr().Unmap().WithZone("")) {
-		if uid, err := tcpUID(remote, local); err == nil {
-			id := Identity{Unauthenticated, fmt.Sprint("uid ", uid)}
+		if uid, err := tcpSocketUID(remote, local); err == nil {
+			id := ClientIdentity{Unauthenticated, fmt.Sprint("uid ", uid)}
 			if int(uid) == os.Geteuid() {
 				id.Class = Operator
 			}
@@ -45,12 +45,12 @@ func identifyPeer(c net.Conn) Identity {
 	}
 	switch {
 	case peer.IsLoopback():
-		return Identity{Unauthenticated, "loopback"} // each client of this machine can choose among these addresses
+		return ClientIdentity{Unauthenticated, "loopback"} // each client of this machine can choose among these addresses
 	case peer.Is6():
 		network, _ := peer.Prefix(64) // the length is valid; one client often has a whole network
-		return Identity{Unauthenticated, network.String()}
+		return ClientIdentity{Unauthenticated, network.String()}
 	}
-	return Identity{Unauthenticated, peer.String()}
+	return ClientIdentity{Unauthenticated, peer.String()}
 }
 
 func unixPeerUID(c net.Conn) (uid uint32, err error) {
@@ -85,9 +85,9 @@ const (
 // errNoOwner is the error for a TCP socket that no process has, or no longer has.
 var errNoOwner = errors.New("the socket belongs to no process")
 
-// tcpUID returns the user of the TCP socket of this machine that is connected from the address own to the address
+// tcpSocketUID returns the user of the TCP socket of this machine that is connected from the address own to the address
 // other. The kernel finds the socket in a table of hashes, and replies before the send returns.
-func tcpUID(own, other netip.AddrPort) (uint32, error) {
+func tcpSocketUID(own, other netip.AddrPort) (uint32, error) {
 	reply, err := queryTCPSocket(own, other)
 	if err != nil {
 		return 0, err

@@ -39,12 +39,12 @@ func TestAddressesOfPeers(t *testing.T) {
 		"127.9.8.7:5":                 "loopback",
 		"[::1]:5":                     "loopback",
 	} {
-		if got := identifyPeer(addressedConn{nil, server, address{"tcp", text}}); got != (Identity{Unauthenticated, want}) {
+		if got := identifyPeer(addressedConn{nil, server, address{"tcp", text}}); got != (ClientIdentity{Unauthenticated, want}) {
 			t.Errorf("%s: %v, want %s", text, got, want)
 		}
 	}
 	task := taskapi.Addr{AllocID: "alloc", Task: "task"}
-	if got, want := identifyPeer(addressedConn{nil, task, task}), (Identity{Task, "alloc/task"}); got != want {
+	if got, want := identifyPeer(addressedConn{nil, task, task}), (ClientIdentity{Task, "alloc/task"}); got != want {
 		t.Errorf("socket of a task: %v, want %v", got, want)
 	}
 }
@@ -114,7 +114,7 @@ func TestUsersOfPeers(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				want := Identity{Unauthenticated, fmt.Sprint("uid ", uid)}
+				want := ClientIdentity{Unauthenticated, fmt.Sprint("uid ", uid)}
 				if uid == os.Geteuid() {
 					want.Class = Operator
 				}
@@ -123,7 +123,7 @@ func TestUsersOfPeers(t *testing.T) {
 				}
 				// The kernel reports user 0 for the socket of a connection that the client has closed.
 				unix.Close(fd)
-				if got := identifyPeer(conn); got != (Identity{Unauthenticated, "loopback"}) {
+				if got := identifyPeer(conn); got != (ClientIdentity{Unauthenticated, "loopback"}) {
 					t.Errorf("user %d from %s to %s, closed: %v", uid, conn.RemoteAddr(), listen, got)
 				}
 				conn.Close()
@@ -141,7 +141,7 @@ func TestListenerIsNoPeer(t *testing.T) {
 	defer l.Close()
 	requireSockDiag(t, l)
 	at := netip.MustParseAddrPort(l.Addr().String())
-	if uid, err := tcpUID(at, netip.MustParseAddrPort("127.0.0.1:9")); !errors.Is(err, errNoOwner) {
+	if uid, err := tcpSocketUID(at, netip.MustParseAddrPort("127.0.0.1:9")); !errors.Is(err, errNoOwner) {
 		t.Errorf("uid %d, %v", uid, err)
 	}
 }
@@ -163,7 +163,7 @@ func TestUnixPeersAreOperators(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if got, want := identifyPeer(conn), (Identity{Operator, fmt.Sprint("unix socket, uid ", os.Geteuid())}); got != want {
+	if got, want := identifyPeer(conn), (ClientIdentity{Operator, fmt.Sprint("unix socket, uid ", os.Geteuid())}); got != want {
 		t.Errorf("%v, want %v", got, want)
 	}
 }
@@ -186,8 +186,8 @@ func TestUnreadBytesAreNotIdle(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer accepted.Close()
-	conn := Of(accepted)
-	conn.readSince.Store(1) // a Read has waited for decades
+	conn := ConnOf(accepted)
+	conn.readStartedAt.Store(1) // a Read has waited for decades
 	if !conn.isIdleLocked() {
 		t.Error("a client that has sent nothing is not idle")
 	}
@@ -205,7 +205,7 @@ func TestUnreadBytesAreNotIdle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn.readSince.Store(1)
+	conn.readStartedAt.Store(1)
 	if conn.isIdleLocked() {
 		t.Error("a client whose byte has arrived is idle")
 	}

@@ -79,12 +79,12 @@ var errTooManyConns = &statusError{http.StatusTooManyRequests, "Your IP is issui
 	"Close connections that are not needed, or raise http_max_conns_per_client in the limits block of the agent's configuration"}
 
 // clientOf returns the client that the connection of an authenticated request counts for.
-func (p *accessPolicy) clientOf(r *request) connlimit.Identity {
-	id := r.conn.Origin()
+func (p *accessPolicy) clientOf(r *request) connlimit.ClientIdentity {
+	id := r.conn.PeerIdentity()
 	switch {
 	case r.rights.workload != nil:
 		task := taskapi.Addr{AllocID: r.rights.workload.AllocID, Task: r.rights.workload.Task}
-		return connlimit.Identity{Class: connlimit.Task, Name: task.String()}
+		return connlimit.ClientIdentity{Class: connlimit.Task, Name: task.String()}
 	case id.Class == connlimit.Operator, p.token != "" && !r.rights.readOnly:
 		id.Class = connlimit.Operator
 	default:

@@ -190,7 +190,7 @@ func (h *agentHandler) peers(*request) (any, error) { return []string{h.agent.rp
 
 // forceGC collects garbage. The collection continues after the client has disconnected, as documented.
 func (h *agentHandler) forceGC(r *request) (any, error) {
-	h.node.CollectAllocs()
+	h.node.GCEndedAllocs()
 	if _, err := h.scheduler.CollectGarbage(context.WithoutCancel(r.Context())); err != nil {
 		return nil, err
 	}

@@ -211,7 +211,7 @@ func (h *allocHandler) gcAllocation(r *request) (any, error) {
 	if _, err := findAllocation(h.store, r.id); err != nil {
 		return nil, err
 	}
-	if err := h.node.CollectAlloc(r.Context(), r.id); err != nil {
+	if err := h.node.GCAlloc(r.Context(), r.id); err != nil {
 		return nil, err
 	}
 	return struct{}{}, nil
@@ -222,6 +222,6 @@ func (h *allocHandler) gcAllocations(r *request) (any, error) {
 	if r.Method == http.MethodGet && isFromBrowser(r.Request) {
 		return nil, &statusError{http.StatusForbidden, "a browser must ask with PUT to collect allocations"}
 	}
-	h.node.CollectAllocs()
+	h.node.GCEndedAllocs()
 	return noContent{}, nil
 }

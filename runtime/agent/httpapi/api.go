@@ -34,9 +34,9 @@ import (
 type Node interface {
 	// Alloc returns the runner of an allocation, nil if there is none.
 	Alloc(id string) *allocrunner.Runner
-	// CollectAlloc removes an ended allocation from the disk, CollectAllocs all ended allocations.
-	CollectAlloc(ctx context.Context, id string) error
-	CollectAllocs()
+	// GCAlloc removes an ended allocation from the disk, GCEndedAllocs all ended allocations.
+	GCAlloc(ctx context.Context, id string) error
+	GCEndedAllocs()
 	// CheckHookAttachments checks the hooks that a canonical job attaches. It returns the mistakes in the
 	// attachments, and the errors of hooks that cannot be checked now.
 	CheckHookAttachments(context.Context, *api.Job) (faults []admission.HookFault, trouble []error)
@@ -202,7 +202,7 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 			case taskapi.Network:
 				ctx = context.WithValue(ctx, taskSocketKey{}, true)
 			}
-			return context.WithValue(ctx, connKey{}, connlimit.Of(c))
+			return context.WithValue(ctx, connKey{}, connlimit.ConnOf(c))
 		},
 		ErrorLog: a.logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}
@@ -239,7 +239,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	h.Set("Vary", "Accept-Encoding, Origin")
 	r := &request{Request: hr, w: w, responseController: http.NewResponseController(w), query: hr.URL.Query(), bodyBudget: &a.bodyBudget}
 	r.conn, _ = hr.Context().Value(connKey{}).(*connlimit.Conn)
-	defer r.conn.RequestDone()
+	defer r.conn.OnRequestDone()
 	defer r.releaseBody()
 	r.setBodyDeadline()
 	value, err := a.handleRequest(r)
@@ -266,7 +266,7 @@ func (a *API) handleRequest(r *request) (value any, err error) {
 			err = errors.New("this request has met a fault of nomad-lite, which the log of the agent describes")
 		}
 	}()
-	r.conn.HeaderReceived(r.ContentLength != 0)
+	r.conn.OnHeaderRead(r.ContentLength != 0)
 	authenticated, workload, err := a.access.authorize(r.Request)
 	r.rights.workload = workload
 	r.rights.readOnly = a.access.isReadOnly(r.Request)

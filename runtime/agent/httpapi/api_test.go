@@ -46,9 +46,9 @@ func TestMain(m *testing.M) {
 // stubNode is a node without running tasks.
 type stubNode struct{ outputLossErr error }
 
-func (stubNode) Alloc(string) *allocrunner.Runner           { return nil }
-func (stubNode) CollectAlloc(context.Context, string) error { return errors.New("not here") }
-func (stubNode) CollectAllocs()                             {}
+func (stubNode) Alloc(string) *allocrunner.Runner      { return nil }
+func (stubNode) GCAlloc(context.Context, string) error { return errors.New("not here") }
+func (stubNode) GCEndedAllocs()                        {}
 func (stubNode) CheckHookAttachments(context.Context, *api.Job) ([]admission.HookFault, []error) {
 	return nil, nil
 }

@@ -204,7 +204,7 @@ func newFlood(t *testing.T, seed uint64) *flood {
 		f.perClient = 4 + f.random.IntN(5)
 	}
 	var log strings.Builder
-	limiter := connlimit.New(connlimit.Config{Total: floodTotal, PerClient: f.perClient, Logger: hclog.New(&hclog.LoggerOptions{Output: &log})})
+	limiter := connlimit.New(connlimit.Config{MaxConns: floodTotal, MaxConnsPerClient: f.perClient, Logger: hclog.New(&hclog.LoggerOptions{Output: &log})})
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "nomad.sock")
 	unixListener, err := net.Listen("unix", socket)

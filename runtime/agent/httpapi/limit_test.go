@@ -96,7 +96,7 @@ func countOpenClients(all []*readingClient) (n int) {
 
 // newLimiter returns a limiter with the default total of connections of a process that can open many files.
 func newLimiter(perClient int) *connlimit.Limiter {
-	return connlimit.New(connlimit.Config{Total: 8192, PerClient: perClient, Logger: hclog.NewNullLogger()})
+	return connlimit.New(connlimit.Config{MaxConns: 8192, MaxConnsPerClient: perClient, Logger: hclog.NewNullLogger()})
 }
 
 // serveLimited serves a fixture with a token and the limits of connections.
@@ -134,7 +134,7 @@ func TestIdleConnectionsThatHaveNotAuthenticatedAreReplaced(t *testing.T) {
 			const maxUnauthenticated = 100
 			f := newFixture(t, func(c *Config) { c.Token = "secret" })
 			l := make(pipeListener)
-			f.serve(t, connlimit.New(connlimit.Config{Total: 8 * maxUnauthenticated, Logger: hclog.NewNullLogger()}).Listen(l))
+			f.serve(t, connlimit.New(connlimit.Config{MaxConns: 8 * maxUnauthenticated, Logger: hclog.NewNullLogger()}).Listen(l))
 			var all []*readingClient
 			for range maxUnauthenticated {
 				all = append(all, startReadingClient(l.dialFrom(attackerIP), says))

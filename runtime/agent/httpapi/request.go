@@ -41,8 +41,8 @@ type request struct {
 	statusCode         int  // status of a successful reply; 0 means 200
 	replyWritten       bool // the handler of the route has written the reply
 
-	conn            *connlimit.Conn    // nil if the connection is not counted
-	clientAfterBody connlimit.Identity // unless it is zero, the connection is counted for it after the body was read
+	conn            *connlimit.Conn          // nil if the connection is not counted
+	clientAfterBody connlimit.ClientIdentity // unless it is zero, the connection is counted for it after the body was read
 	bodyBudget      *memoryBudget
 	reservedBytes   int64 // bytes of the body budget that this request holds
 }
@@ -153,8 +153,8 @@ func (r *request) setWriteDeadline() {
 
 // identifyConn counts the connection for the client of the request. If the limit is reached, the connection is
 // closed after the reply.
-func (r *request) identifyConn(client connlimit.Identity) error {
-	if r.conn.Identify(client) {
+func (r *request) identifyConn(client connlimit.ClientIdentity) error {
+	if r.conn.CountForClient(client) {
 		return nil
 	}
 	r.discardBody()
@@ -218,8 +218,8 @@ func (r *request) readBody(limit int64, read func(io.Reader) error) error {
 		return badRequest("read the body of the request: " + err.Error())
 	}
 	_ = r.responseController.SetReadDeadline(time.Time{})
-	if client := r.clientAfterBody; client != (connlimit.Identity{}) {
-		r.clientAfterBody = connlimit.Identity{}
+	if client := r.clientAfterBody; client != (connlimit.ClientIdentity{}) {
+		r.clientAfterBody = connlimit.ClientIdentity{}
 		return r.identifyConn(client)
 	}
 	return nil

@@ -188,7 +188,7 @@ func (h *execHandler) readHandshake(r *request, conn *websocket.Conn) error {
 	if !h.access.isTrusted(r.Request) && !equalSecrets(helloMessage.AuthToken, string(h.access.token)) {
 		return execError("%v", errPermissionDenied)
 	}
-	if !r.conn.Identify(h.access.clientOf(r)) {
+	if !r.conn.CountForClient(h.access.clientOf(r)) {
 		return execError("%v", errTooManyConns)
 	}
 	return nil

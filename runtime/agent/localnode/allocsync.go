@@ -23,22 +23,22 @@ import (
 // written. A report that only adds events, without a change of state, is written
 // with the next urgent report of its allocation or after maxReportDelay.
 type AllocSync struct {
-	store         *store.Store
-	startedAllocs map[string]bool // allocations that an earlier agent has started
-	logger        hclog.Logger
+	store                *store.Store
+	allocsStartedEarlier map[string]bool // allocations that an earlier agent has started
+	logger               hclog.Logger
 
-	reportsAvailable chan struct{} // the channel has a value when there are reports to write
+	reportsAvailable chan struct{} // wakeWriter sends a value when there are reports to write
 
 	mu                      sync.Mutex
-	allocsChanged           chan struct{} // channel, closed and replaced when the desired allocations change
-	pendingReports          map[string]scheduler.AllocReport
-	currentWrite            map[string]scheduler.AllocReport // reports that are being written
-	reportOrder             []string                         // keys of the map reports, oldest first
-	urgentReports           map[string]bool                  // reports that must be written at once
-	flushTimer              *time.Timer                      // timer that calls flush; nil if it is not set
-	removedAllocs           []string
-	collectReasons          map[string]string // reasons for removed directories, by allocation id; see ReportCollected
-	pendingRemovalsAssigned bool              // the deleted allocations (see store.Reader.PendingRemovals) were assigned
+	allocsChanged           chan struct{}                    // closed and replaced when the desired allocations change
+	pendingReports          map[string]scheduler.AllocReport // reports that are not written yet, by allocation id
+	reportsInWrite          map[string]scheduler.AllocReport // reports that writeReports is writing, by allocation id
+	pendingReportOrder      []string                         // keys of pendingReports, oldest report first
+	urgentReportIDs         map[string]bool                  // keys of the pendingReports that must be written at once
+	flushTimer              *time.Timer                      // calls markAllReportsUrgent after maxReportDelay; nil if it is not set
+	removedAllocIDs         []string                         // allocations whose removal is not recorded in the store yet
+	gcReasonsByAlloc        map[string]string                // allocation id -> why its directory was removed; not stored yet
+	pendingRemovalsAssigned bool                             // Allocs has returned the allocations of store.Reader.PendingRemovals
 }
 
 var _ noderunner.AssignmentSource = (*AllocSync)(nil)
@@ -48,27 +48,27 @@ type allocReporter interface {
 	Report(context.Context, ...scheduler.AllocReport) (index uint64, err error)
 }
 
-// NewAllocSync returns an AllocSync. Allocations of whose tasks the store s has records
-// count as started by an earlier agent.
+// NewAllocSync returns an AllocSync. An allocation counts as started by an earlier agent if the store s has records of
+// its tasks.
 func NewAllocSync(s *store.Store, logger hclog.Logger) *AllocSync {
 	started := make(map[string]bool)
 	for _, id := range s.Snapshot().LocalAllocations() {
 		started[id] = true
 	}
 	return &AllocSync{
-		store:            s,
-		startedAllocs:    started,
-		logger:           logger.Named("allocsync"),
-		reportsAvailable: make(chan struct{}, 1),
-		allocsChanged:    make(chan struct{}),
-		pendingReports:   make(map[string]scheduler.AllocReport),
-		urgentReports:    make(map[string]bool),
+		store:                s,
+		allocsStartedEarlier: started,
+		logger:               logger.Named("allocsync"),
+		reportsAvailable:     make(chan struct{}, 1),
+		allocsChanged:        make(chan struct{}),
+		pendingReports:       make(map[string]scheduler.AllocReport),
+		urgentReportIDs:      make(map[string]bool),
 	}
 }
 
-// Allocs implements noderunner.Source. An allocation that was deleted before the
+// Allocs implements noderunner.AssignmentSource. An allocation that was deleted before the
 // first call, and is still on the disk, is assigned in the first call and missing
-// in the next one, so that the node removes it.
+// in the second call, so that the node runner removes its directory.
 func (r *AllocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 	r.mu.Lock()
 	changed, first := r.allocsChanged, !r.pendingRemovalsAssigned
@@ -76,13 +76,13 @@ func (r *AllocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 	r.mu.Unlock()
 	s := r.store.Snapshot()
 	var pendingRemovals []*api.Allocation
-	if first { // removals include allocations that were deleted after Open, which the node has not seen either
+	if first { // PendingRemovals also has allocations that were deleted since Open, which the node runner has not seen either
 		pendingRemovals = s.PendingRemovals()
 	}
 	var assignments []noderunner.Assignment
 	for _, a := range scheduler.DesiredAllocs(s.Reader) {
 		assignments = append(assignments, noderunner.Assignment{
-			Alloc: a, TasksEnded: s.AllocationEnded(a.ID), StartedEarlier: r.startedAllocs[a.ID],
+			Alloc: a, TasksEnded: s.AllocationEnded(a.ID), StartedEarlier: r.allocsStartedEarlier[a.ID],
 			JobPurged:        a.ServerTerminalStatus() && s.Job(nil, a.Namespace, a.JobID) == nil,
 			CollectWhenEnded: s.IsAllocationCollectedAtEnd(a.ID),
 		})
@@ -96,8 +96,8 @@ func (r *AllocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 	return assignments, changed
 }
 
-// AllocsChanged wakes the node runner, which lists the allocations again. It must be
-// called when the desired allocations have changed.
+// AllocsChanged wakes the node runner, which then calls Allocs again. The scheduler must call it when the desired allocations
+// have changed.
 func (r *AllocSync) AllocsChanged() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,9 +105,9 @@ func (r *AllocSync) AllocsChanged() {
 	r.allocsChanged = make(chan struct{})
 }
 
-// Report implements noderunner.Source.
+// Report implements noderunner.AssignmentSource. It does not wait for the write.
 func (r *AllocSync) Report(u allocrunner.StatusUpdate) {
-	r.add(u.AllocID, func() bool { return r.isUrgentLocked(u) }, func(report *scheduler.AllocReport) {
+	r.addReport(u.AllocID, func() bool { return r.isUrgentLocked(u) }, func(report *scheduler.AllocReport) {
 		report.ClientStatus, report.ClientDescription = u.ClientStatus, u.ClientDescription
 		report.TaskStates, report.NetworkStatus = u.TaskStates, u.NetworkStatus
 		if h := u.Health; h != nil {
@@ -116,9 +116,9 @@ func (r *AllocSync) Report(u allocrunner.StatusUpdate) {
 	})
 }
 
-// ReportEnded implements noderunner.Source.
+// ReportEnded implements noderunner.AssignmentSource. It does not wait for the write.
 func (r *AllocSync) ReportEnded(allocID string, err error) {
-	r.add(allocID, func() bool { return true }, func(report *scheduler.AllocReport) {
+	r.addReport(allocID, func() bool { return true }, func(report *scheduler.AllocReport) {
 		report.TasksEnded = true
 		if err != nil {
 			report.ClientStatus = api.AllocClientStatusFailed
@@ -127,7 +127,7 @@ func (r *AllocSync) ReportEnded(allocID string, err error) {
 	})
 }
 
-// CollectAtEnd implements noderunner.Source.
+// CollectAtEnd implements noderunner.AssignmentSource. It returns when the request is stored.
 func (r *AllocSync) CollectAtEnd(ctx context.Context, allocID string) error {
 	_, err := r.store.Update(ctx, func(tx *store.Txn) error {
 		tx.CollectAllocationAtEnd(allocID)
@@ -136,32 +136,31 @@ func (r *AllocSync) CollectAtEnd(ctx context.Context, allocID string) error {
 	return err
 }
 
-// ReportCollected implements noderunner.Source.
+// ReportCollected implements noderunner.AssignmentSource. It does not wait for the write.
 func (r *AllocSync) ReportCollected(allocID, reason string) {
 	r.mu.Lock()
-	if r.collectReasons == nil {
-		r.collectReasons = make(map[string]string)
+	if r.gcReasonsByAlloc == nil {
+		r.gcReasonsByAlloc = make(map[string]string)
 	}
-	r.collectReasons[allocID] = reason
+	r.gcReasonsByAlloc[allocID] = reason
 	r.mu.Unlock()
 	r.wakeWriter()
 }
 
-// ReportRemoved implements noderunner.Source.
+// ReportRemoved implements noderunner.AssignmentSource. It does not wait for the write.
 func (r *AllocSync) ReportRemoved(allocID string) {
 	r.mu.Lock()
-	r.removedAllocs = append(r.removedAllocs, allocID)
+	r.removedAllocIDs = append(r.removedAllocIDs, allocID)
 	r.mu.Unlock()
 	r.wakeWriter()
 }
 
-// isUrgentLocked reports whether an update must be written at once: the status of
-// the allocation, the state of a task or the first health differs from the stored
-// one. Other updates only add events. A report that is being written counts as
-// stored.
+// isUrgentLocked reports whether an update must be written at once, because it changes the status of the allocation or the
+// state of a task, or has the first health of the allocation. Other updates only add events. A report that writeReports is
+// writing counts as stored.
 func (r *AllocSync) isUrgentLocked(u allocrunner.StatusUpdate) bool {
 	known := r.store.Snapshot().Allocation(nil, u.AllocID)
-	if w, found := r.currentWrite[u.AllocID]; found && known != nil && w.ClientStatus != "" {
+	if w, found := r.reportsInWrite[u.AllocID]; found && known != nil && w.ClientStatus != "" {
 		stored := *known
 		stored.ClientStatus, stored.TaskStates = w.ClientStatus, w.TaskStates
 		known = &stored
@@ -184,32 +183,33 @@ func (r *AllocSync) isUrgentLocked(u allocrunner.StatusUpdate) bool {
 	return false
 }
 
-func (r *AllocSync) add(allocID string, urgent func() bool, edit func(*scheduler.AllocReport)) {
+// addReport calls edit with the pending report of an allocation, or with a new report if none is pending.
+func (r *AllocSync) addReport(allocID string, urgent func() bool, edit func(*scheduler.AllocReport)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	report, waits := r.pendingReports[allocID]
 	if !waits {
 		report.AllocID = allocID
-		r.reportOrder = append(r.reportOrder, allocID)
+		r.pendingReportOrder = append(r.pendingReportOrder, allocID)
 	}
 	edit(&report)
 	r.pendingReports[allocID] = report
 	switch {
 	case urgent():
-		r.urgentReports[allocID] = true
+		r.urgentReportIDs[allocID] = true
 		r.wakeWriter()
 	case r.flushTimer == nil:
 		r.flushTimer = time.AfterFunc(maxReportDelay, r.markAllReportsUrgent)
 	}
 }
 
-// markAllReportsUrgent makes all reports urgent.
+// markAllReportsUrgent makes Run write all pending reports.
 func (r *AllocSync) markAllReportsUrgent() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.flushTimer = nil
-	for _, id := range r.reportOrder {
-		r.urgentReports[id] = true
+	for _, id := range r.pendingReportOrder {
+		r.urgentReportIDs[id] = true
 	}
 	r.wakeWriter()
 }
@@ -224,11 +224,11 @@ func (r *AllocSync) wakeWriter() {
 	}
 }
 
-// retryDelay is the time between two attempts to write updates that the store has refused.
+// retryDelay is the delay before reports, or the record of the node, are written again after the store has returned an error.
 const retryDelay = time.Second
 
-// Run passes the reports to the scheduler until ctx ends, and then the remaining ones
-// once.
+// Run passes the reports to the scheduler until ctx ends. Then it tries once to pass the reports that are still pending, and
+// returns.
 func (r *AllocSync) Run(ctx context.Context, to allocReporter) {
 	for {
 		select {
@@ -254,39 +254,39 @@ func (r *AllocSync) Run(ctx context.Context, to allocReporter) {
 	}
 }
 
-// takeUrgentReports returns the urgent reports and the removed allocations. Reports that are not
-// urgent stay queued, so that they do not delay the urgent ones.
+// takeUrgentReports removes and returns the urgent reports and the ids of the removed allocations. Other reports stay pending,
+// so that they do not delay the urgent reports.
 func (r *AllocSync) takeUrgentReports() (reports []scheduler.AllocReport, removed []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var notUrgent []string
-	r.currentWrite = make(map[string]scheduler.AllocReport)
-	for _, id := range r.reportOrder {
-		if r.urgentReports[id] {
+	r.reportsInWrite = make(map[string]scheduler.AllocReport)
+	for _, id := range r.pendingReportOrder {
+		if r.urgentReportIDs[id] {
 			reports = append(reports, r.pendingReports[id])
-			r.currentWrite[id] = r.pendingReports[id]
+			r.reportsInWrite[id] = r.pendingReports[id]
 			delete(r.pendingReports, id)
 		} else {
 			notUrgent = append(notUrgent, id)
 		}
 	}
-	removed = r.removedAllocs
-	r.reportOrder, r.removedAllocs = notUrgent, nil
-	clear(r.urgentReports)
+	removed = r.removedAllocIDs
+	r.pendingReportOrder, r.removedAllocIDs = notUrgent, nil
+	clear(r.urgentReportIDs)
 	return reports, removed
 }
 
-// writeReports stores the urgent reports. Reports that cannot be stored are queued again,
-// unless a newer report of the allocation has arrived.
+// writeReports stores the urgent reports. If they cannot be stored, it makes them pending again, except reports of
+// allocations of which a newer report has arrived.
 func (r *AllocSync) writeReports(ctx context.Context, to allocReporter) error {
 	reports, removed := r.takeUrgentReports()
 	if len(reports) > 0 {
 		_, err := to.Report(ctx, reports...)
 		r.mu.Lock()
-		r.currentWrite = nil
+		r.reportsInWrite = nil
 		r.mu.Unlock()
 		if err != nil {
-			r.putBackReports(reports, removed)
+			r.requeueReports(reports, removed)
 			return err
 		}
 	}
@@ -300,19 +300,19 @@ func (r *AllocSync) writeReports(ctx context.Context, to allocReporter) error {
 			return nil
 		})
 		if err != nil {
-			r.putBackReports(nil, removed)
+			r.requeueReports(nil, removed)
 			return err
 		}
 	}
-	return r.writeCollectedAllocs(ctx)
+	return r.writeGCEvents(ctx)
 }
 
-// writeCollectedAllocs adds events to allocations whose directories were removed. It must
-// follow the reports, because the last report of an allocation replaces its events.
-func (r *AllocSync) writeCollectedAllocs(ctx context.Context) error {
+// writeGCEvents adds events to the tasks of allocations whose directories were removed. It must be called after the reports
+// were stored, because the last report of an allocation replaces its events.
+func (r *AllocSync) writeGCEvents(ctx context.Context) error {
 	r.mu.Lock()
-	collected := r.collectReasons
-	r.collectReasons = nil
+	collected := r.gcReasonsByAlloc
+	r.gcReasonsByAlloc = nil
 	r.mu.Unlock()
 	if len(collected) == 0 {
 		return nil
@@ -320,7 +320,7 @@ func (r *AllocSync) writeCollectedAllocs(ctx context.Context) error {
 	_, err := r.store.Update(ctx, func(tx *store.Txn) error {
 		for id, reason := range collected {
 			if old := tx.Allocation(nil, id); old != nil {
-				tx.PutReportedAllocation(withCollectedEvent(old, reason, time.Now()))
+				tx.PutReportedAllocation(withDirRemovedEvent(old, reason, time.Now()))
 			}
 		}
 		return nil
@@ -328,16 +328,16 @@ func (r *AllocSync) writeCollectedAllocs(ctx context.Context) error {
 	if err != nil {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		for id, reason := range r.collectReasons {
+		for id, reason := range r.gcReasonsByAlloc {
 			collected[id] = reason
 		}
-		r.collectReasons = collected
+		r.gcReasonsByAlloc = collected
 	}
 	return err
 }
 
-// withCollectedEvent returns a copy of an allocation with an event on each task.
-func withCollectedEvent(old *api.Allocation, reason string, now time.Time) *api.Allocation {
+// withDirRemovedEvent returns a copy of an allocation in which each task has an event about the removed directory.
+func withDirRemovedEvent(old *api.Allocation, reason string, now time.Time) *api.Allocation {
 	alloc := *old
 	alloc.TaskStates = make(map[string]*api.TaskState, len(old.TaskStates))
 	for name, state := range old.TaskStates {
@@ -348,10 +348,11 @@ func withCollectedEvent(old *api.Allocation, reason string, now time.Time) *api.
 	return &alloc
 }
 
-func (r *AllocSync) putBackReports(reports []scheduler.AllocReport, removed []string) {
+// requeueReports makes reports and removals that were not stored pending and urgent again. A newer report of an allocation wins.
+func (r *AllocSync) requeueReports(reports []scheduler.AllocReport, removed []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.removedAllocs = append(removed, r.removedAllocs...)
+	r.removedAllocIDs = append(removed, r.removedAllocIDs...)
 	var newOrder []string
 	for _, old := range reports {
 		id := old.AllocID
@@ -364,7 +365,7 @@ func (r *AllocSync) putBackReports(reports []scheduler.AllocReport, removed []st
 			newer = old
 		}
 		newer.TasksEnded = ended
-		r.pendingReports[id], r.urgentReports[id] = newer, true
+		r.pendingReports[id], r.urgentReportIDs[id] = newer, true
 	}
-	r.reportOrder = append(newOrder, r.reportOrder...)
+	r.pendingReportOrder = append(newOrder, r.pendingReportOrder...)
 }

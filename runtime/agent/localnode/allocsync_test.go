@@ -175,7 +175,7 @@ func TestReportsSurviveAFullDisk(t *testing.T) {
 	}
 	reports, removed := r.takeUrgentReports()
 	r.ReportEnded(id, nil) // ReportEnded is called while the store refuses the reports
-	r.putBackReports(reports, removed)
+	r.requeueReports(reports, removed)
 	f.diskFull.Store(false)
 	if err := r.writeReports(t.Context()); err != nil {
 		t.Fatal(err)
@@ -203,7 +203,7 @@ func TestReportIsComparedWithTheOneThatIsBeingStored(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !r.urgentReports[id] {
+	if !r.urgentReportIDs[id] {
 		t.Error("the task runs again, and the report of that waits")
 	}
 }
@@ -427,7 +427,7 @@ func TestCollectedDirectoryAddsEvent(t *testing.T) {
 	r := NewAllocSync(s, hclog.NewNullLogger())
 	r.ReportCollected("a", "the disk is full")
 	r.ReportCollected("deleted", "the disk is full")
-	for range 2 { // the second call of writeCollectedAllocs has nothing to write
+	for range 2 { // the second call of writeGCEvents has nothing to write
 		if err := r.writeReports(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}

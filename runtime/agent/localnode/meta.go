@@ -11,8 +11,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// readMeta loads the metadata that was set under an earlier agent. A key without a value hides the configured value.
-func (n *Node) readMeta() {
+// loadDynamicMeta loads the metadata that was set through the API under an earlier agent. A nil value hides the configured value
+// of the key.
+func (n *Node) loadDynamicMeta() {
 	meta := make(map[string]*string)
 	if _, err := n.config.Store.Snapshot().Meta(state.NodeMetaName, &meta); err != nil {
 		n.config.Logger.Warn("metadata of the node that was set through the API is lost", "error", err)
@@ -20,7 +21,7 @@ func (n *Node) readMeta() {
 	n.dynamicMeta = meta
 }
 
-// Meta returns the metadata of the node: the merged map and both sources.
+// Meta returns the metadata from the configuration (Static), the metadata that was set through the API (Dynamic), and both merged.
 func (n *Node) Meta() api.NodeMetaResponse {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -35,8 +36,8 @@ func (n *Node) Meta() api.NodeMetaResponse {
 	}
 }
 
-// SetMeta changes the metadata of the node permanently and at once. A key without a
-// value is removed; if it is configured, its configured value is hidden.
+// SetMeta changes the dynamic metadata of the node and stores it for later agents. A nil value removes the key; if the
+// configuration has the key, the nil value hides the configured value.
 func (n *Node) SetMeta(ctx context.Context, changes map[string]*string) error {
 	n.metaUpdateMu.Lock()
 	defer n.metaUpdateMu.Unlock()
@@ -64,10 +65,11 @@ func (n *Node) SetMeta(ctx context.Context, changes map[string]*string) error {
 	n.dynamicMeta = now.Dynamic
 	n.mu.Unlock()
 	n.config.OnNodeStored()
-	n.triggerUpdate() // the update is needed because a concurrent update may have written the old metadata
+	n.triggerRecordUpdate() // a concurrent updateRecord may have written the old metadata after the transaction
 	return nil
 }
 
+// mergeMeta returns a new map with the static metadata, overridden by the dynamic metadata. A nil value removes a key.
 func mergeMeta(static map[string]string, dynamic map[string]*string) map[string]string {
 	all := maps.Clone(static)
 	if all == nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/resources/fingerprint"
 )
 
-// nodeAddresses returns the addresses of the machine in the order in which host networks select them: those of the node's
-// own interface first.
+// nodeAddresses returns the addresses of the machine in the order in which host networks select them: the addresses of the
+// node's own interface precede all others.
 func nodeAddresses(host fingerprint.Host) []hostnet.HostAddress {
 	var own, others []hostnet.HostAddress
 	for _, i := range host.Interfaces {
@@ -29,9 +29,9 @@ func nodeAddresses(host fingerprint.Host) []hostnet.HostAddress {
 	return append(own, others...)
 }
 
-// nodeNetworks describes the networks of the node in Nomad's order: the modes of group networks, then the interfaces that
+// newNodeNetworks describes the networks of the node in Nomad's order: the modes of group networks, then the interfaces that
 // have the node's address or that of a host network.
-func nodeNetworks(host fingerprint.Host, hostNetworks map[string]hostnet.HostNetwork) []fingerprint.NodeNetwork {
+func newNodeNetworks(host fingerprint.Host, hostNetworks map[string]hostnet.HostNetwork) []fingerprint.NodeNetwork {
 	var all []fingerprint.NodeNetwork
 	for _, mode := range host.NetworkModes {
 		all = append(all, fingerprint.NodeNetwork{Mode: mode})
@@ -62,10 +62,10 @@ func nodeNetworks(host fingerprint.Host, hostNetworks map[string]hostnet.HostNet
 	return all
 }
 
-// networkResources returns the networks of the node for the scheduler: the modes of group networks, the addresses of the
-// node's own interface, and the other addresses of host networks. A host network has the first address that it selects.
-// The addresses of the node's own interface have the speed ownMBits if it is not 0.
-func networkResources(host fingerprint.Host, ownMBits int) []*api.NetworkResource {
+// newNetworkResources returns the networks of the node for the scheduler: the modes of group networks, the addresses of the
+// node's own interface, and the other addresses of host networks. ownMBits overrides the speed of the node's own interface
+// if it is not 0.
+func newNetworkResources(host fingerprint.Host, ownMBits int) []*api.NetworkResource {
 	var all []*api.NetworkResource
 	for _, mode := range host.NetworkModes {
 		all = append(all, &api.NetworkResource{Mode: mode})

@@ -71,7 +71,7 @@ func TestNodeNetworks(t *testing.T) {
 	var settings Settings
 	host := machine(t, &settings)
 	var got []string
-	for _, n := range nodeNetworks(host, settings.Networks.HostNetworks) {
+	for _, n := range newNodeNetworks(host, settings.Networks.HostNetworks) {
 		got = append(got, fmt.Sprintf("%s %s %s %d", n.Mode, n.Device, n.MacAddress, n.Speed))
 		for _, a := range n.Addresses {
 			got = append(got, fmt.Sprintf("%s %s %s %s", a.Family, a.Address, a.Alias, a.ReservedPorts))
@@ -111,7 +111,7 @@ func TestNetworkResources(t *testing.T) {
 	host := machine(t, &settings)
 	text := func(host fingerprint.Host, mbits int) string {
 		var all []string
-		for _, n := range networkResources(host, mbits) {
+		for _, n := range newNetworkResources(host, mbits) {
 			speed := 0
 			if n.MBits != nil {
 				speed = *n.MBits
@@ -166,7 +166,7 @@ func TestDriversThatAreNotStarted(t *testing.T) {
 
 // Reserved cores and reserved CPU are subtracted once, and the settings can change.
 func TestReservedCPU(t *testing.T) {
-	settings := Settings{Reserved: ReservedResources{CPU: 300}, MaxAllocs: 7}
+	settings := Settings{Reserved: ReservedResources{CPUMHz: 300}, MaxAllocs: 7}
 	host := machine(t, &settings)
 	host.Attributes = map[string]string{"cpu.reservablecores": "3", "cpu.frequency": "1000", "cpu.usablecompute": "3000"}
 	host.Cores, host.CPUMHz, host.ReservedCores, host.ReservableCores = 4, 4000, []uint16{0}, []uint16{1, 2, 3}
@@ -187,6 +187,6 @@ func TestReservedCPU(t *testing.T) {
 	}
 	n.Reload(Settings{})
 	check("3000", 1000)
-	n.Reload(Settings{Reserved: ReservedResources{CPU: 9000}}) // more than the node has
+	n.Reload(Settings{Reserved: ReservedResources{CPUMHz: 9000}}) // more than the node has
 	check("1", 10000)
 }

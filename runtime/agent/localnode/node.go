@@ -35,9 +35,9 @@ type pluginLister interface {
 
 // Config configures a Node.
 type Config struct {
-	ID       string           // see LoadID
-	Settings Settings         // with defaults
-	Host     fingerprint.Host // see Settings.Fingerprint
+	ID       string           // id of the node, the result of LoadNodeID
+	Settings Settings         // settings after Settings.WithDefaults
+	Host     fingerprint.Host // result of Settings.Fingerprint
 	Store    *store.Store
 	Plugins  pluginLister
 	Logger   hclog.Logger
@@ -45,9 +45,9 @@ type Config struct {
 	// Volumes are the dynamic host volumes; nil if there are none.
 	Volumes *volumes.Manager
 
-	// BeforeRegister is called once, when the drivers are ready and before the node
-	// is stored, so that nothing is placed on it. OnRegistered is called once, when the
-	// node is stored, and OnNodeStored after each change of the record.
+	// BeforeRegister is called once, when the drivers are ready and before the node is stored: until it returns, the
+	// scheduler places no allocation on the node. OnRegistered is called once, when the node is stored, and OnNodeStored
+	// after each change of the stored node.
 	BeforeRegister             func(context.Context)
 	OnRegistered, OnNodeStored func()
 }
@@ -56,23 +56,23 @@ type Config struct {
 type Node struct {
 	config Config
 
-	registered        chan struct{}     // see Registered
-	settingsChanged   chan struct{}     // the channel has a value when the settings have changed
-	stateEventsStored bool              // Run has stored the node events about the state file; used by Run only
-	reportedVolumes   map[string]string // errors of host volumes that were logged, by name; used by Run only
-	paths             *pathChecker      // checks the paths of host volumes
+	registered            chan struct{}     // Run closes the channel when the node is registered
+	settingsChanged       chan struct{}     // triggerRecordUpdate sends a value
+	stateFileEventsStored bool              // Run has stored the node events about the state file; used by Run only
+	loggedVolumeErrors    map[string]string // volume name -> error that was logged last; used by Run only
+	volumePathChecker     *pathChecker      // checks the paths of host volumes
 
-	metaUpdateMu sync.Mutex // metaUpdateMu is held while the metadata is changed, and locked before mu
+	metaUpdateMu sync.Mutex // SetMeta holds metaUpdateMu, and locks it before mu
 
-	mu          sync.Mutex
-	settings    Settings
-	dynamicMeta map[string]*string
-	attributes  map[string]string // attributes of the last call of reuseAttributes; the map is replaced, never modified
+	mu               sync.Mutex
+	settings         Settings
+	dynamicMeta      map[string]*string
+	sharedAttributes map[string]string // last result of reuseAttributes; the map is replaced, never modified
 }
 
-// LoadID returns the id that earlier agents used, if a node or an allocation is stored,
-// and otherwise a new id.
-func LoadID(s *store.Store) string {
+// LoadNodeID returns the id of the node under earlier agents. If neither a node nor an allocation is stored, it returns a
+// new random id.
+func LoadNodeID(s *store.Store) string {
 	snapshot := s.Snapshot()
 	if nodes := snapshot.Nodes(nil, ""); len(nodes) > 0 {
 		return nodes[0].ID
@@ -91,8 +91,8 @@ func New(c Config) *Node {
 		settingsChanged: make(chan struct{}, 1),
 		settings:        c.Settings,
 	}
-	n.paths = newPathChecker(n.triggerUpdate)
-	n.readMeta()
+	n.volumePathChecker = newPathChecker(n.triggerRecordUpdate)
+	n.loadDynamicMeta()
 	return n
 }
 
@@ -103,8 +103,8 @@ func (n *Node) ID() string { return n.config.ID }
 // drivers, so that jobs can be placed; see also Run.
 func (n *Node) Registered() <-chan struct{} { return n.registered }
 
-// TaskEnvNode returns the facts about the node as tasks see them. Before the node is
-// registered, missing driver attributes are taken from the stored node.
+// TaskEnvNode returns the facts about the node that the environment and the interpolation of tasks use. Before the node is
+// registered, it adds missing driver attributes from the stored node.
 func (n *Node) TaskEnvNode() taskenv.Node {
 	c := n.currentSettings()
 	attributes := n.readAttributes(n.config.Plugins.Drivers())
@@ -128,18 +128,18 @@ func (n *Node) TaskEnvNode() taskenv.Node {
 	}
 }
 
-// reuseAttributes returns the map of the previous call if the attributes are equal, to save
-// memory: each allocation keeps the map.
+// reuseAttributes returns the map of the previous call if it has equal content. This saves memory, because each allocation keeps
+// the map.
 func (n *Node) reuseAttributes(attributes map[string]string) map[string]string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !maps.Equal(n.attributes, attributes) {
-		n.attributes = attributes
+	if !maps.Equal(n.sharedAttributes, attributes) {
+		n.sharedAttributes = attributes
 	}
-	return n.attributes
+	return n.sharedAttributes
 }
 
-// currentSettings returns the settings with the merged metadata.
+// currentSettings returns the settings. Their Meta has the static and the dynamic metadata.
 func (n *Node) currentSettings() Settings {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -148,8 +148,7 @@ func (n *Node) currentSettings() Settings {
 	return s
 }
 
-// AdvertiseHTTPAddr sets the address of the API if it was not known when the Node was
-// created.
+// AdvertiseHTTPAddr sets the advertised address of the API, which can be unknown when the Node is created.
 func (n *Node) AdvertiseHTTPAddr(address string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -162,20 +161,20 @@ func (n *Node) Reload(s Settings) {
 	n.mu.Lock()
 	n.settings.Meta, n.settings.Reserved, n.settings.HostVolumes = s.Meta, s.Reserved, s.HostVolumes
 	n.mu.Unlock()
-	n.triggerUpdate()
+	n.triggerRecordUpdate()
 }
 
-// triggerUpdate requests an update of the node's record. It does not block.
-func (n *Node) triggerUpdate() {
+// triggerRecordUpdate makes Run call updateRecord. It does not block.
+func (n *Node) triggerRecordUpdate() {
 	select {
 	case n.settingsChanged <- struct{}{}:
 	default:
 	}
 }
 
-// Run registers the node when the drivers are ready, and keeps its record up to date
-// until ctx ends. If the state has a record of the node and cannot be changed, the node counts as registered with this
-// record, and Run repeats the change. Run must be called at most once.
+// Run registers the node when the drivers are ready, and updates the stored node until ctx ends. If the write fails but an
+// earlier agent has stored the node, the node counts as registered, and Run repeats the write. Run must be called at
+// most once.
 func (n *Node) Run(ctx context.Context) {
 	if err := n.config.Plugins.Ready(ctx); err != nil {
 		return
@@ -188,7 +187,7 @@ func (n *Node) Run(ctx context.Context) {
 	lastErr := ""
 	for {
 		driversChanged := n.config.Plugins.Changed()
-		if err := n.update(ctx); err != nil && ctx.Err() == nil {
+		if err := n.updateRecord(ctx); err != nil && ctx.Err() == nil {
 			if err.Error() != lastErr {
 				lastErr = err.Error()
 				n.config.Logger.Error("node not stored", "error", err)
@@ -214,28 +213,28 @@ func (n *Node) Run(ctx context.Context) {
 	}
 }
 
-// errNodeUnchanged cancels an update that would change nothing.
+// errNodeUnchanged cancels the transaction of updateRecord if the record has not changed.
 var errNodeUnchanged = errors.New("nothing has changed")
 
-// update stores the record of the node if it has changed.
-func (n *Node) update(ctx context.Context) error {
+// updateRecord stores the record of the node if it has changed.
+func (n *Node) updateRecord(ctx context.Context) error {
 	s := n.config.Store
-	hostVolumes := n.checkHostVolumes()
+	hostVolumes := n.usableHostVolumes()
 	_, err := s.Update(ctx, func(tx *store.Txn) error {
 		old := tx.Node(nil, n.config.ID)
 		record := n.newNodeRecord(old, hostVolumes)
 		// An event about the state file is stored even if the record has not changed.
-		if sameNodeRecord(record, old) && (n.stateEventsStored || !tx.HasNodeEvents()) {
+		if sameNodeRecord(record, old) && (n.stateFileEventsStored || !tx.HasNodeEvents()) {
 			return errNodeUnchanged
 		}
-		putNode(tx, record, old, time.Now())
+		putNodeWithEvents(tx, record, old, time.Now())
 		return nil
 	})
 	if errors.Is(err, errNodeUnchanged) {
 		return nil
 	}
 	if err == nil {
-		n.stateEventsStored = true
+		n.stateFileEventsStored = true
 		n.config.OnNodeStored()
 	}
 	return err

@@ -25,7 +25,7 @@ func openStore(t *testing.T) *store.Store {
 
 func TestNodeKeepsItsID(t *testing.T) {
 	s := openStore(t)
-	if a, b := LoadID(s), LoadID(s); a == b || a == "" {
+	if a, b := LoadNodeID(s), LoadNodeID(s); a == b || a == "" {
 		t.Errorf("ids of an empty state: %q and %q", a, b)
 	}
 	put := func(f func(*store.Txn)) {
@@ -36,11 +36,11 @@ func TestNodeKeepsItsID(t *testing.T) {
 	}
 	// A node whose record was lost gets its id from its allocations.
 	put(func(tx *store.Txn) { tx.PutAllocation(&api.Allocation{ID: "a", NodeID: "n1", Job: &api.Job{}}) })
-	if got := LoadID(s); got != "n1" {
+	if got := LoadNodeID(s); got != "n1" {
 		t.Errorf("id %q, want that of the allocations", got)
 	}
 	put(func(tx *store.Txn) { tx.PutNode(&api.Node{ID: "n2"}) })
-	if got := LoadID(s); got != "n2" {
+	if got := LoadNodeID(s); got != "n2" {
 		t.Errorf("id %q, want that of the node", got)
 	}
 }
@@ -61,10 +61,10 @@ func TestSameNode(t *testing.T) {
 		t.Error("no node")
 	}
 	n := sick
-	if !addNodeEvents(n, node(), later.Drivers["d"].UpdateTime) || len(n.Events) != 1 || n.Events[0].Details["driver"] != "d" || n.Events[0].Subsystem != "Driver" {
+	if !addChangeEvents(n, node(), later.Drivers["d"].UpdateTime) || len(n.Events) != 1 || n.Events[0].Details["driver"] != "d" || n.Events[0].Subsystem != "Driver" {
 		t.Errorf("events %+v", n.Events)
 	}
-	if addNodeEvents(later, node(), time.Now()) {
+	if addChangeEvents(later, node(), time.Now()) {
 		t.Errorf("events %+v without a reason", later.Events)
 	}
 }
@@ -84,7 +84,7 @@ func TestEventsOfANode(t *testing.T) {
 		{api.Node{Drivers: map[string]*api.DriverInfo{"d": {}}, Attributes: map[string]string{"a": "b"}}, "NodeRegistration"},
 	} {
 		c.node.ID = "n"
-		if _, err := s.Update(t.Context(), func(tx *store.Txn) error { putNode(tx, &c.node, old, time.Now()); return nil }); err != nil {
+		if _, err := s.Update(t.Context(), func(tx *store.Txn) error { putNodeWithEvents(tx, &c.node, old, time.Now()); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		events, err := follower.Next(t.Context())

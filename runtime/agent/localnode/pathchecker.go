@@ -11,18 +11,19 @@ import (
 // pathTimeout is how long a check of paths waits for the kernel. A local disk answers within milliseconds.
 const pathTimeout = time.Second
 
-// errPathTimeout is the result for a path whose check has not ended within pathTimeout.
+// errPathTimeout is the result of checkPaths for a path whose check has not ended within pathTimeout.
 var errPathTimeout = fmt.Errorf("its file system has not answered within %v", pathTimeout)
 
-// pathChecker finds out where paths lead. The system call for a path of a network file system whose server does not
-// answer blocks, and cannot be cancelled, so each runs in a goroutine of its own. There is at most one for each path.
+// pathChecker resolves the symbolic links of paths with a timeout. The system call for a path on a network file system
+// blocks if the server does not answer, and cannot be cancelled. Therefore each check runs in a separate goroutine, at most
+// one for each path.
 type pathChecker struct {
-	locate func(path string) (*safepath.Location, error) // safepath.Locate, which tests replace
+	locate func(path string) (*safepath.Location, error) // safepath.Locate, or a fake in tests
 	// onLateAnswer is called after a check that was reported with errPathTimeout has ended. It must not block.
 	onLateAnswer func()
 
-	mu      sync.Mutex
-	pending map[string]*pathCheck
+	mu            sync.Mutex
+	pendingChecks map[string]*pathCheck
 }
 
 // pathResult is the location of a path, or the reason why the path is not usable.
@@ -36,26 +37,26 @@ type pathCheck struct {
 	done   chan struct{} // closed when result is set
 	result pathResult
 
-	late bool // check has returned errPathTimeout for the path; guarded by pathChecker.mu
+	hasTimedOut bool // checkPaths has returned errPathTimeout for the path; guarded by pathChecker.mu
 }
 
 func newPathChecker(onLateAnswer func()) *pathChecker {
-	return &pathChecker{locate: safepath.Locate, onLateAnswer: onLateAnswer, pending: map[string]*pathCheck{}}
+	return &pathChecker{locate: safepath.Locate, onLateAnswer: onLateAnswer, pendingChecks: map[string]*pathCheck{}}
 }
 
-// check returns the results of paths. It blocks for pathTimeout at most, and
-// does not wait for a path that was too late before and has not answered since.
-func (c *pathChecker) check(paths []string) map[string]pathResult {
+// checkPaths returns the results for paths; the keys are the paths. It blocks for pathTimeout at most. It does not wait for a
+// check that an earlier call has started and reported as errPathTimeout.
+func (c *pathChecker) checkPaths(paths []string) map[string]pathResult {
 	checks := make(map[string]*pathCheck, len(paths))
 	var toWait []*pathCheck
 	for _, path := range paths {
-		p, late := c.start(path)
+		p, timedOut := c.startCheck(path)
 		checks[path] = p
-		if !late {
+		if !timedOut {
 			toWait = append(toWait, p)
 		}
 	}
-	waitAll(toWait, pathTimeout)
+	waitForChecks(toWait, pathTimeout)
 	results := make(map[string]pathResult, len(checks))
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -64,15 +65,15 @@ func (c *pathChecker) check(paths []string) map[string]pathResult {
 		case <-p.done:
 			results[path] = p.result
 		default:
-			p.late = true
+			p.hasTimedOut = true
 			results[path] = pathResult{err: errPathTimeout}
 		}
 	}
 	return results
 }
 
-// waitAll waits until all checks are done, or the timeout has passed.
-func waitAll(checks []*pathCheck, timeout time.Duration) {
+// waitForChecks waits until all checks are done, or the timeout has passed.
+func waitForChecks(checks []*pathCheck, timeout time.Duration) {
 	expired := time.NewTimer(timeout)
 	defer expired.Stop()
 	for _, p := range checks {
@@ -84,22 +85,23 @@ func waitAll(checks []*pathCheck, timeout time.Duration) {
 	}
 }
 
-// start starts the check of a path unless one is in progress. late reports that it was too late for an earlier call of check.
-func (c *pathChecker) start(path string) (p *pathCheck, late bool) {
+// startCheck starts the check of a path unless one is in progress. timedOut reports that an earlier call of checkPaths has returned
+// errPathTimeout for the check.
+func (c *pathChecker) startCheck(path string) (p *pathCheck, timedOut bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p := c.pending[path]; p != nil {
-		return p, p.late
+	if p := c.pendingChecks[path]; p != nil {
+		return p, p.hasTimedOut
 	}
 	p = &pathCheck{done: make(chan struct{})}
-	c.pending[path] = p
+	c.pendingChecks[path] = p
 	go func() { // no function waits for this goroutine, because the file system may never answer
 		location, err := c.locate(path)
 		c.mu.Lock()
 		p.result = pathResult{location, err}
 		close(p.done)
-		delete(c.pending, path)
-		late := p.late
+		delete(c.pendingChecks, path)
+		late := p.hasTimedOut
 		c.mu.Unlock()
 		if late {
 			c.onLateAnswer()

@@ -23,7 +23,7 @@ func TestHangingHostVolume(t *testing.T) {
 		}}})
 		answer := make(chan struct{})
 		var calls atomic.Int32
-		n.paths.locate = func(path string) (*safepath.Location, error) {
+		n.volumePathChecker.locate = func(path string) (*safepath.Location, error) {
 			if path == "/remote" {
 				calls.Add(1)
 				<-answer
@@ -33,7 +33,7 @@ func TestHangingHostVolume(t *testing.T) {
 		}
 		for i, wantDelay := range []time.Duration{pathTimeout, 0, 0} {
 			began := time.Now()
-			if found := n.checkHostVolumes(); len(found) != 1 || found["local"] == nil {
+			if found := n.usableHostVolumes(); len(found) != 1 || found["local"] == nil {
 				t.Errorf("check %d: volumes %v", i, found)
 			}
 			if delay := time.Since(began); delay != wantDelay {
@@ -45,7 +45,7 @@ func TestHangingHostVolume(t *testing.T) {
 		}
 		close(answer)
 		<-n.settingsChanged
-		if found := n.checkHostVolumes(); len(found) != 2 || found["remote"] == nil {
+		if found := n.usableHostVolumes(); len(found) != 2 || found["remote"] == nil {
 			t.Errorf("after the answer: volumes %v", found)
 		}
 	})
@@ -55,7 +55,7 @@ func TestHangingHostVolume(t *testing.T) {
 func TestPathCheckerReportsOnlyLateAnswers(t *testing.T) {
 	c := newPathChecker(func() { t.Error("a late answer was reported") })
 	for range 3 {
-		results := c.check([]string{"/", "/no/such/path"})
+		results := c.checkPaths([]string{"/", "/no/such/path"})
 		if results["/"].err != nil || results["/"].location.Path != "/" || !errors.Is(results["/no/such/path"].err, os.ErrNotExist) || len(results) != 2 {
 			t.Errorf("%v", results)
 		}

@@ -27,7 +27,7 @@ func (n *Node) readAttributes(drivers map[string]supervisor.DriverInfo) map[stri
 		for key, value := range info.Attributes {
 			attributes[key] = value.String()
 		}
-		if info.Detected { // also if it is unhealthy: Drivers has the health
+		if info.Detected { // even if the driver is unhealthy: its health is in the field Drivers of the node
 			attributes["driver."+name] = "1"
 		}
 	}
@@ -42,10 +42,10 @@ func (n *Node) readAttributes(drivers map[string]supervisor.DriverInfo) map[stri
 	return attributes
 }
 
-// reservedMHz returns the CPU that tasks do not get: that of the reserved cores, and the CPU that the operator has reserved besides.
+// reservedMHz returns the CPU that tasks do not get: the MHz of the reserved cores plus the CPU that the operator has reserved.
 func (n *Node) reservedMHz() int {
 	host := n.config.Host
-	return int(n.currentSettings().Reserved.CPU) + host.CPUMHz*len(host.ReservedCores)/max(1, host.Cores)
+	return int(n.currentSettings().Reserved.CPUMHz) + host.CPUMHz*len(host.ReservedCores)/max(1, host.Cores)
 }
 
 // newNodeRecord returns the current record of the node with the given host volumes. Drain, eligibility and events are
@@ -91,7 +91,7 @@ func (n *Node) newNodeRecord(old *api.Node, volumes map[string]*api.HostVolumeIn
 		Cpu:            api.NodeCpuResources{CpuShares: int64(host.CPUMHz), TotalCpuCores: uint16(len(host.ReservableCores)), ReservableCpuCores: host.ReservableCores},
 		Memory:         api.NodeMemoryResources{MemoryMB: int64(host.MemoryMB)},
 		Disk:           api.NodeDiskResources{DiskMB: int64(host.DiskMB)},
-		Networks:       networkResources(host, c.Interface.MBits),
+		Networks:       newNetworkResources(host, c.Interface.MBits),
 		Devices:        devices.NodeResources(n.config.Plugins.DeviceGroups()),
 		MinDynamicPort: c.MinDynamicPort,
 		MaxDynamicPort: c.MaxDynamicPort,
@@ -112,7 +112,7 @@ func (n *Node) newNodeRecord(old *api.Node, volumes map[string]*api.HostVolumeIn
 	return record
 }
 
-// hostNetworkInfos returns nil if there are no host networks.
+// hostNetworkInfos converts host networks to the type of the API. It returns nil if there are none.
 func hostNetworkInfos(networks map[string]hostnet.HostNetwork) map[string]*api.HostNetworkInfo {
 	if len(networks) == 0 {
 		return nil
@@ -128,12 +128,11 @@ func hostNetworkInfos(networks map[string]hostnet.HostNetwork) map[string]*api.H
 	return infos
 }
 
-// opNodeEvent is the operation name, for the event stream, of a change that adds
-// node events.
+// opNodeEvent is the type, in the event stream, of the event for a change that only adds node events.
 const opNodeEvent = "NodeStreamEvent"
 
-// AddEvent adds an event to the stored node. Without a stored node it does nothing.
-func AddEvent(ctx context.Context, s *store.Store, nodeID, subsystem, message string) error {
+// AddNodeEvent adds an event to the stored node. Without a stored node it does nothing.
+func AddNodeEvent(ctx context.Context, s *store.Store, nodeID, subsystem, message string) error {
 	_, err := s.Update(ctx, func(tx *store.Txn) error {
 		old := tx.Node(nil, nodeID)
 		if old == nil {
@@ -148,9 +147,9 @@ func AddEvent(ctx context.Context, s *store.Store, nodeID, subsystem, message st
 	return err
 }
 
-// addNodeEvents adds node events for changes of the drivers' health. It reports whether
-// it added any.
-func addNodeEvents(n, old *api.Node, now time.Time) (added bool) {
+// addChangeEvents adds node events for the registration and for changes of the drivers' health to n. The result reports
+// whether it has added an event.
+func addChangeEvents(n, old *api.Node, now time.Time) (added bool) {
 	add := func(subsystem, message string, details map[string]string) {
 		added = true
 		model.AppendNodeEvent(n, subsystem, message, details, now)
@@ -169,8 +168,7 @@ func addNodeEvents(n, old *api.Node, now time.Time) (added bool) {
 	return added
 }
 
-// sameNodeRecord reports whether two records are equal apart from the update times of
-// drivers.
+// sameNodeRecord reports whether two records are equal. It ignores the update times of the drivers.
 func sameNodeRecord(a, b *api.Node) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -188,10 +186,9 @@ func sameNodeRecord(a, b *api.Node) bool {
 	return reflect.DeepEqual(timeless(a), timeless(b))
 }
 
-// putNode stores a changed node with its events. The old node is nil if there was
-// none.
-func putNode(tx *store.Txn, n, old *api.Node, now time.Time) {
-	if addNodeEvents(n, old, now) && old != nil {
+// putNodeWithEvents adds node events for the changes since old to n, and stores n. old is nil if no node was stored.
+func putNodeWithEvents(tx *store.Txn, n, old *api.Node, now time.Time) {
+	if addChangeEvents(n, old, now) && old != nil {
 		tx.SetOperation(opNodeEvent)
 	}
 	if old == nil || old.Status != n.Status {

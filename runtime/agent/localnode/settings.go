@@ -23,8 +23,8 @@ type Settings struct {
 	Pool             string // default: default
 	Meta             map[string]string
 	Reserved         ReservedResources
-	CPU              int // MHz of the node; overrides the fingerprint
-	MemoryMB, DiskMB int // override the fingerprint
+	CPUMHz           int // overrides the fingerprint if it is not 0
+	MemoryMB, DiskMB int // override the fingerprint if they are not 0
 	Interface        InterfaceSettings
 	MaxAllocs        int    // largest number of allocations at one time; 0 means no limit
 	MinDynamicPort   int    // default: 20000
@@ -34,29 +34,28 @@ type Settings struct {
 	HTTPAddr         string // advertised address of the API; empty if it has only the unix socket
 	TLS              bool   // the API uses TLS
 	Networks         hostnet.Config
-	// HostVolumes are the host volumes of the configuration, by name. A volume whose path does not exist is not offered.
+	// HostVolumes are the host volumes of the configuration, by name. The node does not offer a volume whose path does not exist.
 	HostVolumes map[string]*api.HostVolumeInfo
 }
 
 // InterfaceSettings select the network interface whose address is the node's address.
 type InterfaceSettings struct {
 	Name  string // default: the interface of the default route
-	MBits int    // speed that clients see; overrides that of the interface
+	MBits int    // overrides the speed of the interface if it is not 0
 }
 
 // ReservedResources are resources that allocations do not get.
 type ReservedResources struct {
-	CPU, MemoryMB, DiskMB uint64
-	Ports                 string // reserved ports, a list like "22,80,8000-8010"
-	Cores                 []int  // ids of reserved cores
+	CPUMHz, MemoryMB, DiskMB uint64
+	Ports                    string // reserved ports, a list like "22,80,8000-8010"
+	Cores                    []int  // ids of reserved cores
 }
 
 // ClientMinPort and ClientMaxPort are the default port range for helper processes
 // of drivers.
 const ClientMinPort, ClientMaxPort = 14000, 14512
 
-// WithDefaults returns the settings with the defaults of a machine with the given host
-// name.
+// WithDefaults returns a copy of the settings in which zero values are replaced by defaults. The default name is hostname.
 func (s Settings) WithDefaults(hostname string) Settings {
 	s.Name = cmp.Or(s.Name, hostname)
 	s.Datacenter = cmp.Or(s.Datacenter, "dc1")
@@ -70,7 +69,7 @@ func (s Settings) WithDefaults(hostname string) Settings {
 	return s
 }
 
-// FingerprintNetworks adds the network modes of the machine, and the addresses of its host networks, to its properties.
+// FingerprintNetworks adds the network modes of the machine, and the addresses of its host networks, to host.
 func (s Settings) FingerprintNetworks(ctx context.Context, host *fingerprint.Host, logger hclog.Logger) {
 	capabilities, err := hostnet.New(s.Networks).Fingerprint(ctx)
 	addresses, addressErr := s.Networks.HostAddresses(nodeAddresses(*host))
@@ -85,12 +84,11 @@ func (s Settings) FingerprintNetworks(ctx context.Context, host *fingerprint.Hos
 		host.HostNetworks[name] = fingerprint.HostNetwork{Interface: a.Interface, IP: a.Address.String()}
 	}
 	host.NetworkModes = capabilities.Modes
-	host.NodeNetworks = nodeNetworks(*host, s.Networks.HostNetworks)
+	host.NodeNetworks = newNodeNetworks(*host, s.Networks.HostNetworks)
 	maps.Copy(host.Attributes, capabilities.Attributes)
 }
 
-// Fingerprint reads the properties of the machine. The operator's settings override
-// them.
+// Fingerprint reads the properties of the machine. The operator's settings override the properties.
 func (s Settings) Fingerprint(o fingerprint.Options, logger hclog.Logger) fingerprint.Host {
 	o.ReservedCores, o.NetworkInterface = s.Reserved.Cores, s.Interface.Name
 	host := fingerprint.Read(o)
@@ -100,7 +98,7 @@ func (s Settings) Fingerprint(o fingerprint.Options, logger hclog.Logger) finger
 		attribute string
 		unit      int
 	}{
-		{s.CPU, &host.CPUMHz, "cpu.totalcompute", 1},
+		{s.CPUMHz, &host.CPUMHz, "cpu.totalcompute", 1},
 		{s.MemoryMB, &host.MemoryMB, "memory.totalbytes", 1 << 20},
 		{s.DiskMB, &host.DiskMB, "unique.storage.bytestotal", 1 << 20},
 	} {
@@ -109,7 +107,7 @@ func (s Settings) Fingerprint(o fingerprint.Options, logger hclog.Logger) finger
 			host.Attributes[o.attribute] = fmt.Sprint(o.value * o.unit)
 		}
 	}
-	host.Topology.OverrideTotalCompute, host.Topology.OverrideWithholdCompute = uint64(s.CPU), s.Reserved.CPU
+	host.Topology.OverrideTotalCompute, host.Topology.OverrideWithholdCompute = uint64(s.CPUMHz), s.Reserved.CPUMHz
 	for _, lack := range host.Degradations {
 		logger.Info("degraded", "reason", lack)
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// TaskRecords reads the records of tasks from a new snapshot in each call: one
-// snapshot would stay in memory as long as the agent runs.
+// TaskRecords reads the stored records of tasks. Each call opens a new snapshot, because a snapshot that is kept would stay in
+// memory as long as the agent runs.
 type TaskRecords struct{ Store *store.Store }
 
 var _ allocrunner.RecordReader = TaskRecords{}

@@ -18,21 +18,21 @@ import (
 // Volumes returns the manager of dynamic host volumes, nil if there is none.
 func (n *Node) Volumes() *volumes.Manager { return n.config.Volumes }
 
-// HostVolumes returns the host volumes by name, also those whose paths do not exist. A volume of the configuration hides a
-// dynamic one of the same name.
+// HostVolumes returns the host volumes by name, including volumes whose paths do not exist. A volume of the configuration
+// hides a dynamic host volume with the same name.
 func (n *Node) HostVolumes() map[string]*api.HostVolumeInfo {
 	all := volumes.Ready(n.config.Store.Snapshot().Reader)
 	maps.Copy(all, n.currentSettings().HostVolumes)
 	return all
 }
 
-// HasConfiguredVolume reports whether the configuration has a host volume of a name.
+// HasConfiguredVolume reports whether the configuration has a host volume with the name.
 func (n *Node) HasConfiguredVolume(name string) bool {
 	return n.currentSettings().HostVolumes[name] != nil
 }
 
-// FindHostVolume implements hooks.FindVolumeFunc. The path of the volume has no symbolic links, and no other user and no
-// task with another volume can replace it.
+// FindHostVolume implements runnerhooks.FindVolumeFunc. The path in the result has no symbolic links, and no other user and no
+// task that mounts another volume can replace it.
 func (n *Node) FindHostVolume(ctx context.Context, name string) (*api.HostVolumeInfo, error) {
 	v := n.currentSettings().HostVolumes[name]
 	if v == nil && n.config.Volumes != nil {
@@ -47,7 +47,7 @@ func (n *Node) FindHostVolume(ctx context.Context, name string) (*api.HostVolume
 	location, err := safepath.Locate(v.Path)
 	if err == nil {
 		all := n.HostVolumes()
-		err = checkNotBelow(location, all, n.paths.check(volumePaths(all)))
+		err = checkNotBelowWritableVolume(location, all, n.volumePathChecker.checkPaths(volumePaths(all)))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("host volume %q: %w", name, err)
@@ -57,9 +57,9 @@ func (n *Node) FindHostVolume(ctx context.Context, name string) (*api.HostVolume
 	return &located, nil
 }
 
-// checkNotBelow returns an error if a location is below a volume in which tasks can write: a task could replace it, also if
+// checkNotBelowWritableVolume returns an error if a location is below a volume in which tasks can write: a task could replace it, also if
 // the directories between them belong to root, because a task in a container can be root.
-func checkNotBelow(l *safepath.Location, volumes map[string]*api.HostVolumeInfo, located map[string]pathResult) error {
+func checkNotBelowWritableVolume(l *safepath.Location, volumes map[string]*api.HostVolumeInfo, located map[string]pathResult) error {
 	for _, name := range slices.Sorted(maps.Keys(volumes)) {
 		v := volumes[name]
 		below := strings.HasPrefix(l.Path, filepath.Clean(v.Path)+"/") // for a volume whose file system does not answer
@@ -84,27 +84,28 @@ func volumePaths(volumes map[string]*api.HostVolumeInfo) []string {
 // VolumesChanged updates the record of the node after dynamic host volumes or their plugins have changed. It does not
 // block.
 func (n *Node) VolumesChanged() {
-	n.config.OnNodeStored() // a change of the capabilities of a volume does not change the record
-	n.triggerUpdate()
+	n.config.OnNodeStored() // called here too, because changed capabilities of a volume do not change the record
+	n.triggerRecordUpdate()
 }
 
-// checkHostVolumes returns the host volumes that FindHostVolume would return. It logs the others, each once. It waits for pathTimeout at
-// most: a file system that does not answer must not stop the updates of the node. Its answer triggers an update.
-func (n *Node) checkHostVolumes() map[string]*api.HostVolumeInfo {
+// usableHostVolumes returns the host volumes for which FindHostVolume does not fail. It logs the error of each other volume once. It
+// waits for pathTimeout at most, because a file system that does not answer must not delay the updates of the node. When the file
+// system answers later, pathChecker triggers another update.
+func (n *Node) usableHostVolumes() map[string]*api.HostVolumeInfo {
 	all := n.HostVolumes()
-	results := n.paths.check(volumePaths(all))
+	results := n.volumePathChecker.checkPaths(volumePaths(all))
 	found := make(map[string]*api.HostVolumeInfo, len(all))
 	errs := make(map[string]string)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		v := all[name]
 		err := results[v.Path].err
 		if err == nil {
-			err = checkNotBelow(results[v.Path].location, all, results)
+			err = checkNotBelowWritableVolume(results[v.Path].location, all, results)
 		}
 		if err != nil {
 			errs[name] = err.Error()
 			switch {
-			case n.reportedVolumes[name] == errs[name]:
+			case n.loggedVolumeErrors[name] == errs[name]:
 			case errors.Is(err, errPathTimeout):
 				n.config.Logger.Warn("host volume is not offered to jobs until its file system answers", "volume", name, "path", v.Path, "error", err)
 			default:
@@ -114,6 +115,6 @@ func (n *Node) checkHostVolumes() map[string]*api.HostVolumeInfo {
 		}
 		found[name] = v
 	}
-	n.reportedVolumes = errs
+	n.loggedVolumeErrors = errs
 	return found
 }

@@ -40,14 +40,14 @@ func TestHostVolumesOfTheNode(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	found := n.checkHostVolumes()
+	found := n.usableHostVolumes()
 	if len(found) != 2 || found["static"] == nil || found["static"].ID != "" || !found["static"].ReadOnly || found["dynamic"] == nil || found["dynamic"].ID != "2" {
 		t.Errorf("volumes %+v", found)
 	}
 	if err := os.Mkdir(later, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if found := n.checkHostVolumes(); len(found) != 3 || found["later"] == nil {
+	if found := n.usableHostVolumes(); len(found) != 3 || found["later"] == nil {
 		t.Errorf("after the path was made: %+v", found)
 	}
 	if v, err := n.FindHostVolume(t.Context(), "later"); err != nil || v == nil || v.Path != later {
@@ -95,7 +95,7 @@ func TestVolumesBelowDirectoriesOfTasks(t *testing.T) {
 			maps.Copy(all, volumes)
 			n := New(Config{ID: "n", Store: openStore(t), Logger: hclog.NewNullLogger(), Settings: Settings{HostVolumes: all}})
 			v, err := n.FindHostVolume(t.Context(), "v")
-			offered := n.checkHostVolumes()["v"] != nil
+			offered := n.usableHostVolumes()["v"] != nil
 			if test.err != "" {
 				if err == nil || !strings.Contains(err.Error(), test.err) || offered {
 					t.Errorf("%v, offered: %v; want an error with %q", err, offered, test.err)

@@ -13,113 +13,114 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// Protocols of the exporter.
+// Values of Settings.Protocol and Config.Protocol.
 const (
 	ProtocolHTTP = "http/protobuf"
 	ProtocolGRPC = "grpc"
 )
 
 // Settings are the settings of traces and metrics in a configuration file. Each setting replaces an environment
-// variable; see [Settings.WithEnv] and [Settings.MetricsWithEnv].
+// variable; see [Settings.TraceConfigWithEnv] and [Settings.MetricsConfigWithEnv].
 type Settings struct {
 	Endpoint        string            // base URL of the collector
 	Protocol        string            // ProtocolHTTP or ProtocolGRPC
-	Headers         map[string]string // of each request; the values can be secrets
+	Headers         map[string]string // headers of each request; the values can be secrets
 	TaskTraceparent bool              // tasks get the environment variable TRACEPARENT
-	Metrics         bool              // metrics are exported, too
+	Metrics         bool              // the agent exports metrics in addition to traces
 }
 
 // Config configures an Exporter or a MetricsExporter.
 type Config struct {
-	URL             string // to which batches are sent, without secrets; for gRPC only scheme, host and port count. Empty means that nothing is exported.
+	URL             string // URL of the collector, without secrets; gRPC uses only its scheme, host and port. Empty means that nothing is exported.
 	Protocol        string
 	Headers         map[string]string
-	TaskTraceparent bool          // only of traces
-	Interval        time.Duration // between two exports; only of metrics
+	TaskTraceparent bool          // tasks get the environment variable TRACEPARENT; false for metrics
+	MetricsInterval time.Duration // time between two exports of metrics; 0 for traces
 
-	// ServiceName and ResourceAttributes describe the agent in everything that it exports. They may be empty.
+	// ServiceName and ResourceAttributes override the description of the agent in each request. They may be empty.
 	ServiceName        string
 	ResourceAttributes map[string]string
 }
 
-// Enabled reports whether anything is exported.
-func (c *Config) Enabled() bool { return c.URL != "" }
+// IsExportEnabled reports whether anything is exported.
+func (c *Config) IsExportEnabled() bool { return c.URL != "" }
 
-// signal is a kind of data that is exported.
+// signal describes how one signal of OpenTelemetry (traces or metrics) is exported.
 type signal struct {
-	name       string            // as in texts
-	variable   string            // its part of the names of variables
-	path       string            // of the URL, below the base URL
-	grpcMethod string            // of the collector
-	ignored    map[string]string // further variables that have no effect, with the reason
+	displayName       string            // name of the signal in log texts
+	envNamePart       string            // part of the names of environment variables for the signal
+	urlPath           string            // path below the base URL of an HTTP collector
+	grpcMethod        string            // full name of the Export method of a gRPC collector
+	ignoredEnvReasons map[string]string // environment variables without effect, besides those of ignoredSuffixes -> reason
 }
 
 var traceSignal = signal{
-	name: "traces", variable: "TRACES", path: "/v1/traces",
-	grpcMethod: "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
-	ignored:    map[string]string{"OTEL_TRACES_SAMPLER": "all traces are exported"},
+	displayName: "traces", envNamePart: "TRACES", urlPath: "/v1/traces",
+	grpcMethod:        "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+	ignoredEnvReasons: map[string]string{"OTEL_TRACES_SAMPLER": "all traces are exported"},
 }
 
 var metricSignal = signal{
-	name: "metrics", variable: "METRICS", path: "/v1/metrics",
+	displayName: "metrics", envNamePart: "METRICS", urlPath: "/v1/metrics",
 	grpcMethod: "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
-	ignored: map[string]string{
+	ignoredEnvReasons: map[string]string{
 		"OTEL_METRIC_EXPORT_TIMEOUT":                               "an export has the time until the next one",
 		"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE":        "the values of counters are cumulative",
 		"OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION": "histograms have explicit buckets",
 	},
 }
 
-// exporterVariable is the name of the variable that names the exporter.
-func (g *signal) exporterVariable() string { return "OTEL_" + g.variable + "_EXPORTER" }
+// exporterEnvName returns the name of the environment variable whose value names the exporter.
+func (g *signal) exporterEnvName() string { return "OTEL_" + g.envNamePart + "_EXPORTER" }
 
-// variables returns the names of the variables with a suffix, the variable of the signal first.
-func (g *signal) variables(suffix string) []string {
-	return []string{"OTEL_EXPORTER_OTLP_" + g.variable + "_" + suffix, "OTEL_EXPORTER_OTLP_" + suffix}
+// envNames returns the names of the environment variables with a suffix: the variable for this signal, then the variable for all
+// signals.
+func (g *signal) envNames(suffix string) []string {
+	return []string{"OTEL_EXPORTER_OTLP_" + g.envNamePart + "_" + suffix, "OTEL_EXPORTER_OTLP_" + suffix}
 }
 
-// defaultEndpoints are the endpoints if an export is enabled, and no endpoint is set.
+// defaultEndpoints are the base URLs for each protocol if an export is enabled and no endpoint is set.
 var defaultEndpoints = map[string]string{ProtocolHTTP: "http://localhost:4318", ProtocolGRPC: "http://localhost:4317"}
 
-// WithEnv completes the settings of traces with the environment variables that OpenTelemetry defines; getenv returns the
-// value of a variable. The warnings are about variables that have no effect, and contain no values of headers. With an
-// invalid variable nothing is exported: it is no error, because the environment can be meant for other programs.
-func (s Settings) WithEnv(getenv func(string) string) (c Config, warnings []string) {
-	return s.withEnv(&traceSignal, getenv)
+// TraceConfigWithEnv completes the settings of traces with the environment variables that OpenTelemetry defines; getenv returns the
+// value of a variable. The warnings are about variables that have no effect, and contain no values of headers. An invalid variable
+// causes a warning instead of an error, and nothing is exported: the environment can be meant for other programs.
+func (s Settings) TraceConfigWithEnv(getenv func(string) string) (c Config, warnings []string) {
+	return s.exportConfig(&traceSignal, getenv)
 }
 
-// MetricsWithEnv is WithEnv for metrics. They are exported if the settings or OTEL_METRICS_EXPORTER require it, or a
-// variable has an endpoint for metrics. An endpoint for all signals alone exports no metrics.
-func (s Settings) MetricsWithEnv(getenv func(string) string) (c Config, warnings []string) {
-	if !s.Metrics && getenv(metricSignal.exporterVariable()) == "" && getenv(metricSignal.variables("ENDPOINT")[0]) == "" {
+// MetricsConfigWithEnv is TraceConfigWithEnv for metrics. It enables the export if the setting Metrics or OTEL_METRICS_EXPORTER does, or
+// if an environment variable has an endpoint for metrics. An endpoint for all signals does not enable the export of metrics.
+func (s Settings) MetricsConfigWithEnv(getenv func(string) string) (c Config, warnings []string) {
+	if !s.Metrics && getenv(metricSignal.exporterEnvName()) == "" && getenv(metricSignal.envNames("ENDPOINT")[0]) == "" {
 		return Config{}, nil
 	}
 	s.TaskTraceparent = false
-	return s.withEnv(&metricSignal, getenv)
+	return s.exportConfig(&metricSignal, getenv)
 }
 
-func (s Settings) withEnv(g *signal, getenv func(string) string) (c Config, warnings []string) {
-	c, err := s.resolve(g, getenv)
+func (s Settings) exportConfig(g *signal, getenv func(string) string) (c Config, warnings []string) {
+	c, err := s.mergeWithEnv(g, getenv)
 	switch {
 	case err != nil:
-		return Config{}, []string{fmt.Sprintf("no %s are exported: %v", g.name, err)}
-	case !c.Enabled():
+		return Config{}, []string{fmt.Sprintf("no %s are exported: %v", g.displayName, err)}
+	case !c.IsExportEnabled():
 		return Config{}, nil
 	}
 	return c, ignoredVariableWarnings(g, getenv)
 }
 
-func (s Settings) resolve(g *signal, getenv func(string) string) (c Config, err error) {
-	if disabled, _ := strconv.ParseBool(getenv("OTEL_SDK_DISABLED")); disabled { // OpenTelemetry defines other texts as false
+func (s Settings) mergeWithEnv(g *signal, getenv func(string) string) (c Config, err error) {
+	if disabled, _ := strconv.ParseBool(getenv("OTEL_SDK_DISABLED")); disabled { // an invalid value counts as false, as OpenTelemetry specifies
 		return Config{}, nil
 	}
-	exporter := getenv(g.exporterVariable())
+	exporter := getenv(g.exporterEnvName())
 	if exporter == "none" {
 		return Config{}, nil
 	}
 	c = Config{Protocol: s.Protocol, Headers: s.Headers, TaskTraceparent: s.TaskTraceparent, ServiceName: getenv("OTEL_SERVICE_NAME")}
 	if c.Protocol == "" {
-		name, value := firstVariable(getenv, g.variables("PROTOCOL")...)
+		name, value := firstSetEnv(getenv, g.envNames("PROTOCOL")...)
 		if c.Protocol = ProtocolHTTP; value != "" {
 			if err := CheckProtocol(value); err != nil {
 				return c, fmt.Errorf("%s: %w", name, err)
@@ -127,15 +128,15 @@ func (s Settings) resolve(g *signal, getenv func(string) string) (c Config, err 
 			c.Protocol = value
 		}
 	}
-	if c.URL, err = s.url(g, getenv, c.Protocol, exporter); err != nil || c.URL == "" {
+	if c.URL, err = s.endpointURL(g, getenv, c.Protocol, exporter); err != nil || c.URL == "" {
 		return c, err
 	}
-	if exporter != "" && exporter != "otlp" && !s.enables(g) {
-		return c, fmt.Errorf(`%s is %q: use "otlp" or "none"`, g.exporterVariable(), exporter)
+	if exporter != "" && exporter != "otlp" && !s.enablesSignal(g) {
+		return c, fmt.Errorf(`%s is %q: use "otlp" or "none"`, g.exporterEnvName(), exporter)
 	}
 	if c.Headers == nil {
-		name, value := firstVariable(getenv, g.variables("HEADERS")...)
-		if c.Headers, err = parseList(value); err == nil {
+		name, value := firstSetEnv(getenv, g.envNames("HEADERS")...)
+		if c.Headers, err = parseKeyValueList(value); err == nil {
 			err = CheckHeaders(c.Headers)
 		}
 		if err != nil {
@@ -143,29 +144,29 @@ func (s Settings) resolve(g *signal, getenv func(string) string) (c Config, err 
 		}
 	}
 	if g == &metricSignal {
-		if c.Interval, err = exportInterval(getenv); err != nil {
+		if c.MetricsInterval, err = metricsIntervalFromEnv(getenv); err != nil {
 			return c, err
 		}
 	}
-	if c.ResourceAttributes, err = parseList(getenv("OTEL_RESOURCE_ATTRIBUTES")); err != nil {
+	if c.ResourceAttributes, err = parseKeyValueList(getenv("OTEL_RESOURCE_ATTRIBUTES")); err != nil {
 		return c, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
 	return c, nil
 }
 
-// enables reports whether the configuration file enables the export of a signal.
-func (s Settings) enables(g *signal) bool {
+// enablesSignal reports whether the configuration file enables the export of a signal.
+func (s Settings) enablesSignal(g *signal) bool {
 	if g == &metricSignal {
 		return s.Metrics
 	}
 	return s.Endpoint != ""
 }
 
-// defaultExportInterval is the default of OpenTelemetry. A reading samples the machine, so there is a minimum.
+// defaultExportInterval is the default of OpenTelemetry. minExportInterval exists because each export samples the machine.
 const defaultExportInterval, minExportInterval = time.Minute, 100 * time.Millisecond
 
-// exportInterval returns the time between two exports of metrics.
-func exportInterval(getenv func(string) string) (time.Duration, error) {
+// metricsIntervalFromEnv returns the time between two exports of metrics, or the default if the environment does not set it.
+func metricsIntervalFromEnv(getenv func(string) string) (time.Duration, error) {
 	text := getenv("OTEL_METRIC_EXPORT_INTERVAL")
 	if text == "" {
 		return defaultExportInterval, nil
@@ -178,20 +179,20 @@ func exportInterval(getenv func(string) string) (time.Duration, error) {
 	return interval, nil
 }
 
-// url returns the URL of the requests, or "" if nothing enables the export.
-func (s Settings) url(g *signal, getenv func(string) string, protocol, exporter string) (string, error) {
+// endpointURL returns the URL of the collector for a signal, or "" if neither the settings nor the environment enable the export.
+func (s Settings) endpointURL(g *signal, getenv func(string) string, protocol, exporter string) (string, error) {
 	if s.Endpoint != "" {
-		return g.url(s.Endpoint, protocol), nil
+		return g.endpointURL(s.Endpoint, protocol), nil
 	}
-	names := g.variables("ENDPOINT")
-	if endpoint := getenv(names[0]); endpoint != "" { // is used as it is
+	names := g.envNames("ENDPOINT")
+	if endpoint := getenv(names[0]); endpoint != "" { // the URL for one signal is used without a path of the signal
 		if err := CheckEndpoint(endpoint); err != nil {
 			return "", fmt.Errorf("%s: %w", names[0], err)
 		}
 		return endpoint, nil
 	}
 	endpoint := getenv(names[1])
-	if endpoint == "" && (exporter == "otlp" || s.enables(g)) {
+	if endpoint == "" && (exporter == "otlp" || s.enablesSignal(g)) {
 		endpoint = defaultEndpoints[protocol]
 	}
 	if endpoint == "" {
@@ -200,18 +201,18 @@ func (s Settings) url(g *signal, getenv func(string) string, protocol, exporter 
 	if err := CheckEndpoint(endpoint); err != nil {
 		return "", fmt.Errorf("%s: %w", names[1], err)
 	}
-	return g.url(endpoint, protocol), nil
+	return g.endpointURL(endpoint, protocol), nil
 }
 
-// url returns the URL for the signal of a base URL.
-func (g *signal) url(base, protocol string) string {
+// endpointURL returns the URL for the signal below the base URL of a collector.
+func (g *signal) endpointURL(base, protocol string) string {
 	if protocol == ProtocolGRPC {
 		return base
 	}
-	return strings.TrimSuffix(base, "/") + g.path
+	return strings.TrimSuffix(base, "/") + g.urlPath
 }
 
-func firstVariable(getenv func(string) string, names ...string) (name, value string) {
+func firstSetEnv(getenv func(string) string, names ...string) (name, value string) {
 	for _, name = range names {
 		if value = getenv(name); value != "" {
 			break
@@ -220,7 +221,7 @@ func firstVariable(getenv func(string) string, names ...string) (name, value str
 	return name, value
 }
 
-// ignoredSuffixes are suffixes of variables of OpenTelemetry that have no effect, with the reason or the remedy.
+// ignoredSuffixes has the environment variables of OpenTelemetry that have no effect: name suffix -> reason or remedy.
 var ignoredSuffixes = map[string]string{
 	"CERTIFICATE":        "use SSL_CERT_FILE",
 	"CLIENT_KEY":         "use headers for authentication",
@@ -231,9 +232,9 @@ var ignoredSuffixes = map[string]string{
 }
 
 func ignoredVariableWarnings(g *signal, getenv func(string) string) (warnings []string) {
-	ignored := maps.Clone(g.ignored)
+	ignored := maps.Clone(g.ignoredEnvReasons)
 	for suffix, reason := range ignoredSuffixes {
-		for _, name := range g.variables(suffix) {
+		for _, name := range g.envNames(suffix) {
 			ignored[name] = reason
 		}
 	}
@@ -273,16 +274,16 @@ func CheckHeaders(headers map[string]string) error {
 		if !httpguts.ValidHeaderFieldName(name) || strings.HasPrefix(strings.ToLower(name), "grpc-") {
 			return fmt.Errorf("%q is not the name of a header that can be set", name)
 		}
-		if strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }) { // gRPC has this limit
+		if strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }) { // gRPC accepts only printable ASCII in headers
 			return fmt.Errorf("the value of header %q has characters that are not printable ASCII", name)
 		}
 	}
 	return nil
 }
 
-// parseList parses "name=value,name=value", where values are percent-encoded. The error does not contain
+// parseKeyValueList parses "name=value,name=value", where values are percent-encoded. The error does not contain
 // the text.
-func parseList(text string) (map[string]string, error) {
+func parseKeyValueList(text string) (map[string]string, error) {
 	list := make(map[string]string)
 	for i, item := range strings.Split(text, ",") {
 		if item = strings.TrimSpace(item); item == "" {

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// maxQueue is the number of spans that wait for the collector. A span has less than 4 kB, usually 0.5 kB.
+	// maxQueue is the maximum number of spans that wait for the collector. A span has less than 4 kB, usually 0.5 kB.
 	maxQueue = 4096
-	// maxBatch is the number of spans in a request. The collector accepts 4 MB by default.
+	// maxBatch is the maximum number of spans in a request. By default the collector accepts requests of 4 MB.
 	maxBatch = 512
 
 	requestTimeout = 10 * time.Second
@@ -26,128 +26,128 @@ const (
 	dropLogInterval = time.Minute
 )
 
-// These times are shorter in tests.
+// Variables, so that tests can make the times shorter.
 var (
-	// batchDelay is how long the first span of a batch waits for others. An agent that is killed loses the
-	// spans of this time.
+	// batchDelay is how long the first span of an incomplete batch waits for further spans. An agent that is killed loses the
+	// spans that wait.
 	batchDelay = time.Second
-	// closeTimeout limits how long Close waits for the collector.
+	// closeTimeout is how long Exporter.Close waits for the collector.
 	closeTimeout = 2 * time.Second
 
 	minRetryDelay = time.Second
 )
 
-// Agent describes the agent that exports spans and metrics.
-type Agent struct {
+// AgentFacts describes the agent that exports spans and metrics.
+type AgentFacts struct {
 	Version                                    string
 	NodeID, NodeName, Datacenter, Region, Host string
 }
 
 // Exporter sends spans to a collector. Its methods may be called concurrently.
 type Exporter struct {
-	config   Config
-	resource *resourcepb.Resource
-	scope    string // version of the instrumentation scope
-	sender   sender
-	logger   hclog.Logger
+	config       Config
+	resource     *resourcepb.Resource
+	scopeVersion string // version of the instrumentation scope
+	sender       otlpSender
+	logger       hclog.Logger
 
-	wake      chan struct{} // has a value when spans were added to an empty queue, or a batch is complete
-	closing   chan struct{} // closed by Close
-	done      chan struct{} // closed when the goroutine has returned
-	cancel    context.CancelFunc
-	closeOnce sync.Once
+	batchAvailable chan struct{} // enqueue sends a value when it has added a span to an empty queue, or has completed a batch
+	closing        chan struct{} // closed by Close
+	stopped        chan struct{} // closed when run has returned
+	cancelSends    context.CancelFunc
+	closeOnce      sync.Once
 
-	mu      sync.Mutex
-	queue   []queuedSpan
-	dropped int  // spans that were dropped since the last message about it
-	closed  bool // spans are ignored
+	mu           sync.Mutex
+	spanQueue    []queuedSpan
+	droppedSpans int  // spans that were dropped because the queue was full, since the last call of takeDroppedSpans
+	isClosed     bool // Close was called, and enqueue ignores spans
 }
 
 type queuedSpan struct {
-	trace *Trace
+	trace *AllocTrace
 	span  tracespan.Span
 }
 
 // New returns an exporter for an enabled Config. The caller must close it. New does not connect to the
 // collector.
-func New(c Config, agent Agent, logger hclog.Logger) (*Exporter, error) {
+func New(c Config, agent AgentFacts, logger hclog.Logger) (*Exporter, error) {
 	s, err := newSender(c, &traceSignal)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	e := &Exporter{
-		config: c, resource: newResource(c, agent), scope: agent.Version, sender: s, logger: logger.Named("otlp"),
-		wake: make(chan struct{}, 1), closing: make(chan struct{}), done: make(chan struct{}), cancel: cancel,
+		config: c, resource: newResource(c, agent), scopeVersion: agent.Version, sender: s, logger: logger.Named("otlp"),
+		batchAvailable: make(chan struct{}, 1), closing: make(chan struct{}), stopped: make(chan struct{}), cancelSends: cancel,
 	}
 	e.logger.Info("traces are exported", "endpoint", c.URL, "protocol", c.Protocol)
 	go e.run(ctx)
 	return e, nil
 }
 
-// add puts a span into the queue. It drops the span if the queue is full.
-func (e *Exporter) add(s queuedSpan) {
+// enqueue puts a span into the queue. It drops the span if the queue is full.
+func (e *Exporter) enqueue(s queuedSpan) {
 	e.mu.Lock()
 	switch {
-	case e.closed:
+	case e.isClosed:
 		e.mu.Unlock()
 		return
-	case len(e.queue) >= maxQueue:
-		e.dropped++
+	case len(e.spanQueue) >= maxQueue:
+		e.droppedSpans++
 		e.mu.Unlock()
 		return
 	}
-	e.queue = append(e.queue, s)
-	n := len(e.queue)
+	e.spanQueue = append(e.spanQueue, s)
+	n := len(e.spanQueue)
 	e.mu.Unlock()
 	if n == 1 || n%maxBatch == 0 {
 		select {
-		case e.wake <- struct{}{}:
+		case e.batchAvailable <- struct{}{}:
 		default:
 		}
 	}
 }
 
-// Close sends the spans of the queue, and returns when they are sent, the collector does not accept them,
-// or two seconds have passed. Later spans are ignored. Close may be called twice.
+// Close sends the spans in the queue. It returns when the spans are sent, when the collector has not accepted a batch,
+// or after two seconds. Later spans are ignored. Close may be called twice.
 func (e *Exporter) Close() {
 	e.closeOnce.Do(func() {
 		e.mu.Lock()
-		e.closed = true
+		e.isClosed = true
 		e.mu.Unlock()
 		close(e.closing)
-		timer := time.AfterFunc(closeTimeout, e.cancel)
+		timer := time.AfterFunc(closeTimeout, e.cancelSends)
 		defer timer.Stop()
-		<-e.done
-		e.cancel()
+		<-e.stopped
+		e.cancelSends()
 		e.sender.close()
 	})
 }
 
-// run sends batches until Close. ctx ends when the time of Close is over.
+// run sends batches until Close is called, and then the remaining spans. ctx ends closeTimeout after Close is called.
 func (e *Exporter) run(ctx context.Context) {
-	defer close(e.done)
-	r := reporter{logger: e.logger}
+	defer close(e.stopped)
+	r := exportLog{logger: e.logger}
 	for e.awaitBatch() {
-		batch := e.nextBatch()
-		if !e.deliver(ctx, batch, &r) && e.isClosing() {
+		batch := e.takeBatch()
+		if !e.sendWithRetry(ctx, batch, &r) && e.isClosing() {
 			break
 		}
 	}
 	e.mu.Lock()
-	lost := len(e.queue) + e.dropped
-	e.queue, e.dropped = nil, 0
+	lost := len(e.spanQueue) + e.droppedSpans
+	e.spanQueue, e.droppedSpans = nil, 0
 	e.mu.Unlock()
-	r.lose(lost)
-	r.flush()
+	r.countLostSpans(lost)
+	r.logLostSpans()
 }
 
-// awaitBatch waits until a batch is complete or old enough. After Close it does not wait, and returns
-// whether spans remain.
+// awaitBatch waits until the queue has maxBatch spans, or its first span has waited for batchDelay. After Close is called it does
+// not wait. It returns false if no spans remain after Close.
 func (e *Exporter) awaitBatch() bool {
 	var due <-chan time.Time
 	for {
-		n := e.queued()
+		n := e.queueLen()
 		if e.isClosing() || n >= maxBatch {
 			return n > 0
 		}
@@ -157,7 +157,7 @@ func (e *Exporter) awaitBatch() bool {
 			due = timer.C
 		}
 		select {
-		case <-e.wake:
+		case <-e.batchAvailable:
 		case <-due:
 			return true
 		case <-e.closing:
@@ -165,10 +165,10 @@ func (e *Exporter) awaitBatch() bool {
 	}
 }
 
-func (e *Exporter) queued() int {
+func (e *Exporter) queueLen() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return len(e.queue)
+	return len(e.spanQueue)
 }
 
 func (e *Exporter) isClosing() bool {
@@ -180,101 +180,101 @@ func (e *Exporter) isClosing() bool {
 	}
 }
 
-func (e *Exporter) nextBatch() []queuedSpan {
+func (e *Exporter) takeBatch() []queuedSpan {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	n := min(len(e.queue), maxBatch)
-	batch := e.queue[:n:n]
-	e.queue = e.queue[n:]
-	if len(e.queue) == 0 {
-		e.queue = nil // releases the memory of the batch when it is sent
+	n := min(len(e.spanQueue), maxBatch)
+	batch := e.spanQueue[:n:n]
+	e.spanQueue = e.spanQueue[n:]
+	if len(e.spanQueue) == 0 {
+		e.spanQueue = nil // so that the memory is released when the batch is sent
 	}
 	return batch
 }
 
-// deliver sends a batch, again while the collector is unavailable, and after Close only once. It returns
+// sendWithRetry sends a batch, and repeats this while the collector is unavailable, until Close is called. It reports
 // whether the collector has accepted the batch.
-func (e *Exporter) deliver(ctx context.Context, batch []queuedSpan, r *reporter) bool {
-	message := e.encode(batch)
+func (e *Exporter) sendWithRetry(ctx context.Context, batch []queuedSpan, r *exportLog) bool {
+	message := e.encodeSpans(batch)
 	for delay := minRetryDelay; ; delay = min(2*delay, maxRetryDelay) {
 		closing := e.isClosing()
 		rejected, err := e.sender.send(ctx, message)
-		r.lose(e.takeDropped())
+		r.countLostSpans(e.takeDroppedSpans())
 		if err == nil {
-			r.lose(min(rejected, len(batch)))
-			r.succeed()
+			r.countLostSpans(min(rejected, len(batch)))
+			r.logSuccess()
 			return true
 		}
-		r.fail(err)
-		if !err.retry || closing || ctx.Err() != nil {
-			r.lose(len(batch))
-			r.flush()
+		r.logFailure(err)
+		if !err.canRetry || closing || ctx.Err() != nil {
+			r.countLostSpans(len(batch))
+			r.logLostSpans()
 			return false
 		}
 		select {
-		case <-time.After(max(delay, min(err.delay, maxRetryDelay))):
+		case <-time.After(max(delay, min(err.retryDelay, maxRetryDelay))):
 		case <-e.closing:
 		}
 	}
 }
 
-func (e *Exporter) takeDropped() int {
+func (e *Exporter) takeDroppedSpans() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	n := e.dropped
-	e.dropped = 0
+	n := e.droppedSpans
+	e.droppedSpans = 0
 	return n
 }
 
-func (e *Exporter) encode(batch []queuedSpan) *tracepb.TracesData {
+func (e *Exporter) encodeSpans(batch []queuedSpan) *tracepb.TracesData {
 	spans := make([]*tracepb.Span, len(batch))
 	for i := range batch {
-		spans[i] = batch[i].trace.encode(&batch[i].span)
+		spans[i] = batch[i].trace.encodeSpan(&batch[i].span)
 	}
-	return newTracesData(e.resource, e.scope, spans)
+	return newTracesData(e.resource, e.scopeVersion, spans)
 }
 
-// reporter logs changes of the collector's state and the number of lost spans. It belongs to the
-// exporter's goroutine.
-type reporter struct {
-	logger  hclog.Logger
-	failing bool
-	lost    int       // since the last message
-	lastLog time.Time // of lost spans
+// exportLog logs changes of the collector's state and the number of lost spans. It is not for
+// concurrent use.
+type exportLog struct {
+	logger            hclog.Logger
+	isFailing         bool
+	lostSpans         int // spans that were lost since lostSpansLoggedAt
+	lostSpansLoggedAt time.Time
 }
 
-func (r *reporter) succeed() {
-	if r.failing {
-		r.failing = false
-		r.logger.Info("traces are exported again", "lost_spans", r.lost)
-		r.lost = 0
+func (r *exportLog) logSuccess() {
+	if r.isFailing {
+		r.isFailing = false
+		r.logger.Info("traces are exported again", "lost_spans", r.lostSpans)
+		r.lostSpans = 0
 	}
-	r.flushAfter(dropLogInterval)
+	r.logLostSpansAfter(dropLogInterval)
 }
 
-func (r *reporter) fail(err *sendError) {
-	if !r.failing {
-		r.failing = true
-		r.logger.Warn("traces are not exported", "error", err, "retry", err.retry)
+func (r *exportLog) logFailure(err *sendError) {
+	if !r.isFailing {
+		r.isFailing = true
+		r.logger.Warn("traces are not exported", "error", err, "retry", err.canRetry)
 	}
-	r.flushAfter(dropLogInterval)
+	r.logLostSpansAfter(dropLogInterval)
 }
 
-func (r *reporter) lose(spans int) {
-	r.lost += spans
+func (r *exportLog) countLostSpans(spans int) {
+	r.lostSpans += spans
 	metrics.LostSpans.Add(spans)
 }
 
-func (r *reporter) flushAfter(interval time.Duration) {
-	if time.Since(r.lastLog) >= interval {
-		r.flush()
+func (r *exportLog) logLostSpansAfter(interval time.Duration) {
+	if time.Since(r.lostSpansLoggedAt) >= interval {
+		r.logLostSpans()
 	}
 }
 
-func (r *reporter) flush() {
-	if r.lost == 0 {
+func (r *exportLog) logLostSpans() {
+	if r.lostSpans == 0 {
 		return
 	}
-	r.logger.Warn("spans were lost: the collector has not accepted them", "lost_spans", r.lost)
-	r.lost, r.lastLog = 0, time.Now()
+	r.logger.Warn("spans were lost: the collector has not accepted them", "lost_spans", r.lostSpans)
+	r.lostSpans, r.lostSpansLoggedAt = 0, time.Now()
 }

@@ -16,68 +16,68 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/metrics"
 )
 
-// MetricsExporter sends readings of metrics to a collector. It has no goroutine and keeps no reading. It is not for
+// MetricsExporter sends the values of metrics to a collector. It has no goroutine and stores no values. It is not for
 // concurrent use.
 type MetricsExporter struct {
-	config   Config
-	start    time.Time // since when counters count
-	resource *resourcepb.Resource
-	scope    *commonpb.InstrumentationScope
-	sender   sender
-	logger   hclog.Logger
-	failing  bool // the last reading was not exported
+	config        Config
+	countersStart time.Time // time at which all counters were 0
+	resource      *resourcepb.Resource
+	scope         *commonpb.InstrumentationScope
+	sender        otlpSender
+	logger        hclog.Logger
+	isFailing     bool // the last call of Export has failed
 }
 
-// NewMetricsExporter returns an exporter for an enabled Config of metrics. start is the time since which counters
-// count. The caller must close it. NewMetricsExporter does not connect to the collector.
-func NewMetricsExporter(c Config, agent Agent, start time.Time, logger hclog.Logger) (*MetricsExporter, error) {
+// NewMetricsExporter returns an exporter for an enabled Config of metrics. start is the time at which all
+// counters were 0. The caller must call Close. NewMetricsExporter does not connect to the collector.
+func NewMetricsExporter(c Config, agent AgentFacts, start time.Time, logger hclog.Logger) (*MetricsExporter, error) {
 	s, err := newSender(c, &metricSignal)
 	if err != nil {
 		return nil, err
 	}
 	e := &MetricsExporter{
-		config: c, start: start, resource: newResource(c, agent), scope: newScope(agent.Version), sender: s, logger: logger.Named("otlp"),
+		config: c, countersStart: start, resource: newResource(c, agent), scope: newScope(agent.Version), sender: s, logger: logger.Named("otlp"),
 	}
-	e.logger.Info("metrics are exported", "endpoint", c.URL, "protocol", c.Protocol, "interval", c.Interval)
+	e.logger.Info("metrics are exported", "endpoint", c.URL, "protocol", c.Protocol, "interval", c.MetricsInterval)
 	return e, nil
 }
 
 // Interval returns the time between two exports.
-func (e *MetricsExporter) Interval() time.Duration { return e.config.Interval }
+func (e *MetricsExporter) Interval() time.Duration { return e.config.MetricsInterval }
 
 // Close closes the connection to the collector.
 func (e *MetricsExporter) Close() { e.sender.close() }
 
-// Export sends the values of one reading, again while the collector is unavailable, until ctx ends. It returns false
-// if the collector has not accepted all values, and logs the first error of a series.
+// Export sends the values that the metrics had at one time. It repeats a request while the collector is unavailable, until ctx ends.
+// It returns false if the collector has not accepted all values. It logs the first of successive failures.
 func (e *MetricsExporter) Export(ctx context.Context, families []*dto.MetricFamily, at time.Time) bool {
-	for _, request := range e.requests(families, at) {
-		if err := e.deliver(ctx, request); err != nil {
-			if !e.failing {
-				e.failing = true
-				e.logger.Warn("metrics are not exported", "error", err, "retry", err.retry)
+	for _, request := range e.splitIntoRequests(families, at) {
+		if err := e.sendWithRetry(ctx, request); err != nil {
+			if !e.isFailing {
+				e.isFailing = true
+				e.logger.Warn("metrics are not exported", "error", err, "retry", err.canRetry)
 			}
 			return false
 		}
 	}
-	if e.failing {
-		e.failing = false
+	if e.isFailing {
+		e.isFailing = false
 		e.logger.Info("metrics are exported again")
 	}
 	return true
 }
 
-func (e *MetricsExporter) deliver(ctx context.Context, request *metricspb.MetricsData) *sendError {
+func (e *MetricsExporter) sendWithRetry(ctx context.Context, request *metricspb.MetricsData) *sendError {
 	for delay := minRetryDelay; ; delay = min(2*delay, maxRetryDelay) {
 		rejected, err := e.sender.send(ctx, request)
 		switch {
 		case err == nil && rejected > 0:
 			return &sendError{text: fmt.Sprintf("the collector has rejected %d values", rejected)}
-		case err == nil, !err.retry, ctx.Err() != nil:
+		case err == nil, !err.canRetry, ctx.Err() != nil:
 			return err
 		}
 		select {
-		case <-time.After(max(delay, min(err.delay, maxRetryDelay))):
+		case <-time.After(max(delay, min(err.retryDelay, maxRetryDelay))):
 		case <-ctx.Done():
 			return err
 		}
@@ -88,8 +88,8 @@ func (e *MetricsExporter) deliver(ctx context.Context, request *metricspb.Metric
 // has less than 16 kB, usually 0.3 kB.
 const maxMetricsRequest = 1 << 20
 
-// requests returns the values of a reading in requests of limited size.
-func (e *MetricsExporter) requests(families []*dto.MetricFamily, at time.Time) (requests []*metricspb.MetricsData) {
+// splitIntoRequests returns requests of about maxMetricsRequest bytes with all values.
+func (e *MetricsExporter) splitIntoRequests(families []*dto.MetricFamily, at time.Time) (requests []*metricspb.MetricsData) {
 	var all []*metricspb.Metric
 	size := 0
 	flush := func() {
@@ -105,7 +105,7 @@ func (e *MetricsExporter) requests(families []*dto.MetricFamily, at time.Time) (
 				m = newMetric(f)
 				all = append(all, m)
 			}
-			size += e.addPoint(m, value, at)
+			size += e.addDataPoint(m, value, at)
 			if size >= maxMetricsRequest {
 				flush()
 				m = nil
@@ -116,7 +116,7 @@ func (e *MetricsExporter) requests(families []*dto.MetricFamily, at time.Time) (
 	return requests
 }
 
-// newMetric returns a metric without values, under the name of the table.
+// newMetric returns a metric without values. Its name and unit are those of package metrics, if it has the metric.
 func newMetric(f *dto.MetricFamily) *metricspb.Metric {
 	m := &metricspb.Metric{Name: f.GetName(), Description: f.GetHelp()}
 	if d := metrics.FindByPrometheusName(f.GetName()); d != nil {
@@ -134,22 +134,22 @@ func newMetric(f *dto.MetricFamily) *metricspb.Metric {
 	return m
 }
 
-// addPoint adds a value to a metric, and returns its encoded size in bytes.
-func (e *MetricsExporter) addPoint(m *metricspb.Metric, value *dto.Metric, at time.Time) int {
+// addDataPoint adds a value to a metric, and returns its encoded size in bytes.
+func (e *MetricsExporter) addDataPoint(m *metricspb.Metric, value *dto.Metric, at time.Time) int {
 	attributes := make([]*commonpb.KeyValue, 0, len(value.GetLabel()))
 	for _, p := range value.GetLabel() {
-		attributes = append(attributes, attribute(p.GetName(), p.GetValue()))
+		attributes = append(attributes, newStringAttribute(p.GetName(), p.GetValue()))
 	}
 	if h := value.GetHistogram(); h != nil {
 		point := newHistogramPoint(h)
-		point.Attributes, point.StartTimeUnixNano, point.TimeUnixNano = attributes, unixNano(e.start), unixNano(at)
+		point.Attributes, point.StartTimeUnixNano, point.TimeUnixNano = attributes, unixNano(e.countersStart), unixNano(at)
 		data := m.GetHistogram()
 		data.DataPoints = append(data.DataPoints, point)
 		return proto.Size(point)
 	}
 	point := &metricspb.NumberDataPoint{Attributes: attributes, TimeUnixNano: unixNano(at)}
 	if data := m.GetSum(); data != nil {
-		point.StartTimeUnixNano = unixNano(e.start)
+		point.StartTimeUnixNano = unixNano(e.countersStart)
 		point.Value = &metricspb.NumberDataPoint_AsDouble{AsDouble: value.GetCounter().GetValue()}
 		data.DataPoints = append(data.DataPoints, point)
 	} else {
@@ -164,7 +164,7 @@ func (e *MetricsExporter) addPoint(m *metricspb.Metric, value *dto.Metric, at ti
 // a bucket of OpenTelemetry does not, and the last bucket has no upper limit.
 func newHistogramPoint(h *dto.Histogram) *metricspb.HistogramDataPoint {
 	point := &metricspb.HistogramDataPoint{Count: h.GetSampleCount(), Sum: new(h.GetSampleSum())}
-	var below uint64
+	var below uint64 // observations in the smaller buckets
 	for _, b := range h.GetBucket() {
 		if math.IsInf(b.GetUpperBound(), 1) {
 			break

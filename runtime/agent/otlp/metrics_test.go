@@ -51,7 +51,7 @@ func TestMetricsOfBothProtocols(t *testing.T) {
 	for _, protocol := range []string{ProtocolHTTP, ProtocolGRPC} {
 		t.Run(protocol, func(t *testing.T) {
 			c := otlptest.New(t, protocol)
-			config, warnings := Settings{Endpoint: c.URL, Protocol: protocol, Metrics: true, Headers: map[string]string{"X-Key": "secret"}}.MetricsWithEnv(noEnv)
+			config, warnings := Settings{Endpoint: c.URL, Protocol: protocol, Metrics: true, Headers: map[string]string{"X-Key": "secret"}}.MetricsConfigWithEnv(noEnv)
 			if warnings != nil {
 				t.Fatal(warnings)
 			}
@@ -70,7 +70,7 @@ func TestMetricsOfBothProtocols(t *testing.T) {
 
 			gauge := got["nomad.client.allocs.memory.usage"]
 			if p := gauge.GetGauge().GetDataPoints()[0]; gauge.GetUnit() != "By" || gauge.GetDescription() == "" || p.GetAsDouble() != 4096 || p.GetTimeUnixNano() != at ||
-				!reflect.DeepEqual(otlptest.Attributes(p), map[string]string{"job": "web", "task": "t"}) {
+				!reflect.DeepEqual(otlptest.StringAttributes(p), map[string]string{"job": "web", "task": "t"}) {
 				t.Errorf("gauge %v", gauge)
 			}
 			sum := got["nomad.client.allocs.restart"]
@@ -86,7 +86,7 @@ func TestMetricsOfBothProtocols(t *testing.T) {
 				t.Errorf("histogram %v", histogram)
 			}
 
-			resource := otlptest.Attributes(c.ReceivedMetrics()[0].GetResource())
+			resource := otlptest.StringAttributes(c.ReceivedMetrics()[0].GetResource())
 			if resource["service.name"] != "nomad-lite" || resource["nomad.node.name"] != "node" || resource["service.version"] != "1.2.3" {
 				t.Errorf("resource %v", resource)
 			}
@@ -158,7 +158,7 @@ func TestMetricsAreSplit(t *testing.T) {
 	}
 	e := openMetricsExporter(t, Config{URL: "http://localhost:1"}, hclog.NewNullLogger())
 	found := 0
-	for _, r := range e.requests(append(set.Families(), newReading()...), time.Now()) {
+	for _, r := range e.splitIntoRequests(append(set.Families(), newReading()...), time.Now()) {
 		if size := proto.Size(r); size > 4<<20 {
 			t.Errorf("request of %d bytes", size)
 		}
@@ -182,11 +182,11 @@ func TestMetricsWithEnv(t *testing.T) {
 	}{
 		{name: "nothing is exported by default"},
 		{name: "an endpoint alone exports traces", settings: Settings{Endpoint: base}, env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": base}},
-		{name: "setting", settings: Settings{Endpoint: base, Metrics: true}, want: Config{URL: base + "/v1/metrics", Protocol: ProtocolHTTP, Interval: time.Minute}},
-		{name: "default endpoint", settings: Settings{Metrics: true, Protocol: ProtocolGRPC}, want: Config{URL: "http://localhost:4317", Protocol: ProtocolGRPC, Interval: time.Minute}},
+		{name: "setting", settings: Settings{Endpoint: base, Metrics: true}, want: Config{URL: base + "/v1/metrics", Protocol: ProtocolHTTP, MetricsInterval: time.Minute}},
+		{name: "default endpoint", settings: Settings{Metrics: true, Protocol: ProtocolGRPC}, want: Config{URL: "http://localhost:4317", Protocol: ProtocolGRPC, MetricsInterval: time.Minute}},
 		{
 			name: "exporter", env: map[string]string{"OTEL_METRICS_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": base, "OTEL_METRIC_EXPORT_INTERVAL": "5000"},
-			want: Config{URL: base + "/v1/metrics", Protocol: ProtocolHTTP, Interval: 5 * time.Second},
+			want: Config{URL: base + "/v1/metrics", Protocol: ProtocolHTTP, MetricsInterval: 5 * time.Second},
 		},
 		{
 			name: "variables of metrics win",
@@ -194,7 +194,7 @@ func TestMetricsWithEnv(t *testing.T) {
 				"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "https://c/x", "OTEL_EXPORTER_OTLP_METRICS_HEADERS": "a=b", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc",
 				"OTEL_EXPORTER_OTLP_ENDPOINT": base, "OTEL_EXPORTER_OTLP_HEADERS": "a=c", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "a=d",
 			},
-			want: Config{URL: "https://c/x", Protocol: ProtocolGRPC, Headers: map[string]string{"a": "b"}, Interval: time.Minute},
+			want: Config{URL: "https://c/x", Protocol: ProtocolGRPC, Headers: map[string]string{"a": "b"}, MetricsInterval: time.Minute},
 		},
 		{name: "no exporter", settings: Settings{Endpoint: base, Metrics: true}, env: map[string]string{"OTEL_METRICS_EXPORTER": "none"}},
 		{name: "switched off", settings: Settings{Endpoint: base, Metrics: true}, env: map[string]string{"OTEL_SDK_DISABLED": "true"}},
@@ -205,17 +205,17 @@ func TestMetricsWithEnv(t *testing.T) {
 		},
 		{
 			name: "the setting beats another exporter", settings: Settings{Metrics: true}, env: map[string]string{"OTEL_METRICS_EXPORTER": "prometheus"},
-			want: Config{URL: "http://localhost:4318/v1/metrics", Protocol: ProtocolHTTP, Interval: time.Minute},
+			want: Config{URL: "http://localhost:4318/v1/metrics", Protocol: ProtocolHTTP, MetricsInterval: time.Minute},
 		},
 		{name: "no interval", settings: Settings{Endpoint: base, Metrics: true}, env: map[string]string{"OTEL_METRIC_EXPORT_INTERVAL": "1s"}, warning: "OTEL_METRIC_EXPORT_INTERVAL must be a number of milliseconds"},
 		{name: "short interval", settings: Settings{Endpoint: base, Metrics: true}, env: map[string]string{"OTEL_METRIC_EXPORT_INTERVAL": "1"}, warning: "at least 100"},
 		{
 			name: "variable without an effect", settings: Settings{Endpoint: base, Metrics: true}, env: map[string]string{"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"},
-			want: Config{URL: base + "/v1/metrics", Protocol: ProtocolHTTP, Interval: time.Minute}, warning: "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE is ignored",
+			want: Config{URL: base + "/v1/metrics", Protocol: ProtocolHTTP, MetricsInterval: time.Minute}, warning: "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE is ignored",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got, warnings := test.settings.MetricsWithEnv(mapEnv(test.env))
+			got, warnings := test.settings.MetricsConfigWithEnv(mapEnv(test.env))
 			checkConfig(t, got, warnings, test.want, test.warning)
 		})
 	}

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 
 var testAlloc = &api.Allocation{ID: "01020304-0506-4708-890a-0b0c0d0e0f10", Name: "j.g[0]", Namespace: "default", JobID: "j", TaskGroup: "g"}
 
-var testAgent = Agent{Version: "1.2.3", NodeID: "n", NodeName: "node"}
+var testAgent = AgentFacts{Version: "1.2.3", NodeID: "n", NodeName: "node"}
 
 func openExporter(t testing.TB, c Config) *Exporter {
 	t.Helper()
@@ -58,7 +58,7 @@ func TestSpansOfBothProtocols(t *testing.T) {
 	for _, protocol := range []string{ProtocolHTTP, ProtocolGRPC} {
 		t.Run(protocol, func(t *testing.T) {
 			c := otlptest.New(t, protocol)
-			config, warnings := Settings{Endpoint: c.URL, Protocol: protocol, Headers: map[string]string{"X-Key": "secret"}}.WithEnv(noEnv)
+			config, warnings := Settings{Endpoint: c.URL, Protocol: protocol, Headers: map[string]string{"X-Key": "secret"}}.TraceConfigWithEnv(noEnv)
 			if warnings != nil {
 				t.Fatal(warnings)
 			}
@@ -94,7 +94,7 @@ func TestSpansOfBothProtocols(t *testing.T) {
 				} {
 					want.attributes[key] = value
 				}
-				if got := otlptest.Attributes(s); s.GetName() != want.name || !reflect.DeepEqual(got, want.attributes) {
+				if got := otlptest.StringAttributes(s); s.GetName() != want.name || !reflect.DeepEqual(got, want.attributes) {
 					t.Errorf("span %q with %v, want %q with %v", s.GetName(), got, want.name, want.attributes)
 				}
 				if id := hex.EncodeToString(s.GetTraceId()); id != strings.ReplaceAll(testAlloc.ID, "-", "") {
@@ -117,7 +117,7 @@ func TestSpansOfBothProtocols(t *testing.T) {
 			if got := c.Headers()[0]["x-key"]; len(got) != 1 || got[0] != "secret" {
 				t.Errorf("header is %q", got)
 			}
-			for _, a := range c.Received()[0].GetResource().GetAttributes() {
+			for _, a := range c.ReceivedSpans()[0].GetResource().GetAttributes() {
 				if a.GetKey() == "service.name" && a.GetValue().GetStringValue() != "nomad-lite" {
 					t.Errorf("service.name is %v", a.GetValue())
 				}
@@ -158,7 +158,7 @@ func TestHostileTexts(t *testing.T) {
 	if len(spans) != 1 {
 		t.Fatalf("%d spans, want 1", len(spans))
 	}
-	for key, value := range otlptest.Attributes(spans[0]) {
+	for key, value := range otlptest.StringAttributes(spans[0]) {
 		if len(value) > 3*maxValue {
 			t.Errorf("attribute %s has %d bytes", key, len(value))
 		}
@@ -249,7 +249,7 @@ func TestUnusableCollectors(t *testing.T) {
 			for range 10 * maxQueue {
 				trace.Export(tracespan.Span{ID: "0102030405060708", Kind: tracespan.KindEvent, Name: "Started"})
 			}
-			if n := e.queued(); n > maxQueue {
+			if n := e.queueLen(); n > maxQueue {
 				t.Errorf("%d spans are kept, want at most %d", n, maxQueue)
 			}
 			begin = time.Now()
@@ -258,7 +258,7 @@ func TestUnusableCollectors(t *testing.T) {
 				t.Errorf("Close took %v, want at most %v", took, test.closeLimit)
 			}
 			trace.Export(tracespan.Span{ID: "0102030405060708"}) // is ignored
-			if n := e.queued(); n != 0 {
+			if n := e.queueLen(); n != 0 {
 				t.Errorf("%d spans are kept after Close", n)
 			}
 			for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before+2; time.Sleep(10 * time.Millisecond) { // the server has goroutines of its own for an open connection
@@ -311,8 +311,8 @@ func TestLogHasNoSecrets(t *testing.T) {
 	})
 	logger := hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: &log, Mutex: &mu})
 	env := mapEnv(map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": c.URL, "OTEL_EXPORTER_OTLP_HEADERS": "x-key=" + secret})
-	config, _ := Settings{}.WithEnv(env)
-	e, err := New(config, Agent{}, logger)
+	config, _ := Settings{}.TraceConfigWithEnv(env)
+	e, err := New(config, AgentFacts{}, logger)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -415,7 +415,7 @@ func TestSettingsWithEnv(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got, warnings := test.settings.WithEnv(mapEnv(test.env))
+			got, warnings := test.settings.TraceConfigWithEnv(mapEnv(test.env))
 			checkConfig(t, got, warnings, test.want, test.warning)
 		})
 	}
@@ -427,7 +427,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("a=b,c=d%20e", protowire.AppendBytes([]byte{1<<3 | 2}, protowire.AppendVarint([]byte{1 << 3}, 7)))
 	f.Add("a", []byte{0xff})
 	f.Fuzz(func(t *testing.T, list string, response []byte) {
-		if _, err := parseList(list); err != nil && len(err.Error()) > 80 {
+		if _, err := parseKeyValueList(list); err != nil && len(err.Error()) > 80 {
 			t.Errorf("%q: the error repeats the text: %v", list, err)
 		}
 		if n := rejectedItems(response); n < 0 {

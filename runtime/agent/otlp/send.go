@@ -27,24 +27,24 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// sender sends requests to a collector.
-type sender interface {
+// otlpSender sends requests to a collector.
+type otlpSender interface {
 	// send returns how many spans or data points the collector has rejected.
 	send(ctx context.Context, message proto.Message) (rejected int, err *sendError)
 	close()
 }
 
-// sendError is the error of a request. Its text contains nothing that the collector has sent, which could
-// be an echo of a header.
+// sendError is the error of a request. Its text contains nothing that the collector has sent, because the collector could
+// return a header of the request, which can be a secret.
 type sendError struct {
-	text  string
-	retry bool          // the collector can accept the same request later
-	delay time.Duration // that the collector requests before the next request; 0 for none
+	text       string
+	canRetry   bool          // the collector can accept the same request later
+	retryDelay time.Duration // delay that the collector requests before the next request; 0 if it requests none
 }
 
 func (e *sendError) Error() string { return e.text }
 
-func newSender(c Config, g *signal) (sender, error) {
+func newSender(c Config, g *signal) (otlpSender, error) {
 	if c.Protocol == ProtocolGRPC {
 		return newGRPCSender(c, g.grpcMethod)
 	}
@@ -91,18 +91,18 @@ func (s *httpSender) send(ctx context.Context, message proto.Message) (int, *sen
 	request.Header.Set("User-Agent", userAgent)
 	response, err := s.client.Do(request)
 	if err != nil {
-		return 0, &sendError{text: connectionErrorText(ctx, err), retry: true}
+		return 0, &sendError{text: connectionErrorText(ctx, err), canRetry: true}
 	}
 	defer response.Body.Close()
 	content, err := io.ReadAll(io.LimitReader(response.Body, maxResponse))
 	switch code := response.StatusCode; {
 	case code >= 200 && code < 300 && err != nil:
-		return 0, nil // the collector has the data
+		return 0, nil // the collector has accepted the data, even if its response cannot be read
 	case code >= 200 && code < 300:
 		return rejectedItems(content), nil
 	case code == http.StatusTooManyRequests, code == http.StatusBadGateway, code == http.StatusServiceUnavailable, code == http.StatusGatewayTimeout:
-		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After")) // without a number the usual delay applies
-		return 0, &sendError{text: httpErrorText(code), retry: true, delay: min(time.Duration(seconds), 3600) * time.Second}
+		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After")) // 0 if the header is missing or has a date
+		return 0, &sendError{text: httpErrorText(code), canRetry: true, retryDelay: min(time.Duration(seconds), 3600) * time.Second}
 	default:
 		return 0, &sendError{text: httpErrorText(code)}
 	}
@@ -112,8 +112,8 @@ func httpErrorText(code int) string {
 	return strings.TrimSpace(fmt.Sprintf("the collector answered %d %s", code, http.StatusText(code)))
 }
 
-// connectionErrorText describes why there is no response. Only errors of the network and of certificates
-// keep their text, which has no part of a request or a response.
+// connectionErrorText describes why there is no response. It uses only the text of network and certificate errors, because the text of
+// other errors could have a part of the request or the response.
 func connectionErrorText(ctx context.Context, err error) string {
 	var networkErr *net.OpError
 	var certificateErr *tls.CertificateVerificationError
@@ -136,9 +136,9 @@ const userAgent = "nomad-lite"
 
 // grpcSender sends OTLP over gRPC.
 type grpcSender struct {
-	conn    *grpc.ClientConn
-	method  string // its request has the wire format of TracesData or MetricsData
-	headers metadata.MD
+	conn         *grpc.ClientConn
+	exportMethod string // full name of the gRPC method; the encodings of its request and of TracesData or MetricsData are equal
+	headers      metadata.MD
 }
 
 // defaultGRPCPort is the port for OTLP over gRPC.
@@ -147,7 +147,7 @@ const defaultGRPCPort = "4317"
 func newGRPCSender(c Config, method string) (*grpcSender, error) {
 	u, err := url.Parse(c.URL)
 	if err != nil {
-		return nil, errors.New("the endpoint is not a URL") // without the text of the URL
+		return nil, errors.New("the endpoint is not a URL") // err has the text of the URL, which can contain a secret
 	}
 	transport := insecure.NewCredentials()
 	if u.Scheme == "https" {
@@ -170,8 +170,8 @@ func (s *grpcSender) close() { s.conn.Close() }
 func (s *grpcSender) send(ctx context.Context, message proto.Message) (int, *sendError) {
 	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(ctx, s.headers), requestTimeout)
 	defer cancel()
-	response := new(emptypb.Empty) // keeps the fields of the response as bytes
-	err := s.conn.Invoke(ctx, s.method, message, response)
+	response := new(emptypb.Empty) // has the fields of the response as unknown fields
+	err := s.conn.Invoke(ctx, s.exportMethod, message, response)
 	if err == nil {
 		return rejectedItems(response.ProtoReflect().GetUnknown()), nil
 	}
@@ -179,16 +179,16 @@ func (s *grpcSender) send(ctx context.Context, message proto.Message) (int, *sen
 	sendErr := &sendError{text: fmt.Sprintf("the collector answered with gRPC status %s", failed.Code())}
 	switch failed.Code() {
 	case codes.Canceled, codes.DeadlineExceeded, codes.Aborted, codes.OutOfRange, codes.Unavailable, codes.DataLoss:
-		sendErr.retry = true
-		sendErr.delay, _ = requestedDelay(failed)
+		sendErr.canRetry = true
+		sendErr.retryDelay, _ = requestedRetryDelay(failed)
 	case codes.ResourceExhausted:
-		sendErr.delay, sendErr.retry = requestedDelay(failed)
+		sendErr.retryDelay, sendErr.canRetry = requestedRetryDelay(failed)
 	}
 	return 0, sendErr
 }
 
-// requestedDelay returns the delay that a collector requests before the next request.
-func requestedDelay(s *status.Status) (time.Duration, bool) {
+// requestedRetryDelay returns the delay that a collector requests before the next request, and false if it requests none.
+func requestedRetryDelay(s *status.Status) (time.Duration, bool) {
 	for _, detail := range s.Details() {
 		if retry, ok := detail.(*errdetails.RetryInfo); ok {
 			return retry.GetRetryDelay().AsDuration(), true
@@ -200,13 +200,13 @@ func requestedDelay(s *status.Status) (time.Duration, bool) {
 // rejectedItems returns the number of rejected spans or data points in an encoded response of a collector. The response
 // has the field partial_success (1), which has the field rejected_spans or rejected_data_points (1).
 func rejectedItems(response []byte) int {
-	partial, _ := protowire.ConsumeBytes(findField(response, 1, protowire.BytesType))
-	rejected, _ := protowire.ConsumeVarint(findField(partial, 1, protowire.VarintType))
+	partial, _ := protowire.ConsumeBytes(findProtoField(response, 1, protowire.BytesType))
+	rejected, _ := protowire.ConsumeVarint(findProtoField(partial, 1, protowire.VarintType))
 	return int(min(rejected, math.MaxInt32))
 }
 
-// findField returns the encoded message from the value of a field on, or nil.
-func findField(message []byte, number protowire.Number, wireType protowire.Type) []byte {
+// findProtoField returns the part of an encoded message that starts with the value of a field, or nil if the message lacks the field.
+func findProtoField(message []byte, number protowire.Number, wireType protowire.Type) []byte {
 	for len(message) > 0 {
 		n, t, size := protowire.ConsumeTag(message)
 		if size < 0 {

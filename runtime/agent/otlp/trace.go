@@ -20,27 +20,27 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 )
 
-// Trace is the trace of one allocation. It implements timeline.Trace.
-type Trace struct {
+// AllocTrace is the trace of one allocation. It implements timeline.Trace.
+type AllocTrace struct {
 	exporter   *Exporter
 	id         [16]byte
-	attributes []*commonpb.KeyValue // of each span; not changed
+	attributes []*commonpb.KeyValue // attributes of each span of the allocation; never changed
 }
 
-var _ timeline.Trace = (*Trace)(nil)
+var _ timeline.Trace = (*AllocTrace)(nil)
 
-// Trace returns the trace of an allocation. Its id is the id of the allocation, so that each agent that
+// Trace returns the trace of an allocation. The trace id is the id of the allocation, so that each agent that
 // runs the allocation continues the trace.
-func (e *Exporter) Trace(alloc *api.Allocation) *Trace {
-	t := &Trace{exporter: e, attributes: []*commonpb.KeyValue{
-		attribute("nomad.alloc.id", alloc.ID),
-		attribute("nomad.alloc.name", alloc.Name),
-		attribute("nomad.namespace", alloc.Namespace),
-		attribute("nomad.job.id", alloc.JobID),
-		attribute("nomad.group", alloc.TaskGroup),
+func (e *Exporter) Trace(alloc *api.Allocation) *AllocTrace {
+	t := &AllocTrace{exporter: e, attributes: []*commonpb.KeyValue{
+		newStringAttribute("nomad.alloc.id", alloc.ID),
+		newStringAttribute("nomad.alloc.name", alloc.Name),
+		newStringAttribute("nomad.namespace", alloc.Namespace),
+		newStringAttribute("nomad.job.id", alloc.JobID),
+		newStringAttribute("nomad.group", alloc.TaskGroup),
 	}}
 	if alloc.DeploymentID != "" {
-		t.attributes = append(t.attributes, attribute("nomad.deployment.id", alloc.DeploymentID))
+		t.attributes = append(t.attributes, newStringAttribute("nomad.deployment.id", alloc.DeploymentID))
 	}
 	if id, err := uuid.Parse(alloc.ID); err == nil {
 		t.id = id
@@ -52,28 +52,28 @@ func (e *Exporter) Trace(alloc *api.Allocation) *Trace {
 	return t
 }
 
-// rootID returns the id of the root span: the second half of the trace id. Each agent computes the same id,
-// so that all spans have their parent.
-func (t *Trace) rootID() []byte { return t.id[8:] }
+// rootSpanID returns the id of the root span, which is the second half of the trace id. Each agent computes the same id,
+// so that spans of a later agent have the same parent.
+func (t *AllocTrace) rootSpanID() []byte { return t.id[8:] }
 
 // Export implements timeline.Trace.
-func (t *Trace) Export(s tracespan.Span) { t.exporter.add(queuedSpan{t, s}) }
+func (t *AllocTrace) Export(s tracespan.Span) { t.exporter.enqueue(queuedSpan{t, s}) }
 
 // ForTasks implements timeline.Trace.
-func (t *Trace) ForTasks() bool { return t.exporter.config.TaskTraceparent }
+func (t *AllocTrace) ForTasks() bool { return t.exporter.config.TaskTraceparent }
 
 // Traceparent implements timeline.Trace.
-func (t *Trace) Traceparent(spanID string) string {
+func (t *AllocTrace) Traceparent(spanID string) string {
 	return fmt.Sprintf("00-%x-%s-01", t.id, spanID)
 }
 
-// encode returns a span of the time line as a span of the trace.
-func (t *Trace) encode(s *tracespan.Span) *tracepb.Span {
-	id, _ := hex.DecodeString(s.ID) // the recorder makes valid ids
+// encodeSpan returns a span of the time line as a span of the trace.
+func (t *AllocTrace) encodeSpan(s *tracespan.Span) *tracepb.Span {
+	id, _ := hex.DecodeString(s.ID) // cannot fail, because package timeline makes valid ids
 	encoded := &tracepb.Span{
 		TraceId:           t.id[:],
 		SpanId:            id,
-		ParentSpanId:      t.rootID(),
+		ParentSpanId:      t.rootSpanID(),
 		Name:              spanName(s),
 		Kind:              tracepb.Span_SPAN_KIND_INTERNAL,
 		StartTimeUnixNano: unixNano(s.Start),
@@ -83,7 +83,7 @@ func (t *Trace) encode(s *tracespan.Span) *tracepb.Span {
 	}
 	switch {
 	case s.Kind == tracespan.KindAlloc && s.Name == tracespan.Placement:
-		encoded.SpanId, encoded.ParentSpanId = t.rootID(), nil
+		encoded.SpanId, encoded.ParentSpanId = t.rootSpanID(), nil
 	case s.Kind == tracespan.KindHook, s.Kind == tracespan.KindDriver:
 		encoded.Kind = tracepb.Span_SPAN_KIND_CLIENT
 	}
@@ -95,19 +95,19 @@ func (t *Trace) encode(s *tracespan.Span) *tracepb.Span {
 		{"nomad.result", s.Result},
 	} {
 		if a.key != "" && a.value != "" {
-			encoded.Attributes = append(encoded.Attributes, attribute(a.key, a.value))
+			encoded.Attributes = append(encoded.Attributes, newStringAttribute(a.key, a.value))
 		}
 	}
 	switch {
 	case s.Error != "":
-		encoded.Status = &tracepb.Status{Code: tracepb.Status_STATUS_CODE_ERROR, Message: clip(s.Error)}
+		encoded.Status = &tracepb.Status{Code: tracepb.Status_STATUS_CODE_ERROR, Message: clipToUTF8(s.Error)}
 	case s.Failed:
-		encoded.Status = &tracepb.Status{Code: tracepb.Status_STATUS_CODE_ERROR, Message: clip(s.Result)}
+		encoded.Status = &tracepb.Status{Code: tracepb.Status_STATUS_CODE_ERROR, Message: clipToUTF8(s.Result)}
 	}
 	return encoded
 }
 
-// nameAttributes are the attributes with the names of spans.
+// nameAttributes has, for each kind of span, the key of the attribute that has the name of the span.
 var nameAttributes = map[tracespan.Kind]string{
 	tracespan.KindHook:   "nomad.hook.point",
 	tracespan.KindDriver: "nomad.driver.method",
@@ -116,15 +116,15 @@ var nameAttributes = map[tracespan.Kind]string{
 	tracespan.KindEvent:  "nomad.event.type",
 }
 
-// spanName returns the name of a span. There are few names, because users group spans by name.
+// spanName returns the name of a span. Names have no ids, because users group spans by name.
 func spanName(s *tracespan.Span) string {
 	switch s.Kind {
 	case tracespan.KindRun:
 		return "run"
 	case tracespan.KindAlloc:
-		return clip(s.Name)
+		return clipToUTF8(s.Name)
 	}
-	return clip(string(s.Kind) + " " + s.Name)
+	return clipToUTF8(string(s.Kind) + " " + s.Name)
 }
 
 func unixNano(t time.Time) uint64 { return uint64(max(t.UnixNano(), 0)) }
@@ -132,9 +132,9 @@ func unixNano(t time.Time) uint64 { return uint64(max(t.UnixNano(), 0)) }
 // maxValue is the maximum size in bytes of the name of a span and of an attribute.
 const maxValue = 1000
 
-// clip returns a text that a message can contain: valid UTF-8 of limited size. One invalid text would make
+// clipToUTF8 returns a text that a message can contain: valid UTF-8 of limited size. One invalid text would make
 // the whole message invalid.
-func clip(text string) string {
+func clipToUTF8(text string) string {
 	if len(text) > maxValue {
 		end := maxValue
 		for end > 0 && !utf8.RuneStart(text[end]) {
@@ -145,12 +145,12 @@ func clip(text string) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-func attribute(key, value string) *commonpb.KeyValue {
-	return &commonpb.KeyValue{Key: key, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: clip(value)}}}
+func newStringAttribute(key, value string) *commonpb.KeyValue {
+	return &commonpb.KeyValue{Key: key, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: clipToUTF8(value)}}}
 }
 
 // newResource describes the agent. Attributes of the environment replace others.
-func newResource(c Config, a Agent) *resourcepb.Resource {
+func newResource(c Config, a AgentFacts) *resourcepb.Resource {
 	values := map[string]string{
 		"service.name": "nomad-lite", "service.version": a.Version, "service.instance.id": a.NodeID, "host.name": a.Host,
 		"nomad.node.id": a.NodeID, "nomad.node.name": a.NodeName, "nomad.datacenter": a.Datacenter, "nomad.region": a.Region,
@@ -161,7 +161,7 @@ func newResource(c Config, a Agent) *resourcepb.Resource {
 	}
 	r := new(resourcepb.Resource)
 	for _, key := range slices.Sorted(maps.Keys(values)) {
-		r.Attributes = append(r.Attributes, attribute(clip(key), values[key]))
+		r.Attributes = append(r.Attributes, newStringAttribute(clipToUTF8(key), values[key]))
 	}
 	return r
 }

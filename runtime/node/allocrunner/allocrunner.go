@@ -111,7 +111,7 @@ type Runner struct {
 	envBuilders   *envBuilders
 	services      *allocServices
 	health        *healthTracker
-	clientStatus  *clientStatus
+	clientStatus  *clientStatusTracker
 	stopSequence  *stopSequence
 	taskRestarter *taskRestarter
 	asyncRestarts *asyncRestarts
@@ -120,12 +120,12 @@ type Runner struct {
 	restorer      *restorer
 	hooks         *allocHooks
 	hookBuilder   *hookBuilder
-	samplers      statsSamplers
+	statsHooks    statsHooksByTask
 	timeline      *timeline.File
 	logger        hclog.Logger
 
 	done     chan struct{} // closed by Run
-	finished atomic.Bool   // set by Run when no task, hook or cleanup of the allocation remains
+	allEnded atomic.Bool   // set by Run when no task, hook or cleanup of the allocation remains
 }
 
 // New returns a runner for an allocation. The runner does nothing before Run. New fails
@@ -161,76 +161,76 @@ func New(c Config) (*Runner, error) {
 		trace = c.Trace(alloc)
 	}
 	r.timeline = timeline.NewFile(dir.Open, trace, r.logger)
-	r.createComponents(c, limits, tasks)
+	r.initComponents(c, limits, tasks)
 	if c.Restored {
-		r.restorer.resumeStop()
+		r.restorer.resumeEarlierStop()
 		r.hookBuilder.restoreNetwork()
 	}
 	r.hookBuilder.previousDataPending = !r.restorer.startedByEarlierAgent
 	if c.Hooks != nil {
-		r.hookBuilder.waitForHooks = c.Hooks.PendingLaunches(alloc)
+		r.hookBuilder.awaitHookLaunches = c.Hooks.PendingLaunches(alloc)
 	}
-	if r.hookBuilder.waitForHooks == nil {
+	if r.hookBuilder.awaitHookLaunches == nil {
 		r.hookBuilder.attachHooks()
 	}
 	return r, nil
 }
 
-// createComponents creates the parts of the runner for New. All parts share r.tasks, whose elements are set
+// initComponents creates the parts of the runner for New. All parts share r.tasks, whose elements are set
 // last.
-func (r *Runner) createComponents(c Config, limits Limits, tasks []taskrunner.Task) {
+func (r *Runner) initComponents(c Config, limits Limits, tasks []taskrunner.Task) {
 	alloc, created, changes := c.Alloc, time.Now(), newReconcileSignal()
-	network := &allocNetwork{dns: groupDNS(alloc.GetTaskGroup())}
+	network := &allocNetwork{groupDNS: groupDNS(alloc.GetTaskGroup())}
 
 	delay := newShutdownDelay(func() time.Duration { return pointer.Value(r.Alloc().GetTaskGroup().ShutdownDelay) })
-	r.stopSequence = newStopSequence(r.tasks, delay, func(ctx context.Context) { r.hooks.preKill(ctx) })
-	r.envBuilders = &envBuilders{node: c.Node, alloc: r.Alloc, network: network, tasks: make(map[string]*taskenv.Builder)}
+	r.stopSequence = newStopSequence(r.tasks, delay, func(ctx context.Context) { r.hooks.callPreKillHooks(ctx) })
+	r.envBuilders = &envBuilders{node: c.Node, alloc: r.Alloc, network: network, builderOfTask: make(map[string]*taskenv.Builder)}
 	r.services = newAllocServices(services.Config{
 		AllocID:          alloc.ID,
 		AllocName:        alloc.Name,
 		Spec:             func() *services.Spec { return newServicesSpec(r.Alloc(), c.Node, network.apiStatus()) },
-		Env:              r.envBuilders.of,
+		Env:              r.envBuilders.envOf,
 		Registry:         c.Services,
 		CheckResultStore: c.CheckResults,
 		Dial:             c.Dial,
 	}, r.tasks, r.logger)
 	r.health = &healthTracker{
-		alloc: r.Alloc, tasks: r.tasks, checkResults: r.services.set.Checks, stopRequested: r.stopSequence.isRequested,
-		reconcileSignal: changes, createTime: created, timeline: r.timeline.Recorder("", nil), logger: r.logger,
+		alloc: r.Alloc, tasks: r.tasks, checkResults: r.services.serviceSet.Checks, stopRequested: r.stopSequence.isRequested,
+		reconcileSignal: changes, runnerCreateTime: created, timeline: r.timeline.Recorder("", nil), logger: r.logger,
 	}
 	gates := &startGates{
-		tasks: r.tasks, checkResults: r.services.set.Checks, stopRequested: r.stopSequence.isRequested, reconcileSignal: changes, createTime: created,
+		tasks: r.tasks, checkResults: r.services.serviceSet.Checks, stopRequested: r.stopSequence.isRequested, reconcileSignal: changes, runnerCreateTime: created,
 	}
 	gates.coordinator, gates.lifecycleGroup = newLifecycle(alloc, tasks, r.logger)
-	r.clientStatus = &clientStatus{allocID: alloc.ID, network: network.apiStatus, snapshot: gates.snapshot, health: r.health.reportedHealth, reconcileSignal: changes}
+	r.clientStatus = &clientStatusTracker{allocID: alloc.ID, networkStatus: network.apiStatus, takeTasksSnapshot: gates.snapshot, reportedHealth: r.health.reportedHealth, reconcileSignal: changes}
 	r.allocUpdater = &allocUpdater{
-		alloc: &r.alloc, tasks: r.tasks, envBuilders: r.envBuilders, limits: limits,
-		callUpdateHooks: func(ctx context.Context) { r.hooks.update(ctx) }, requestStop: r.Stop, logger: r.logger,
+		currentAlloc: &r.alloc, tasks: r.tasks, envBuilders: r.envBuilders, limits: limits,
+		callUpdateHooks: func(ctx context.Context) { r.hooks.callUpdateHooks(ctx) }, requestStop: r.Stop, logger: r.logger,
 		nextAllocReceived: make(chan struct{}, 1), stopReceived: make(chan struct{}),
 	}
 	r.hooks = &allocHooks{
-		alloc: r.Alloc, envBuilders: r.envBuilders, tasks: r.tasks, stopRequested: r.stopSequence.requested, stopAnnounced: r.allocUpdater.stopReceived,
+		alloc: r.Alloc, envBuilders: r.envBuilders, tasks: r.tasks, stopRequested: r.stopSequence.stopRequested, stopAnnounced: r.allocUpdater.stopReceived,
 		limits: limits, timeline: r.timeline.Recorder("", nil), logger: r.logger,
 	}
 	r.restorer = &restorer{
 		alloc: alloc, rebooted: c.Rebooted, drivers: c.Drivers, dir: r.dir, tasks: r.tasks, startGates: gates,
-		status: r.clientStatus, stopSequence: r.stopSequence, limits: limits, logger: r.logger, done: make(chan struct{}),
+		clientStatus: r.clientStatus, stopSequence: r.stopSequence, limits: limits, logger: r.logger, tasksRestored: make(chan struct{}),
 	}
 	if c.Restored {
 		r.restorer.records = c.TaskRecords
 	}
 	r.taskRestarter = &taskRestarter{
-		tasks: r.tasks, startGates: gates, status: r.clientStatus, stopSequence: r.stopSequence, reconcileSignal: changes, awaitRestored: r.restorer.awaitRestored,
-		stopDesired: func() bool { return r.Alloc().ServerTerminalStatus() }, done: r.done,
-		callPreTaskRestartHooks: r.hooks.preTaskRestart, reregisterServices: r.services.reregister, timeout: limits.RestartDeadline,
+		tasks: r.tasks, startGates: gates, clientStatus: r.clientStatus, stopSequence: r.stopSequence, reconcileSignal: changes, awaitRestored: r.restorer.awaitRestored,
+		isStopDesired: func() bool { return r.Alloc().ServerTerminalStatus() }, runReturned: r.done,
+		callPreTaskRestartHooks: r.hooks.callPreTaskRestartHooks, reregisterServices: r.services.registerGroupServicesAgain, tasksDownTimeout: limits.RestartAllTimeout,
 		semaphore: make(chan struct{}, 1),
 	}
 	r.asyncRestarts = &asyncRestarts{logger: r.logger}
 	r.reconciler = &reconciler{
-		tasks: r.tasks, startGates: gates, status: r.clientStatus, stopSequence: r.stopSequence, taskRestarter: r.taskRestarter, allocUpdater: r.allocUpdater,
+		tasks: r.tasks, startGates: gates, clientStatus: r.clientStatus, stopSequence: r.stopSequence, taskRestarter: r.taskRestarter, allocUpdater: r.allocUpdater,
 		reconcileSignal: changes, reportStatus: c.ReportStatus,
 	}
-	r.samplers = make(statsSamplers)
+	r.statsHooks = make(statsHooksByTask)
 	for i, task := range tasks {
 		env := r.envBuilders.addTask(task.Name, c.HostEnv)
 		r.tasks[i] = taskrunner.New(taskrunner.Config{
@@ -238,25 +238,25 @@ func (r *Runner) createComponents(c Config, limits Limits, tasks []taskrunner.Ta
 			Task:      task,
 			TaskDir:   r.dir.Task(task.Name),
 			Env:       env,
-			StartGate: gates.of(task),
-			Driver: func(ctx context.Context) (driver.Driver, error) {
+			StartGate: gates.gateOf(task),
+			DispenseDriver: func(ctx context.Context) (driver.Driver, error) {
 				return c.Drivers.Driver(ctx, task.Driver)
 			},
 			Store:           taskStore{c.Store, alloc.ID, task.Name},
-			Notify:          changes.requestReconcile,
+			OnStateChange:   changes.requestReconcile,
 			HookLimits:      limits.hookLimits(),
 			Timeline:        r.timeline.Recorder(task.Name, env.Redact),
-			Restored:        r.restorer.readTask(task.Name),
+			RestoredTask:    r.restorer.readRestoredTask(task.Name),
 			RecoveryTracker: c.RecoveryTracker,
 			EndTask:         c.EndTask,
 			AwaitExit:       c.AwaitExit,
 			Logger:          r.logger,
 		})
-		r.samplers[task.Name] = runnerhooks.NewStats(r.tasks[i].Stats, limits.StatsInterval, r.logger)
+		r.statsHooks[task.Name] = runnerhooks.NewStats(r.tasks[i].Stats, limits.StatsSampleInterval, r.logger)
 	}
 	r.hookBuilder = &hookBuilder{
 		config: c, limits: limits, dir: r.dir, tasks: r.tasks, envBuilders: r.envBuilders, alloc: r.Alloc, services: r.services, health: r.health,
-		samplers: r.samplers, status: r.clientStatus.current, onMaxRunExceeded: r.stopForMaxRunDuration, restoredHooks: r.restorer.attachments,
+		statsHooks: r.statsHooks, currentStatus: r.clientStatus.current, onMaxRunExceeded: r.stopForMaxRunDuration, restoredAttachmentsOfTask: r.restorer.attachmentsOfTask,
 		hooks: r.hooks, logger: r.logger, hooksAttached: make(chan struct{}),
 	}
 }
@@ -266,11 +266,11 @@ func (r *Runner) Done() <-chan struct{} { return r.done }
 
 // Finished reports whether Run has returned because no task, hook or cleanup of the allocation remains.
 // It is false when the agent shuts down and leaves the allocation running.
-func (r *Runner) Finished() bool { return r.finished.Load() }
+func (r *Runner) Finished() bool { return r.allEnded.Load() }
 
 // Restored returns a channel that is closed when the tasks that an earlier agent left running accept
 // requests.
-func (r *Runner) Restored() <-chan struct{} { return r.restorer.done }
+func (r *Runner) Restored() <-chan struct{} { return r.restorer.tasksRestored }
 
 // AwaitTasks blocks until each task has ended for good, or until ctx is done, in which case it returns
 // the cause. It does not wait for tasks that have ended and whose driver has not destroyed them yet;
@@ -308,18 +308,18 @@ func (r *Runner) Run(ctx context.Context) {
 	defer close(r.done)
 	defer r.timeline.Flush()
 	if !r.restorer.startedByEarlierAgent {
-		r.recordPeriod(tracespan.Placement, "", false)
+		r.recordAllocSpan(tracespan.Placement, "", false)
 	}
-	untilShutdown, untilKill, untilStop := r.stopSequence.runContexts(ctx)
+	untilShutdown, untilKill, untilStop := r.stopSequence.newRunContexts(ctx)
 	r.asyncRestarts.allowRestarts(untilShutdown)
-	defer r.asyncRestarts.end()
-	defer r.stopSequence.end()
+	defer r.asyncRestarts.cancelAndWait()
+	defer r.stopSequence.releaseContexts()
 
 	// A context.AfterFunc instead of a goroutine waits for ctx, because most allocations are never
 	// stopped.
 	defer callAfterDone(ctx, func() {
 		if errors.Is(context.Cause(ctx), ErrShutdown) {
-			r.stopSequence.shutdown()
+			r.stopSequence.cancelForShutdown()
 		} else {
 			r.Stop()
 		}
@@ -329,21 +329,21 @@ func (r *Runner) Run(ctx context.Context) {
 		if r.restorer.startedByEarlierAgent {
 			<-r.hookBuilder.hooksAttached // the stop calls the hooks of running tasks, which must be attached
 		}
-		preKilled = r.stopSequence.run(untilKill)
+		preKilled = r.stopSequence.killTasks(untilKill)
 	})
 
 	var runWG sync.WaitGroup
 	runWG.Go(func() {
-		restored := r.restorer.run(untilKill)
+		restored := r.restorer.restoreTasks(untilKill)
 		if r.restorer.startedByEarlierAgent {
-			r.hookBuilder.awaitRestoredHooks(untilStop) // before requests are accepted, because they call the hooks of running tasks
-			close(r.restorer.done)
+			r.hookBuilder.awaitAndAttachRestoredHooks(untilStop) // before requests are accepted, because they call the hooks of running tasks
+			close(r.restorer.tasksRestored)
 		} else {
-			close(r.restorer.done)
-			r.hookBuilder.awaitHooks(untilStop)
+			close(r.restorer.tasksRestored)
+			r.hookBuilder.awaitAndAttachHooks(untilStop)
 		}
 		if restored {
-			r.setup(untilStop)
+			r.setupAlloc(untilStop)
 		}
 		for _, t := range r.tasks {
 			runWG.Go(func() {
@@ -353,37 +353,37 @@ func (r *Runner) Run(ctx context.Context) {
 		}
 	})
 	uncanceled := context.WithoutCancel(ctx)
-	r.reconciler.watch(uncanceled, r.restorer.done)
+	r.reconciler.reconcileUntilEnded(uncanceled, r.restorer.tasksRestored)
 	runWG.Wait()
 	close(r.stopSequence.shutdownDelay.tasksEnded)
 
 	preKilled = stopped() && preKilled
 	if untilShutdown.Err() != nil {
-		r.hooks.shutdown(uncanceled)
+		r.hooks.callShutdownHooks(uncanceled)
 	} else {
-		r.finished.Store(true)
+		r.allEnded.Store(true)
 		if !preKilled {
-			r.hooks.preKill(uncanceled)
+			r.hooks.callPreKillHooks(uncanceled)
 		}
 		point := failpoint.EnterStep(failpoint.StepPostrun)
-		r.hooks.postrun(uncanceled)
+		r.hooks.callPostrunHooks(uncanceled)
 		point.Leave()
 	}
 	r.reconciler.reconcile() // reports the final status after the watch loop has returned
-	if r.finished.Load() {
+	if r.allEnded.Load() {
 		status := r.Status().ClientStatus
-		r.recordPeriod(tracespan.Lifetime, status, status == api.AllocClientStatusFailed)
+		r.recordAllocSpan(tracespan.Lifetime, status, status == api.AllocClientStatusFailed)
 	}
 }
 
-// recordPeriod records the time from the placement of the allocation until now.
-func (r *Runner) recordPeriod(name, result string, failed bool) {
+// recordAllocSpan records the time from the placement of the allocation until now.
+func (r *Runner) recordAllocSpan(name, result string, failed bool) {
 	r.timeline.Recorder("", nil).RecordAlloc(name, time.Unix(0, r.Alloc().CreateTime), result, failed)
 }
 
-// setup prepares the allocation so that its tasks can run. If that fails, all tasks are killed before
+// setupAlloc prepares the allocation so that its tasks can run. If that fails, all tasks are killed before
 // they start. Poststop tasks are killed too, because no task has run whose work they would clean up.
-func (r *Runner) setup(untilStop context.Context) {
+func (r *Runner) setupAlloc(untilStop context.Context) {
 	restored := r.restorer.startedByEarlierAgent
 	if restored && (r.stopSequence.isRequested() || r.onlyPoststopRemains()) {
 		return // no task needs the setup, and stopSequence handles a stop
@@ -406,7 +406,7 @@ func (r *Runner) setup(untilStop context.Context) {
 			return
 		}
 	}
-	err := r.hooks.prerun(untilStop, restored)
+	err := r.hooks.callPrerunHooks(untilStop, restored)
 	switch {
 	case r.stopSequence.isRequested() && restored:
 	case r.stopSequence.isRequested():
@@ -431,12 +431,12 @@ func (r *Runner) Update(alloc *api.Allocation) {
 	if alloc.DesiredTransition.ShouldIgnoreShutdownDelay() {
 		r.skipShutdownDelay()
 	}
-	r.allocUpdater.put(alloc)
+	r.allocUpdater.putNextAlloc(alloc)
 }
 
 // skipShutdownDelay skips the shutdown delays of the current or a later stop.
 func (r *Runner) skipShutdownDelay() {
-	r.stopSequence.shutdownDelay.skip()
+	r.stopSequence.shutdownDelay.skipDelay()
 	for _, t := range r.tasks {
 		t.SkipShutdownDelay()
 	}
@@ -444,11 +444,11 @@ func (r *Runner) skipShutdownDelay() {
 
 // Stop requests the end of the allocation: its tasks are killed in kill order, and its poststop tasks
 // run. It does not block.
-func (r *Runner) Stop() { r.stopSequence.request(stopReason{}) }
+func (r *Runner) Stop() { r.stopSequence.requestStop(stopReason{}) }
 
 // Kill ends the allocation. It calls no hooks, respects no kill order and no delay, and runs no
 // poststop tasks. It does not block.
-func (r *Runner) Kill() { r.stopSequence.forceKill() }
+func (r *Runner) Kill() { r.stopSequence.forceKillTasks() }
 
 // Purge is called when the job of the allocation was purged: a task that is being
 // stopped while its driver is unavailable is ended without the driver. It does not
@@ -463,8 +463,8 @@ func (r *Runner) Purge() {
 // tasks, and stops the allocation without running its poststop tasks.
 func (r *Runner) stopForMaxRunDuration() {
 	r.clientStatus.setOverride(statusOverride{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
-	r.stopSequence.request(stopReason{text: model.MaxRunDurationExceeded})
-	r.stopSequence.killPoststop()
+	r.stopSequence.requestStop(stopReason{killingText: model.MaxRunDurationExceeded})
+	r.stopSequence.killPoststopTasks()
 }
 
 // Destroy removes the resources of the allocation from the node. It must not be called before
@@ -474,7 +474,7 @@ func (r *Runner) Destroy(ctx context.Context) error {
 		r.hookBuilder.attachHooks() // the runner was created only for Destroy, so it does not wait until the hooks are known
 	}
 	r.timeline.Close() // its file is removed with the directory
-	return r.hooks.destroy(ctx)
+	return r.hooks.callDestroyHooks(ctx)
 }
 
 // PluginsLeftRunning returns the plugins that the running tasks need, after the agent's
@@ -487,7 +487,7 @@ func (r *Runner) PluginsLeftRunning() []supervisor.PluginKey {
 		}
 	}
 	if len(neededPlugins) > 0 {
-		for _, name := range r.hooks.pluginNames() {
+		for _, name := range r.hooks.neededPluginHooks() {
 			neededPlugins = append(neededPlugins, supervisor.PluginKey{Type: base.TypeHook, Name: name})
 		}
 	}

@@ -87,7 +87,7 @@ func TestTaskConfig(t *testing.T) {
 			}
 		}`)
 		h := startHarness(t, j, func(c *Config) {
-			c.Limits.NodeCPU = 4000
+			c.Limits.NodeCPUMHz = 4000
 			c.Alloc.Job.ParentID = new("parent")
 			granted := c.Alloc.AllocatedResources
 			granted.Tasks["web"].Memory.MemoryMaxMB = 128

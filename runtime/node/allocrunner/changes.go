@@ -7,8 +7,8 @@ import "sync"
 type reconcileSignal struct {
 	reconcileRequested chan struct{} // buffered: contains a value if a reconcile is requested
 
-	mu      sync.Mutex
-	waiters []chan struct{} // the next reconcile closes and removes these channels
+	mu                   sync.Mutex
+	nextReconcileWaiters []chan struct{} // the next reconcile closes and removes these channels
 }
 
 func newReconcileSignal() *reconcileSignal {
@@ -29,7 +29,7 @@ func (c *reconcileSignal) nextReconcile() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w := make(chan struct{})
-	c.waiters = append(c.waiters, w)
+	c.nextReconcileWaiters = append(c.nextReconcileWaiters, w)
 	return w
 }
 
@@ -37,8 +37,8 @@ func (c *reconcileSignal) nextReconcile() <-chan struct{} {
 func (c *reconcileSignal) wakeWaiters() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, w := range c.waiters {
+	for _, w := range c.nextReconcileWaiters {
 		close(w)
 	}
-	c.waiters = nil
+	c.nextReconcileWaiters = nil
 }

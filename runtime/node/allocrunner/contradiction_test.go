@@ -73,8 +73,8 @@ func TestLostProcessIsEnded(t *testing.T) {
 		`)), func(c *Config) {
 			drivers := c.Drivers.(*fakeDrivers)
 			c.EndTask = func(_ context.Context, req taskrunner.EndTaskRequest) (taskrunner.EndTaskResult, error) {
-				drivers.recordCall("EndTask %s builtin=%v", req.Task, req.Builtin)
-				return taskrunner.EndTaskResult{Found: true}, nil
+				drivers.recordCall("EndTask %s builtin=%v", req.Task, req.DriverIsBuiltin)
+				return taskrunner.EndTaskResult{FoundProcesses: true}, nil
 			}
 		})
 		h.advance(time.Second)

@@ -70,14 +70,14 @@ func (o *unavailableDrivers) wakeWaiters() {
 // endTask implements taskrunner.EndTaskFunc: it ends the fake processes of a task without the driver.
 func (o *unavailableDrivers) endTask(exit *driver.ExitResult) taskrunner.EndTaskFunc {
 	return func(_ context.Context, req taskrunner.EndTaskRequest) (result taskrunner.EndTaskResult, err error) {
-		o.fakeDrivers.recordCall("EndTask %s builtin=%v", req.Task, req.Builtin)
+		o.fakeDrivers.recordCall("EndTask %s builtin=%v", req.Task, req.DriverIsBuiltin)
 		o.fakeDrivers.mu.Lock()
 		defer o.fakeDrivers.mu.Unlock()
 		for id, t := range o.fakeDrivers.tasks {
 			if strings.HasPrefix(id, req.AllocID+"/"+req.Task+"/") {
-				result.Found = result.Found || !wait.IsClosed(t.exited)
+				result.FoundProcesses = result.FoundProcesses || !wait.IsClosed(t.exited)
 				t.exit(driver.ExitResult{ExitCode: 137, Signal: 9})
-				result.Exit = exit
+				result.ExitResult = exit
 			}
 		}
 		return result, nil

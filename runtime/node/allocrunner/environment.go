@@ -8,10 +8,10 @@ import (
 
 // envBuilders builds the environment variables of the allocation and of its tasks.
 type envBuilders struct {
-	node    taskenv.Node
-	alloc   func() *api.Allocation // alloc returns the current version of the allocation
-	network *allocNetwork
-	tasks   map[string]*taskenv.Builder
+	node          taskenv.Node
+	alloc         func() *api.Allocation // alloc returns the current version of the allocation
+	network       *allocNetwork
+	builderOfTask map[string]*taskenv.Builder
 }
 
 // addTask adds a task of the allocation and returns the builder of its environment. It must be called
@@ -20,14 +20,14 @@ func (e *envBuilders) addTask(name string, host map[string]string) *taskenv.Buil
 	alloc := e.alloc()
 	env := taskenv.NewBuilder(e.node, e.envAlloc(alloc), toEnvTask(alloc, alloc.GetTaskGroup(), name))
 	env.SetHostEnv(host)
-	e.tasks[name] = env
+	e.builderOfTask[name] = env
 	return env
 }
 
 // setAlloc changes the environment of a task to another version of the allocation. The version
 // must have the task.
 func (e *envBuilders) setAlloc(alloc *api.Allocation, task string) {
-	e.tasks[task].SetAlloc(e.envAlloc(alloc), toEnvTask(alloc, alloc.GetTaskGroup(), task))
+	e.builderOfTask[task].SetAlloc(e.envAlloc(alloc), toEnvTask(alloc, alloc.GetTaskGroup(), task))
 }
 
 // envAlloc returns the data of an allocation, with its network.
@@ -37,20 +37,20 @@ func (e *envBuilders) envAlloc(alloc *api.Allocation) taskenv.Alloc {
 	return env
 }
 
-// refresh updates the environments of all tasks after a change of the network.
-func (e *envBuilders) refresh() {
+// refreshTaskEnvs updates the environments of all tasks after a change of the network.
+func (e *envBuilders) refreshTaskEnvs() {
 	alloc := e.alloc()
-	for task := range e.tasks {
+	for task := range e.builderOfTask {
 		if _, err := findTask(alloc.GetTaskGroup(), task); err == nil {
 			e.setAlloc(alloc, task)
 		}
 	}
 }
 
-// of returns the current environment of the named task, or of the allocation if it has no task of this
+// envOf returns the current environment of the named task, or of the allocation if it has no task of this
 // name.
-func (e *envBuilders) of(task string) *taskenv.Env {
-	if env := e.tasks[task]; env != nil {
+func (e *envBuilders) envOf(task string) *taskenv.Env {
+	if env := e.builderOfTask[task]; env != nil {
 		return env.Build()
 	}
 	return e.allocEnv()

@@ -10,16 +10,16 @@ import (
 
 func TestEnvironmentOfTaskAndAllocation(t *testing.T) {
 	alloc := newAllocation(parseJob(t, job("service", endlessTaskText)))
-	e := &envBuilders{alloc: func() *api.Allocation { return alloc }, network: new(allocNetwork), tasks: make(map[string]*taskenv.Builder)}
+	e := &envBuilders{alloc: func() *api.Allocation { return alloc }, network: new(allocNetwork), builderOfTask: make(map[string]*taskenv.Builder)}
 	e.addTask("web", map[string]string{"PATH": "/bin"})
 	const templateText = "${NOMAD_TASK_NAME} of ${NOMAD_ALLOC_NAME}"
-	wantEqual(t, "task", e.of("web").Replace(templateText), "web of "+alloc.Name)
-	wantEqual(t, "variable of the host", e.of("web").Vars()["PATH"], "/bin")
+	wantEqual(t, "task", e.envOf("web").Replace(templateText), "web of "+alloc.Name)
+	wantEqual(t, "variable of the host", e.envOf("web").Vars()["PATH"], "/bin")
 	wantEqual(t, "allocation", e.allocEnv().Vars()["NOMAD_ALLOC_NAME"], alloc.Name)
-	wantEqual(t, "no such task", e.of("other").Replace(templateText), e.allocEnv().Replace(templateText))
+	wantEqual(t, "no such task", e.envOf("other").Replace(templateText), e.allocEnv().Replace(templateText))
 
 	next := *alloc
 	next.Name = "renamed"
 	e.setAlloc(&next, "web")
-	wantEqual(t, "next version", e.of("web").Replace(templateText), "web of renamed")
+	wantEqual(t, "next version", e.envOf("web").Replace(templateText), "web of renamed")
 }

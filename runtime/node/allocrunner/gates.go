@@ -16,17 +16,17 @@ import (
 // startGates applies the rules of the task lifecycle and of its extensions: which tasks may start, must run
 // again, restart together, or can no longer start.
 type startGates struct {
-	coordinator     *lifecycle.Coordinator
-	lifecycleGroup  *lifecycle.Group // lifecycle extensions of the group; nil if it uses none
-	tasks           taskSet
-	checkResults    func() (results []services.CheckResult, ready bool, changed <-chan struct{})
-	stopRequested   func() bool // reports whether a stop was requested
-	reconcileSignal *reconcileSignal
-	createTime      time.Time // creation time of the allocation; see lastStartTime
+	coordinator      *lifecycle.Coordinator
+	lifecycleGroup   *lifecycle.Group // lifecycle extensions of the group; nil if it uses none
+	tasks            taskSet
+	checkResults     func() (results []services.CheckResult, ready bool, changed <-chan struct{})
+	stopRequested    func() bool // reports whether a stop was requested
+	reconcileSignal  *reconcileSignal
+	runnerCreateTime time.Time // creation time of the allocation; see lastStartTime
 }
 
-// of returns the gate of a task.
-func (g *startGates) of(task taskrunner.Task) taskrunner.StartGate {
+// gateOf returns the gate of a task.
+func (g *startGates) gateOf(task taskrunner.Task) taskrunner.StartGate {
 	if g.lifecycleGroup == nil {
 		return g.coordinator.Gate(task.Stage())
 	}
@@ -39,7 +39,7 @@ func (g *startGates) of(task taskrunner.Task) taskrunner.StartGate {
 // must run first.
 type startGate struct {
 	startGates *startGates
-	task       string
+	taskName   string
 }
 
 func (g startGate) Wait(ctx context.Context) error {
@@ -48,7 +48,7 @@ func (g startGate) Wait(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if g.startGates.mayStart(g.task) {
+		if g.startGates.mayStart(g.taskName) {
 			return nil
 		}
 		select {
@@ -67,21 +67,21 @@ func (g *startGates) mayStart(task string) bool {
 
 // taskFacts returns the facts about the tasks to which the group's rules apply. The channel is closed
 // when the results of checks change that the rules use.
-func (g *startGates) taskFacts(now tasksSnapshot) (facts map[string]lifecycle.TaskFacts, checks <-chan struct{}) {
+func (g *startGates) taskFacts(now tasksSnapshot) (facts map[string]lifecycle.TaskFacts, checksChanged <-chan struct{}) {
 	var results []services.CheckResult
 	if g.lifecycleGroup.WaitsForHealth() {
-		results, _, checks = g.checkResults()
+		results, _, checksChanged = g.checkResults()
 	}
 	facts = make(map[string]lifecycle.TaskFacts, len(now.taskStates))
 	for name, s := range now.taskStates {
-		f := newTaskFacts(s, now.killedTasks[name])
-		f.Healthy = passesChecks(results, name, lastStartTime(s, g.createTime))
+		f := lifecycleFacts(s, now.killedTasks[name])
+		f.Healthy = passesChecks(results, name, lastStartTime(s, g.runnerCreateTime))
 		facts[name] = f
 	}
-	return facts, checks
+	return facts, checksChanged
 }
 
-func newTaskFacts(s *api.TaskState, killed bool) lifecycle.TaskFacts {
+func lifecycleFacts(s *api.TaskState, killed bool) lifecycle.TaskFacts {
 	return lifecycle.TaskFacts{State: lifecycle.StateOf(s.State, s.Failed), Started: s.StartedAt, Restarted: s.LastRestart, Killed: killed}
 }
 
@@ -104,14 +104,14 @@ func passesChecks(results []services.CheckResult, task string, since time.Time) 
 // openReadyGates opens the gates of tasks that may start according to the states of the other tasks, and ends
 // the tasks whose start condition can no longer become true. The returned channel is closed when check
 // results change on which a gate depends.
-func (g *startGates) openReadyGates(now tasksSnapshot) (checks <-chan struct{}) {
+func (g *startGates) openReadyGates(now tasksSnapshot) (checksChanged <-chan struct{}) {
 	g.coordinator.ObserveTaskStates(lifecycleStates(now.taskStates))
 	if g.lifecycleGroup == nil {
 		return nil
 	}
-	facts, checks := g.taskFacts(now)
+	facts, checksChanged := g.taskFacts(now)
 	g.endUnstartableTasks(facts)
-	return checks
+	return checksChanged
 }
 
 func lifecycleStates(tasks map[string]*api.TaskState) map[string]lifecycle.State {
@@ -143,10 +143,10 @@ func (g *startGates) snapshot() tasksSnapshot {
 	}
 	facts := make(map[string]lifecycle.TaskFacts, len(now.taskStates))
 	for name, s := range now.taskStates {
-		facts[name] = newTaskFacts(s, now.killedTasks[name])
+		facts[name] = lifecycleFacts(s, now.killedTasks[name])
 	}
-	now.tasksToRerun = g.lifecycleGroup.TasksToRerun(facts)
-	for name := range now.tasksToRerun {
+	now.rerunCauses = g.lifecycleGroup.TasksToRerun(facts)
+	for name := range now.rerunCauses {
 		model.ResetTask(now.taskStates[name])
 		now.taskStates[name].State = model.TaskPending
 	}
@@ -166,16 +166,16 @@ func (g *startGates) rerunTasks(reruns map[string]string) {
 	}
 }
 
-// restartDependents returns the running tasks that must restart because of another task, and the name
+// restartCauses returns the running tasks that must restart because of another task, and the name
 // of that other task for each.
-func (g *startGates) restartDependents() map[string]string {
+func (g *startGates) restartCauses() map[string]string {
 	if g.lifecycleGroup == nil || g.lifecycleGroup.Restart == lifecycle.OneForOne || g.stopRequested() {
 		return nil
 	}
 	facts, _ := g.taskFacts(g.snapshot())
 	names := g.lifecycleGroup.TasksToRestart(facts)
 	for _, t := range g.tasks {
-		if !t.Restartable() {
+		if !t.IsRestartable() {
 			delete(names, t.Name()) // the task is being stopped already, or the agent is shutting down
 		}
 	}

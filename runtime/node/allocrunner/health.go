@@ -29,25 +29,25 @@ type Health struct {
 // healthTracker records the health of the current version of an allocation. Its methods
 // may be called concurrently.
 type healthTracker struct {
-	alloc           func() *api.Allocation // alloc returns the current version of the allocation
-	tasks           taskSet
-	checkResults    func() (results []services.CheckResult, ready bool, changed <-chan struct{})
-	stopRequested   func() bool // reports whether a stop was requested
-	reconcileSignal *reconcileSignal
-	createTime      time.Time // creation time of the allocation; see lastStartTime
-	timeline        timeline.Recorder
-	logger          hclog.Logger
+	alloc            func() *api.Allocation // alloc returns the current version of the allocation
+	tasks            taskSet
+	checkResults     func() (results []services.CheckResult, ready bool, changed <-chan struct{})
+	stopRequested    func() bool // reports whether a stop was requested
+	reconcileSignal  *reconcileSignal
+	runnerCreateTime time.Time // creation time of the allocation; see lastStartTime
+	timeline         timeline.Recorder
+	logger           hclog.Logger
 
-	mu          sync.Mutex
-	verdict     *Health            // health of the allocation; nil until known
-	reporters   []runnerhooks.Hook // hooks that may report the health of the allocation, see runnerhooks.Hook
-	hookReports hookReports
+	mu              sync.Mutex
+	recordedVerdict *Health            // health of the allocation; nil until known
+	reporters       []runnerhooks.Hook // hooks that may report the health of the allocation, see runnerhooks.Hook
+	hookReports     hookReports
 }
 
 // hookReports are the hooks' reports about the health of one version of the allocation.
 type hookReports struct {
 	deploymentID string // deployment of the version
-	byHook       map[string]health.Hook
+	reportOfHook map[string]health.Hook
 }
 
 // addReporter adds a hook that may report health.
@@ -62,24 +62,24 @@ func (h *healthTracker) setHookHealth(name string, healthy bool, reason string) 
 	h.mu.Lock()
 	// The version is read under the lock, so that a report about an earlier version
 	// never replaces the reports about a later one.
-	if deployment := h.alloc().DeploymentID; h.hookReports.byHook == nil || h.hookReports.deploymentID != deployment {
+	if deployment := h.alloc().DeploymentID; h.hookReports.reportOfHook == nil || h.hookReports.deploymentID != deployment {
 		h.hookReports = hookReports{deployment, make(map[string]health.Hook)}
 	}
-	if !h.hookReports.byHook[name].Unhealthy {
-		h.hookReports.byHook[name] = health.Hook{Name: name, Healthy: healthy, Unhealthy: !healthy, Reason: reason}
+	if !h.hookReports.reportOfHook[name].Unhealthy {
+		h.hookReports.reportOfHook[name] = health.Hook{Name: name, Healthy: healthy, Unhealthy: !healthy, Reason: reason}
 	}
 	h.mu.Unlock()
 	h.reconcileSignal.requestReconcile()
 }
 
-// hookHealth returns the health reports of the hooks, and an empty report for each hook
+// hookHealthReports returns the health reports of the hooks, and an empty report for each hook
 // that has not reported yet.
-func (h *healthTracker) hookHealth() (list []health.Hook) {
+func (h *healthTracker) hookHealthReports() (list []health.Hook) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	reports := make(map[string]health.Hook)
 	if h.hookReports.deploymentID == h.alloc().DeploymentID {
-		maps.Copy(reports, h.hookReports.byHook)
+		maps.Copy(reports, h.hookReports.reportOfHook)
 	}
 	for _, r := range h.reporters {
 		if _, reported := reports[r.Name()]; !reported && r.ReportsHealth() {
@@ -92,14 +92,14 @@ func (h *healthTracker) hookHealth() (list []health.Hook) {
 	return list
 }
 
-// newHook returns the builtin hook that watches the health of the allocation. status returns the
+// newHealthHook returns the builtin hook that watches the health of the allocation. status returns the
 // current status of the allocation.
-func (h *healthTracker) newHook(status func() StatusUpdate) *runnerhooks.Health {
+func (h *healthTracker) newHealthHook(status func() StatusUpdate) *runnerhooks.Health {
 	var nextReconcile <-chan struct{}
 	return runnerhooks.NewHealth(runnerhooks.HealthConfig{
 		Params: func() (health.Params, bool) {
 			alloc := h.alloc()
-			if h.of(alloc) != nil || alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil {
+			if h.recordedHealth(alloc) != nil || alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil {
 				return health.Params{}, false
 			}
 			return healthParams(alloc)
@@ -108,22 +108,22 @@ func (h *healthTracker) newHook(status func() StatusUpdate) *runnerhooks.Health 
 			if nextReconcile == nil || wait.IsClosed(nextReconcile) {
 				nextReconcile = h.reconcileSignal.nextReconcile()
 			}
-			snapshot, checks := h.snapshot(status())
+			snapshot, checks := h.newHealthSnapshot(status())
 			return snapshot, nextReconcile, checks
 		},
-		OnVerdict: h.set,
+		OnVerdict: h.recordVerdict,
 	})
 }
 
-// snapshot returns the data from which the health is decided. The channel is closed when check results
+// newHealthSnapshot returns the data from which the health is decided. The channel is closed when check results
 // change.
-func (h *healthTracker) snapshot(status StatusUpdate) (health.Snapshot, <-chan struct{}) {
+func (h *healthTracker) newHealthSnapshot(status StatusUpdate) (health.Snapshot, <-chan struct{}) {
 	alloc := h.alloc()
 	s := health.Snapshot{
 		Now:         time.Now(),
 		Stopping:    alloc.ServerTerminalStatus() || h.stopRequested(),
 		AllocFailed: status.ClientStatus == api.AllocClientStatusFailed,
-		Hooks:       h.hookHealth(),
+		Hooks:       h.hookHealthReports(),
 	}
 	for _, t := range h.tasks {
 		task, state := t.Task(), status.TaskStates[t.Name()]
@@ -134,7 +134,7 @@ func (h *healthTracker) snapshot(status StatusUpdate) (health.Snapshot, <-chan s
 			Pending: state.State == model.TaskPending,
 			Dead:    state.State == model.TaskDead || !state.FinishedAt.IsZero(),
 			Failed:  state.Failed,
-			Started: lastStartTime(state, h.createTime),
+			Started: lastStartTime(state, h.runnerCreateTime),
 		})
 	}
 	results, ready, changed := h.checkResults()
@@ -168,15 +168,15 @@ func lastStartTime(s *api.TaskState, created time.Time) time.Time {
 // healthEvents are the names of the events in the time line. They are not events of a task.
 var healthEvents = map[health.State]string{health.Healthy: "Alloc Healthy", health.Unhealthy: "Alloc Unhealthy"}
 
-// set records whether the allocation is healthy. An allocation that was stopped before it was healthy
+// recordVerdict records whether the allocation is healthy. An allocation that was stopped before it was healthy
 // is recorded as unhealthy, without an event.
-func (h *healthTracker) set(v health.Verdict) {
+func (h *healthTracker) recordVerdict(v health.Verdict) {
 	deployment := h.alloc().DeploymentID
 	if v.State == health.Stopped && deployment == "" {
 		return
 	}
 	h.mu.Lock()
-	h.verdict = &Health{DeploymentID: deployment, Healthy: v.State == health.Healthy, Time: time.Now()}
+	h.recordedVerdict = &Health{DeploymentID: deployment, Healthy: v.State == health.Healthy, Time: time.Now()}
 	h.mu.Unlock()
 	if name := healthEvents[v.State]; name != "" {
 		h.timeline.RecordEvent(name, "", time.Now())
@@ -192,18 +192,18 @@ func (h *healthTracker) set(v health.Verdict) {
 	h.reconcileSignal.requestReconcile()
 }
 
-// of returns the recorded health of a version of the allocation, or nil if none is recorded.
-func (h *healthTracker) of(alloc *api.Allocation) *Health {
+// recordedHealth returns the recorded health of a version of the allocation, or nil if none is recorded.
+func (h *healthTracker) recordedHealth(alloc *api.Allocation) *Health {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.healthLocked(alloc)
+	return h.recordedHealthLocked(alloc)
 }
 
-func (h *healthTracker) healthLocked(alloc *api.Allocation) *Health {
-	if h.verdict == nil || h.verdict.DeploymentID != alloc.DeploymentID {
+func (h *healthTracker) recordedHealthLocked(alloc *api.Allocation) *Health {
+	if h.recordedVerdict == nil || h.recordedVerdict.DeploymentID != alloc.DeploymentID {
 		return nil
 	}
-	return h.verdict
+	return h.recordedVerdict
 }
 
 // reportedHealth returns the health of an allocation with a client status. An allocation that
@@ -212,13 +212,13 @@ func (h *healthTracker) reportedHealth(clientStatus string) *Health {
 	alloc := h.alloc()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if v := h.healthLocked(alloc); v != nil {
+	if v := h.recordedHealthLocked(alloc); v != nil {
 		return v
 	}
 	known := alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil
 	if clientStatus != api.AllocClientStatusFailed || alloc.DeploymentID == "" || known {
 		return nil
 	}
-	h.verdict = &Health{DeploymentID: alloc.DeploymentID, Time: time.Now()}
-	return h.verdict
+	h.recordedVerdict = &Health{DeploymentID: alloc.DeploymentID, Time: time.Now()}
+	return h.recordedVerdict
 }

@@ -31,7 +31,7 @@ func TestHookReportsBelongToAVersion(t *testing.T) {
 	h.addReporter(healthReportingHook{name: "required", required: true})
 	h.addReporter(healthReportingHook{name: "optional"})
 	reports := func() (list []string) {
-		for _, r := range h.hookHealth() {
+		for _, r := range h.hookHealthReports() {
 			list = append(list, fmt.Sprint(r.Name, ":", r.Healthy, ":", r.Unhealthy))
 		}
 		return list
@@ -52,13 +52,13 @@ func TestHookReportsBelongToAVersion(t *testing.T) {
 func TestHealthBelongsToADeployment(t *testing.T) {
 	h, alloc := newTestHealthTracker()
 	wantEqual(t, "unknown", h.reportedHealth(api.AllocClientStatusRunning), (*Health)(nil))
-	h.set(health.Verdict{State: health.Healthy})
+	h.recordVerdict(health.Verdict{State: health.Healthy})
 	wantEqual(t, "healthy", h.reportedHealth(api.AllocClientStatusFailed).Healthy, true)
 	alloc.DeploymentID = "d2"
 	wantEqual(t, "another deployment", h.reportedHealth(api.AllocClientStatusRunning), (*Health)(nil))
 	alloc.DeploymentID = ""
-	h.set(health.Verdict{State: health.Stopped})
-	wantEqual(t, "stopped without a deployment", h.of(alloc), (*Health)(nil))
+	h.recordVerdict(health.Verdict{State: health.Stopped})
+	wantEqual(t, "stopped without a deployment", h.recordedHealth(alloc), (*Health)(nil))
 }
 
 func TestFailureBeforeAVerdictIsUnhealthy(t *testing.T) {

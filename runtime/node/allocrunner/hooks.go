@@ -29,9 +29,9 @@ type allocHooks struct {
 	timeline      timeline.Recorder
 	logger        hclog.Logger
 
-	mu          sync.Mutex
-	chain       *runnerhooks.Chain // hooks of the allocation; nil until attached
-	pluginHooks map[string]bool    // names of the hooks that the HookFactory has created
+	mu              sync.Mutex
+	chain           *runnerhooks.Chain // hooks of the allocation; nil until attached
+	pluginHookNames map[string]bool    // names of the hooks that the HookFactory has created
 }
 
 // currentChain returns the hooks of the allocation, or nil until they are known.
@@ -50,34 +50,34 @@ func (a *allocHooks) setHooks(list []runnerhooks.OrderedHook) map[string]string 
 	return chain.Attachments()
 }
 
-// addPlugin records that the allocation or one of its tasks needs the hook of the given name from the
+// addPluginHook records that the allocation or one of its tasks needs the hook of the given name from the
 // HookFactory.
-func (a *allocHooks) addPlugin(name string) {
+func (a *allocHooks) addPluginHook(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.pluginHooks == nil {
-		a.pluginHooks = make(map[string]bool)
+	if a.pluginHookNames == nil {
+		a.pluginHookNames = make(map[string]bool)
 	}
-	a.pluginHooks[name] = true
+	a.pluginHookNames[name] = true
 }
 
-// needsPluginHook reports whether addPlugin was called with the name.
+// needsPluginHook reports whether addPluginHook was called with the name.
 func (a *allocHooks) needsPluginHook(name string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.pluginHooks[name]
+	return a.pluginHookNames[name]
 }
 
-// pluginNames returns the names that were passed to addPlugin.
-func (a *allocHooks) pluginNames() []string {
+// neededPluginHooks returns the names that were passed to addPluginHook.
+func (a *allocHooks) neededPluginHooks() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.Collect(maps.Keys(a.pluginHooks))
+	return slices.Collect(maps.Keys(a.pluginHookNames))
 }
 
-// prerun calls the Prerun hooks in order, up to the first error. restored means that an
+// callPrerunHooks calls the Prerun hooks in order, up to the first error. restored means that an
 // earlier agent has started the allocation.
-func (a *allocHooks) prerun(untilStop context.Context, restored bool) error {
+func (a *allocHooks) callPrerunHooks(untilStop context.Context, restored bool) error {
 	var alloc *api.Allocation
 	var env map[string]string // of alloc
 	return runnerhooks.CallUntilError(untilStop, a.currentChain(), hook.Prerun, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocPrerun) (hook.AllocPrerunResponse, error) {
@@ -121,7 +121,7 @@ func (a *allocHooks) keepTasksAfterPrerunError(err error) bool {
 	return err == nil
 }
 
-func (a *allocHooks) update(ctx context.Context) {
+func (a *allocHooks) callUpdateHooks(ctx context.Context) {
 	ctx, end := a.contextUntilStop(ctx)
 	defer end()
 	runnerhooks.CallEach(ctx, a.currentChain(), hook.UpdateAlloc, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocUpdate) (hook.AllocUpdateResponse, error) {
@@ -129,7 +129,7 @@ func (a *allocHooks) update(ctx context.Context) {
 	})
 }
 
-func (a *allocHooks) preTaskRestart(ctx context.Context) {
+func (a *allocHooks) callPreTaskRestartHooks(ctx context.Context) {
 	ctx, end := a.contextUntilStop(ctx)
 	defer end()
 	runnerhooks.CallEach(ctx, a.currentChain(), hook.PreTaskRestart, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocPreTaskRestart) (hook.AllocPreTaskRestartResponse, error) {
@@ -137,26 +137,26 @@ func (a *allocHooks) preTaskRestart(ctx context.Context) {
 	})
 }
 
-func (a *allocHooks) preKill(ctx context.Context) {
+func (a *allocHooks) callPreKillHooks(ctx context.Context) {
 	runnerhooks.CallEach(ctx, a.currentChain(), hook.PreKill, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
 		return h.PreKill(ctx, hook.AllocPreKillRequest{Alloc: toHookAlloc(a.alloc())})
 	})
 }
 
-func (a *allocHooks) postrun(ctx context.Context) {
+func (a *allocHooks) callPostrunHooks(ctx context.Context) {
 	runnerhooks.CallEach(ctx, a.currentChain(), hook.Postrun, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocPostrun) (hook.AllocPostrunResponse, error) {
 		return h.Postrun(ctx, hook.AllocPostrunRequest{Alloc: toHookAlloc(a.alloc())})
 	})
 }
 
-func (a *allocHooks) shutdown(ctx context.Context) {
+func (a *allocHooks) callShutdownHooks(ctx context.Context) {
 	runnerhooks.CallEach(ctx, a.currentChain(), hook.ShutdownAlloc, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocShutdown) (hook.AllocShutdownResponse, error) {
 		return h.ShutdownAlloc(ctx, hook.AllocShutdownRequest{Alloc: toHookAlloc(a.alloc())})
 	})
 }
 
-// destroy calls the Destroy hooks.
-func (a *allocHooks) destroy(ctx context.Context) error {
+// callDestroyHooks calls the Destroy hooks.
+func (a *allocHooks) callDestroyHooks(ctx context.Context) error {
 	return runnerhooks.CallAndJoinErrors(ctx, a.currentChain(), hook.Destroy, func(ctx context.Context, h runnerhooks.Hook, at hook.AllocDestroy) (hook.AllocDestroyResponse, error) {
 		response, err := at.Destroy(ctx, hook.AllocDestroyRequest{Alloc: toHookAlloc(a.alloc())})
 		if err != nil {

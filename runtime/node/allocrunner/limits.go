@@ -11,17 +11,17 @@ import (
 
 // Limits are the agent's limits for tasks. A zero value means the default.
 type Limits struct {
-	MaxKillTimeout     time.Duration     // maximum of kill_timeout; default 30 s
-	StatsInterval      time.Duration     // interval between samples of resource usage; default 1 s
-	PrerunDeadline     time.Duration     // deadline of one Prerun or Prestart hook; default 1 min
-	HookDeadline       time.Duration     // deadline of all other hooks; default 10 s
-	RestartDeadline    time.Duration     // timeout of RestartAll until all tasks are down; default 10 min
-	UserDenylist       []string          // users that no task may have; default root, Administrator
-	UserCheckedDrivers []string          // drivers that UserDenylist applies to; default exec, qemu, java
-	DownloadUIDs       idrange.Set       // user ids that are reserved for downloads and forbidden for tasks; default none
-	NodeCPU            int64             // usable MHz of the node; 0 means unknown
-	ChrootEnv          map[string]string // files of the host that tasks with isolation chroot see; see allocdir.TaskOptions; default Nomad's
-	NomadFileModes     bool              // use Nomad's file modes for directories that cannot be made inaccessible to other accounts; see allocdir.TaskOptions
+	MaxKillTimeout      time.Duration     // maximum of kill_timeout; default 30 s
+	StatsSampleInterval time.Duration     // interval between samples of resource usage; default 1 s
+	StartHookTimeout    time.Duration     // deadline of one Prerun or Prestart hook; default 1 min
+	OtherHookTimeout    time.Duration     // deadline of all other hooks; default 10 s
+	RestartAllTimeout   time.Duration     // timeout of RestartAll until all tasks are down; default 10 min
+	UserDenylist        []string          // users that no task may have; default root, Administrator
+	UserCheckedDrivers  []string          // drivers that UserDenylist applies to; default exec, qemu, java
+	DownloadUIDs        idrange.Set       // user ids that are reserved for downloads and forbidden for tasks; default none
+	NodeCPUMHz          int64             // usable MHz of the node; 0 means unknown
+	ChrootEnv           map[string]string // files of the host that tasks with isolation chroot see; see allocdir.TaskOptions; default Nomad's
+	NomadFileModes      bool              // use Nomad's file modes for directories that cannot be made inaccessible to other accounts; see allocdir.TaskOptions
 
 	// FileOperations limits the number of operations that open files at one time; nil means no limit.
 	FileOperations *descriptors.Limiter
@@ -34,10 +34,10 @@ func (l Limits) WithDefaults() Limits {
 		value time.Duration
 	}{
 		{&l.MaxKillTimeout, 30 * time.Second},
-		{&l.StatsInterval, time.Second},
-		{&l.PrerunDeadline, time.Minute},
-		{&l.HookDeadline, 10 * time.Second},
-		{&l.RestartDeadline, 10 * time.Minute},
+		{&l.StatsSampleInterval, time.Second},
+		{&l.StartHookTimeout, time.Minute},
+		{&l.OtherHookTimeout, 10 * time.Second},
+		{&l.RestartAllTimeout, 10 * time.Minute},
 	} {
 		if *d.field == 0 {
 			*d.field = d.value
@@ -56,5 +56,5 @@ func (l Limits) WithDefaults() Limits {
 }
 
 func (l Limits) hookLimits() runnerhooks.CallLimits {
-	return runnerhooks.CallLimits{StartPoints: l.PrerunDeadline, OtherPoints: l.HookDeadline, Operations: l.FileOperations}
+	return runnerhooks.CallLimits{StartPoints: l.StartHookTimeout, OtherPoints: l.OtherHookTimeout, Operations: l.FileOperations}
 }

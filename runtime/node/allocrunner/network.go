@@ -21,14 +21,14 @@ import (
 // allocNetwork is the network namespace that the tasks of an allocation share. Its methods may be called
 // concurrently.
 type allocNetwork struct {
-	dns     *api.DNSConfig                     // dns block of the group
-	created atomic.Pointer[state.AllocNetwork] // created network; nil until the namespace exists, and if there is none
+	groupDNS       *api.DNSConfig                     // dns block of the group
+	createdNetwork atomic.Pointer[state.AllocNetwork] // created network; nil until the namespace exists, and if there is none
 }
 
 // apiStatus returns the network of the allocation as clients see it.
 func (n *allocNetwork) apiStatus() *api.AllocNetworkStatus {
-	status := &api.AllocNetworkStatus{DNS: n.dns}
-	created := n.created.Load()
+	status := &api.AllocNetworkStatus{DNS: n.groupDNS}
+	created := n.createdNetwork.Load()
 	if created == nil || created.Status == nil {
 		return status
 	}
@@ -42,7 +42,7 @@ func (n *allocNetwork) apiStatus() *api.AllocNetworkStatus {
 // taskDNS returns the DNS settings of the tasks: those of the group, with the lists of the network in place
 // of empty ones. It returns nil if the settings of the machine count.
 func (n *allocNetwork) taskDNS() *driver.DNSConfig {
-	own, created := dnsConfig(n.dns), n.created.Load()
+	own, created := dnsConfig(n.groupDNS), n.createdNetwork.Load()
 	if created == nil || created.Status == nil || created.Status.DNS == nil {
 		return own
 	}
@@ -56,16 +56,16 @@ func (n *allocNetwork) taskDNS() *driver.DNSConfig {
 // envStatus returns the network of the allocation for the environments of its tasks; nil if it has no
 // namespace with an address.
 func (n *allocNetwork) envStatus() *taskenv.NetworkStatus {
-	created := n.created.Load()
+	created := n.createdNetwork.Load()
 	if created == nil || created.Status == nil {
 		return nil
 	}
 	return &taskenv.NetworkStatus{Interface: created.Status.Interface, Address: cmp.Or(created.Status.Address, created.Status.AddressIPv6)}
 }
 
-// networkHook returns the hook for the network of the allocation, nil if its tasks use the network
+// newNetworkHook returns the hook for the network of the allocation, nil if its tasks use the network
 // of the host.
-func (b *hookBuilder) networkHook() runnerhooks.Hook {
+func (b *hookBuilder) newNetworkHook() runnerhooks.Hook {
 	network := model.GroupNetwork(b.config.Alloc.GetTaskGroup())
 	if network == nil || b.config.Host.Networks == nil {
 		return nil
@@ -158,10 +158,10 @@ func (b *hookBuilder) setNetwork(network *state.AllocNetwork) {
 	if network != nil {
 		isolation = network.Isolation
 	}
-	b.envBuilders.network.created.Store(network)
+	b.envBuilders.network.createdNetwork.Store(network)
 	dns := b.envBuilders.network.taskDNS()
 	for _, t := range b.tasks {
 		t.SetNetwork(isolation, dns)
 	}
-	b.envBuilders.refresh()
+	b.envBuilders.refreshTaskEnvs()
 }

@@ -11,7 +11,7 @@ import (
 type reconciler struct {
 	tasks           taskSet
 	startGates      *startGates
-	status          *clientStatus
+	clientStatus    *clientStatusTracker
 	stopSequence    *stopSequence
 	taskRestarter   *taskRestarter
 	allocUpdater    *allocUpdater
@@ -19,13 +19,13 @@ type reconciler struct {
 	reportStatus    func(StatusUpdate)
 }
 
-// watch calls reconcile after each change and applies new versions of the allocation until all tasks
+// reconcileUntilEnded calls reconcile after each change and applies new versions of the allocation until all tasks
 // have ended. The hooks of an update and the restart of a restart group run in their own goroutines, so
 // that they do not delay reconcile. watch waits for both.
 //
 // watch does not reconcile before the tasks of an earlier agent are restored: before that, running
 // tasks have the state pending.
-func (r *reconciler) watch(ctx context.Context, restored <-chan struct{}) {
+func (r *reconciler) reconcileUntilEnded(ctx context.Context, restored <-chan struct{}) {
 	var backgroundWG sync.WaitGroup
 	defer backgroundWG.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -35,7 +35,7 @@ func (r *reconciler) watch(ctx context.Context, restored <-chan struct{}) {
 	var updateApplied, reconcileRequested, groupRestarted chan struct{}
 	var checksChanged <-chan struct{}
 	restartGroup := func() {
-		if groupRestarted != nil || len(r.startGates.restartDependents()) == 0 {
+		if groupRestarted != nil || len(r.startGates.restartCauses()) == 0 {
 			return
 		}
 		done := make(chan struct{})
@@ -79,12 +79,12 @@ func (r *reconciler) watch(ctx context.Context, restored <-chan struct{}) {
 // reconcile makes the changes that follow from the current task states: it stops tasks, opens gates,
 // and reports the status of the allocation. It does not wait for a task. The returned channel is closed
 // when check results change on which a gate depends.
-func (r *reconciler) reconcile() (checks <-chan struct{}) {
+func (r *reconciler) reconcile() (checksChanged <-chan struct{}) {
 	now := r.startGates.snapshot()
-	status := r.status.aggregateTaskStates(now.taskStates)
+	status := r.clientStatus.aggregateTaskStates(now.taskStates)
 	why, finished := evaluateSiblings(r.tasks.siblingStates(now.taskStates))
 	if why != nil {
-		r.stopSequence.request(stopReason{why: why})
+		r.stopSequence.requestStop(stopReason{newReasonEvent: why})
 	}
 	if finished {
 		for _, t := range r.tasks {
@@ -95,10 +95,10 @@ func (r *reconciler) reconcile() (checks <-chan struct{}) {
 	}
 	// During a stop no gate is opened. Otherwise tasks that the stop has not reached yet would start.
 	if !r.stopSequence.isRequested() || finished {
-		checks = r.startGates.openReadyGates(now)
+		checksChanged = r.startGates.openReadyGates(now)
 	}
-	r.startGates.rerunTasks(now.tasksToRerun)
+	r.startGates.rerunTasks(now.rerunCauses)
 	r.reportStatus(status)
 	r.reconcileSignal.wakeWaiters()
-	return checks
+	return checksChanged
 }

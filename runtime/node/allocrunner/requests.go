@@ -40,13 +40,13 @@ func (r *Runner) RestartTask(ctx context.Context, name string) error {
 // RestartRunning restarts the running tasks concurrently. It returns when the old
 // processes have exited.
 func (r *Runner) RestartRunning(ctx context.Context) error {
-	return r.taskRestarter.restartRunning(ctx)
+	return r.taskRestarter.restartRunningTasks(ctx)
 }
 
 // RestartAll runs all tasks except poststop tasks again, including tasks that have ended. It stops them
 // in kill order, and they start in the order of the lifecycle. It returns when the old processes have
 // exited. If a task does not exit, RestartAll fails the allocation.
-func (r *Runner) RestartAll(ctx context.Context) error { return r.taskRestarter.restartAll(ctx) }
+func (r *Runner) RestartAll(ctx context.Context) error { return r.taskRestarter.restartAllTasks(ctx) }
 
 // RestartWithReason restarts the named task, or all running tasks if task is empty. reason is shown in
 // the task events. It does not wait for the restarts: Run does. If failure is set, they count for the
@@ -56,7 +56,7 @@ func (r *Runner) RestartWithReason(task, reason string, failure bool) error {
 	if err != nil {
 		return err
 	}
-	return r.asyncRestarts.start(tasks, reason, failure)
+	return r.asyncRestarts.startRestarts(tasks, reason, failure)
 }
 
 // Signal sends a signal to one task, or to all running tasks if task is empty.
@@ -183,7 +183,9 @@ func (r *Runner) TaskDone(task string) <-chan struct{} {
 }
 
 // Interpolate replaces the variable references in a text by their current values.
-func (r *Runner) Interpolate(task, text string) string { return r.envBuilders.of(task).Replace(text) }
+func (r *Runner) Interpolate(task, text string) string {
+	return r.envBuilders.envOf(task).Replace(text)
+}
 
 // Checks returns the results of the allocation's checks, in a fixed order.
 func (r *Runner) Checks() []api.AllocCheckStatus { return r.services.checkStatuses() }
@@ -199,7 +201,7 @@ func (r *Runner) SetHookHealth(name string, healthy bool, reason string) {
 // regularly, see hooks.Stats: the first call after a pause waits up to two seconds for
 // the drivers.
 func (r *Runner) Stats(ctx context.Context, task string) Stats {
-	return r.samplers.stats(ctx, r.tasks, task)
+	return r.statsHooks.latestStats(ctx, r.tasks, task)
 }
 
 // SampleTaskStats requests resource usage samples of a task from the driver, as

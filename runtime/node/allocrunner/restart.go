@@ -22,15 +22,15 @@ import (
 type taskRestarter struct {
 	tasks                   taskSet
 	startGates              *startGates
-	status                  *clientStatus
+	clientStatus            *clientStatusTracker
 	stopSequence            *stopSequence
 	reconcileSignal         *reconcileSignal
 	awaitRestored           func(context.Context) error // waits until the tasks of an earlier agent are restored
-	stopDesired             func() bool                 // reports whether the current version of the allocation is desired to stop
-	done                    <-chan struct{}             // closed by Run
+	isStopDesired           func() bool                 // reports whether the current version of the allocation is desired to stop
+	runReturned             <-chan struct{}             // closed by Run
 	callPreTaskRestartHooks func(context.Context)       // calls the PreTaskRestart hooks
 	reregisterServices      func()                      // registers the group's services that hooks have deregistered
-	timeout                 time.Duration               // timeout until all tasks are down in a restart of several tasks
+	tasksDownTimeout        time.Duration               // timeout until all tasks are down in a restart of several tasks
 
 	semaphore chan struct{} // contains a value while several tasks are restarted
 }
@@ -44,7 +44,7 @@ func (r *taskRestarter) restartTask(ctx context.Context, name string) error {
 	if err := r.awaitRestored(ctx); err != nil {
 		return err
 	}
-	if !wait.IsClosed(r.done) && !t.Running() {
+	if !wait.IsClosed(r.runReturned) && !t.Running() {
 		return ErrNotRunning // this error has precedence over errors about the state of the allocation
 	}
 	if err := r.checkRestartAllowed(); err != nil {
@@ -53,15 +53,15 @@ func (r *taskRestarter) restartTask(ctx context.Context, name string) error {
 	return t.Restart(ctx, model.EventRestartSignal(model.RestartTaskReason), false)
 }
 
-// restartRunning implements [Runner.RestartRunning].
-func (r *taskRestarter) restartRunning(ctx context.Context) error {
+// restartRunningTasks implements [Runner.RestartRunning].
+func (r *taskRestarter) restartRunningTasks(ctx context.Context) error {
 	if err := r.acquireSemaphore(ctx); err != nil {
 		return err
 	}
 	defer r.releaseSemaphore()
 	defer r.reregisterServices()
 	r.callPreTaskRestartHooks(ctx)
-	r.stopSequence.shutdownDelay.wait(ctx)
+	r.stopSequence.shutdownDelay.waitForDelay(ctx)
 	if r.stopSequence.isRequested() {
 		return ErrShouldNotRun
 	}
@@ -70,8 +70,8 @@ func (r *taskRestarter) restartRunning(ctx context.Context) error {
 	})
 }
 
-// restartAll implements [Runner.RestartAll].
-func (r *taskRestarter) restartAll(ctx context.Context) error {
+// restartAllTasks implements [Runner.RestartAll].
+func (r *taskRestarter) restartAllTasks(ctx context.Context) error {
 	if err := r.acquireSemaphore(ctx); err != nil {
 		return err
 	}
@@ -79,13 +79,13 @@ func (r *taskRestarter) restartAll(ctx context.Context) error {
 	r.startGates.coordinator.Restart()
 	defer r.reregisterServices()
 	r.callPreTaskRestartHooks(ctx)
-	r.stopSequence.shutdownDelay.wait(ctx)
+	r.stopSequence.shutdownDelay.waitForDelay(ctx)
 	if r.stopSequence.isRequested() {
 		return ErrShouldNotRun
 	}
 
 	// A cancellation after this line would leave the tasks blocked at closed gates.
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), r.timeout, errDeadlinePassed)
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), r.tasksDownTimeout, errDeadlinePassed)
 	defer cancel()
 	if err := r.restartInKillOrder(ctx); err != nil {
 		err = fmt.Errorf("restart all tasks: %w", err)
@@ -122,31 +122,31 @@ func (r *taskRestarter) restartInKillOrder(ctx context.Context) error {
 		}
 		r.reconcileSignal.requestReconcile()
 		var err error
-		if tasks, err = r.waitRestarted(ctx, reconciled); len(tasks) == 0 {
+		if tasks, err = r.awaitTasksDown(ctx, reconciled); len(tasks) == 0 {
 			return err
 		}
 	}
 }
 
-// waitRestarted waits until all tasks are down and the lifecycle starts again, or until the allocation
+// awaitTasksDown waits until all tasks are down and the lifecycle starts again, or until the allocation
 // has ended. It returns the tasks that run nevertheless, because they were starting when their gates
 // were closed, and the tasks that have ended since: between the exit of a process and the state dead, a
 // task can neither be restarted nor rerun. Only these tasks must be restarted once more; the other tasks start
 // after that.
-func (r *taskRestarter) waitRestarted(ctx context.Context, reconciled <-chan struct{}) (again taskSet, err error) {
+func (r *taskRestarter) awaitTasksDown(ctx context.Context, reconciled <-chan struct{}) (again taskSet, err error) {
 	for len(again) == 0 {
 		select {
 		case <-reconciled:
-		case <-r.stopSequence.requested:
+		case <-r.stopSequence.stopRequested:
 			return nil, nil // the stop ends the remaining tasks
-		case <-r.done:
+		case <-r.runReturned:
 			return nil, nil
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
 		reconciled = r.reconcileSignal.nextReconcile()
 		for _, t := range r.tasks {
-			if t.Running() || t.Rerunnable() {
+			if t.Running() || t.IsRerunnable() {
 				again = append(again, t)
 			}
 		}
@@ -166,9 +166,9 @@ func (r *taskRestarter) restartGroup(ctx context.Context) {
 		return
 	}
 	defer r.releaseSemaphore()
-	names := r.startGates.restartDependents() // computed now, because another restart may have included some tasks
+	names := r.startGates.restartCauses() // computed now, because another restart may have included some tasks
 	members := slices.DeleteFunc(slices.Clone(r.tasks), func(t *taskrunner.Runner) bool { return names[t.Name()] == "" })
-	limited, cancel := context.WithTimeoutCause(ctx, r.timeout, errDeadlinePassed)
+	limited, cancel := context.WithTimeoutCause(ctx, r.tasksDownTimeout, errDeadlinePassed)
 	defer cancel()
 	kind := r.startGates.lifecycleGroup.Restart
 	for _, wave := range members.killOrder() {
@@ -185,8 +185,8 @@ func (r *taskRestarter) restartGroup(ctx context.Context) {
 
 // failAlloc fails the allocation after a restart has failed and has left tasks blocked at closed gates.
 func (r *taskRestarter) failAlloc(err error) {
-	r.status.setOverride(statusOverride{api.AllocClientStatusFailed, err.Error()})
-	r.stopSequence.request(stopReason{})
+	r.clientStatus.setOverride(statusOverride{api.AllocClientStatusFailed, err.Error()})
+	r.stopSequence.requestStop(stopReason{})
 }
 
 // acquireSemaphore waits until no other caller restarts several tasks; the caller must call end.
@@ -210,9 +210,9 @@ func (r *taskRestarter) releaseSemaphore() { <-r.semaphore }
 
 // checkRestartAllowed returns ErrShouldNotRun if the allocation has ended or is being stopped.
 func (r *taskRestarter) checkRestartAllowed() error {
-	status := r.status.current()
+	status := r.clientStatus.current()
 	_, finished := evaluateSiblings(r.tasks.siblingStates(status.TaskStates))
-	if finished || status.Terminal() || r.stopSequence.isRequested() || r.stopDesired() {
+	if finished || status.Terminal() || r.stopSequence.isRequested() || r.isStopDesired() {
 		return ErrShouldNotRun
 	}
 	return nil
@@ -244,8 +244,8 @@ func (d *asyncRestarts) allowRestarts(ctx context.Context) {
 	d.runCtx, d.cancel = context.WithCancel(ctx)
 }
 
-// end cancels the running restarts and waits for them.
-func (d *asyncRestarts) end() {
+// cancelAndWait cancels the running restarts and waits for them.
+func (d *asyncRestarts) cancelAndWait() {
 	d.mu.Lock()
 	d.cancel()
 	d.runCtx = nil
@@ -253,9 +253,9 @@ func (d *asyncRestarts) end() {
 	d.restartsWG.Wait()
 }
 
-// start starts the restart of tasks and does not wait for it. reason is shown in the task events. If
+// startRestarts starts the restart of tasks and does not wait for it. reason is shown in the task events. If
 // failure is set, the restarts count for the restart policy.
-func (d *asyncRestarts) start(tasks taskSet, reason string, failure bool) error {
+func (d *asyncRestarts) startRestarts(tasks taskSet, reason string, failure bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	ctx := d.runCtx

@@ -47,31 +47,31 @@ type restorer struct {
 	dir          *allocdir.Dir
 	tasks        taskSet
 	startGates   *startGates
-	status       *clientStatus
+	clientStatus *clientStatusTracker
 	stopSequence *stopSequence
 	limits       Limits
 	logger       hclog.Logger
 
-	startedByEarlierAgent bool                         // an earlier agent started to run the allocation; set by readTask
-	attachments           map[string]map[string]string // hooks that tasks had under an earlier agent, with their configurations; set by readTask
-	done                  chan struct{}                // closed by Run when the tasks of the earlier agent are restored
+	startedByEarlierAgent bool                         // an earlier agent started to run the allocation; set by readRestoredTask
+	attachmentsOfTask     map[string]map[string]string // hooks that tasks had under an earlier agent, with their configurations; set by readRestoredTask
+	tasksRestored         chan struct{}                // closed by Run when the tasks of the earlier agent are restored
 }
 
 // awaitRestored waits until the tasks of an earlier agent are restored, because a request would find no
 // processes before.
 func (r *restorer) awaitRestored(ctx context.Context) error {
 	select {
-	case <-r.done:
+	case <-r.tasksRestored:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// readTask returns the records of one task, nil if the task is new. New calls it once per task. An
+// readRestoredTask returns the records of one task, nil if the task is new. New calls it once per task. An
 // unreadable record is treated as missing: the driver may find a running process of the task by the
 // names of the task.
-func (r *restorer) readTask(name string) *taskrunner.RestoredTask {
+func (r *restorer) readRestoredTask(name string) *taskrunner.RestoredTask {
 	if r.records == nil {
 		// An earlier agent may have exited after it had reported only that the allocation was received.
 		if state := r.alloc.TaskStates[name]; state != nil {
@@ -99,32 +99,32 @@ func (r *restorer) readTask(name string) *taskrunner.RestoredTask {
 	restored := &taskrunner.RestoredTask{Local: local, State: task}
 	r.startedByEarlierAgent = r.startedByEarlierAgent || restored.Started()
 	if attachments := restored.Attachments(); attachments != nil {
-		if r.attachments == nil {
-			r.attachments = make(map[string]map[string]string)
+		if r.attachmentsOfTask == nil {
+			r.attachmentsOfTask = make(map[string]map[string]string)
 		}
-		r.attachments[name] = attachments
+		r.attachmentsOfTask[name] = attachments
 	}
 	return restored
 }
 
-// resumeStop continues, for New, the stop of an allocation that an earlier agent has started.
-func (r *restorer) resumeStop() {
+// resumeEarlierStop continues, for New, the stop of an allocation that an earlier agent has started.
+func (r *restorer) resumeEarlierStop() {
 	if !r.startedByEarlierAgent {
 		return
 	}
 	// A terminal status never changes, whatever states the tasks have now.
 	if r.alloc.ClientTerminalStatus() {
-		r.status.setOverride(statusOverride{r.alloc.ClientStatus, r.alloc.ClientDescription})
+		r.clientStatus.setOverride(statusOverride{r.alloc.ClientStatus, r.alloc.ClientDescription})
 	}
 	if r.alloc.ServerTerminalStatus() || r.alloc.ClientTerminalStatus() {
-		r.stopSequence.request(stopReason{omitEvents: true})
+		r.stopSequence.requestStop(stopReason{omitEvents: true})
 	}
 }
 
-// run restores the tasks that an earlier agent ran. It does not wait for an unavailable driver: the
+// restoreTasks restores the tasks that an earlier agent ran. It does not wait for an unavailable driver: the
 // runner of the task waits for it. It returns false if the allocation cannot continue; then it has
 // killed the tasks.
-func (r *restorer) run(untilKill context.Context) bool {
+func (r *restorer) restoreTasks(untilKill context.Context) bool {
 	if r.records != nil {
 		r.restrictAllocDir()
 	}
@@ -134,8 +134,8 @@ func (r *restorer) run(untilKill context.Context) bool {
 	r.recoverTasks(untilKill)
 	if err := r.checkAllocDir(untilKill); err != nil {
 		r.logger.Error("alloc not restored", "error", err)
-		r.status.setOverride(statusOverride{api.AllocClientStatusFailed, err.Error()})
-		r.stopSequence.request(stopReason{omitEvents: true}) // without this request, the first task to end would become the reason why the others are stopped
+		r.clientStatus.setOverride(statusOverride{api.AllocClientStatusFailed, err.Error()})
+		r.stopSequence.requestStop(stopReason{omitEvents: true}) // without this request, the first task to end would become the reason why the others are stopped
 		for _, t := range r.tasks {
 			if t.State().State != model.TaskDead {
 				t.EmitEvent(model.EventSetupFailure(err.Error()))
@@ -145,8 +145,8 @@ func (r *restorer) run(untilKill context.Context) bool {
 		return false
 	}
 	if r.stopSequence.isRequested() {
-		if r.status.currentOverride().description == model.MaxRunDurationExceeded {
-			r.stopSequence.killPoststop()
+		if r.clientStatus.currentOverride().description == model.MaxRunDurationExceeded {
+			r.stopSequence.killPoststopTasks()
 		}
 		return true // a stop opens no gate
 	}
@@ -205,7 +205,7 @@ func (r *restorer) checkAllocDir(untilKill context.Context) error {
 			switch {
 			case state.State != model.TaskDead && missing,
 				state.State == model.TaskDead && !state.Failed && ephemeral && (missing || r.startGates.lifecycleGroup.RerunsAfterReboot(t.Name())):
-				t.Reset()
+				t.ResetToNewTask()
 			}
 		}
 		return nil

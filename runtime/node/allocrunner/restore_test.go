@@ -1524,7 +1524,7 @@ func TestRestoreReadsForcedStatusUnderLock(t *testing.T) {
 			}
 		})
 		for range 200 {
-			wantEqual(t, "restored", r.restorer.run(t.Context()), "true")
+			wantEqual(t, "restored", r.restorer.restoreTasks(t.Context()), "true")
 		}
 		stop()
 		forcingWG.Wait()

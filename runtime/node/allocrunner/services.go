@@ -14,7 +14,7 @@ import (
 
 // allocServices registers the services of an allocation, and runs their checks.
 type allocServices struct {
-	set           *services.Set
+	serviceSet    *services.Set
 	groupServices *runnerhooks.GroupServices // registers the services of the group
 	tasks         taskSet
 	logger        hclog.Logger
@@ -24,15 +24,15 @@ type allocServices struct {
 // configuration c.
 func newAllocServices(c services.Config, tasks taskSet, logger hclog.Logger) *allocServices {
 	s := &allocServices{tasks: tasks, logger: logger}
-	c.Restart, c.Logger = s.restartForCheck, logger
-	s.set = services.New(c)
-	s.groupServices = runnerhooks.NewGroupServices(s.set)
+	c.Restart, c.Logger = s.restartForFailedCheck, logger
+	s.serviceSet = services.New(c)
+	s.groupServices = runnerhooks.NewGroupServices(s.serviceSet)
 	return s
 }
 
 // checkStatuses returns the results of the checks, in a fixed order.
 func (s *allocServices) checkStatuses() []api.AllocCheckStatus {
-	results, _, _ := s.set.Checks()
+	results, _, _ := s.serviceSet.Checks()
 	list := make([]api.AllocCheckStatus, len(results))
 	for i, result := range results {
 		list[i] = result.AllocCheckStatus
@@ -40,9 +40,9 @@ func (s *allocServices) checkStatuses() []api.AllocCheckStatus {
 	return list
 }
 
-// restartForCheck restarts the task of a failed check, or all running tasks if the check belongs to the
+// restartForFailedCheck restarts the task of a failed check, or all running tasks if the check belongs to the
 // group. The restart counts as a failure.
-func (s *allocServices) restartForCheck(ctx context.Context, task, reason string) error {
+func (s *allocServices) restartForFailedCheck(ctx context.Context, task, reason string) error {
 	tasks := s.tasks
 	if task != services.GroupWorkload {
 		t, ok := s.tasks.findByName(task)
@@ -56,9 +56,9 @@ func (s *allocServices) restartForCheck(ctx context.Context, task, reason string
 	})
 }
 
-// reregister registers the services of the group again after a restart of tasks, because hooks have
+// registerGroupServicesAgain registers the services of the group again after a restart of tasks, because hooks have
 // deregistered them for the restart.
-func (s *allocServices) reregister() {
+func (s *allocServices) registerGroupServicesAgain() {
 	if err := s.groupServices.RegisterAgain(); err != nil {
 		s.logger.Error("services of the group not registered again", "error", err)
 	}

@@ -52,36 +52,36 @@ func newLifecycle(alloc *api.Allocation, tasks []taskrunner.Task, logger hclog.L
 
 // hookBuilder creates the hooks of an allocation and of its tasks.
 type hookBuilder struct {
-	config              Config
-	limits              Limits
-	dir                 *allocdir.Dir
-	tasks               taskSet
-	envBuilders         *envBuilders
-	alloc               func() *api.Allocation // alloc returns the current version of the allocation
-	services            *allocServices
-	health              *healthTracker
-	samplers            statsSamplers
-	status              func() StatusUpdate          // returns the current status of the allocation
-	onMaxRunExceeded    func()                       // called when max_run_duration has passed
-	restoredHooks       map[string]map[string]string // hooks that the tasks had under an earlier agent, with their configurations
-	previousDataPending bool                         // this allocation replaces another one, whose data has not been copied or moved yet
-	hooks               *allocHooks
-	logger              hclog.Logger
+	config                    Config
+	limits                    Limits
+	dir                       *allocdir.Dir
+	tasks                     taskSet
+	envBuilders               *envBuilders
+	alloc                     func() *api.Allocation // alloc returns the current version of the allocation
+	services                  *allocServices
+	health                    *healthTracker
+	statsHooks                statsHooksByTask
+	currentStatus             func() StatusUpdate          // returns the current status of the allocation
+	onMaxRunExceeded          func()                       // called when max_run_duration has passed
+	restoredAttachmentsOfTask map[string]map[string]string // hooks that the tasks had under an earlier agent, with their configurations
+	previousDataPending       bool                         // this allocation replaces another one, whose data has not been copied or moved yet
+	hooks                     *allocHooks
+	logger                    hclog.Logger
 
-	// waitForHooks blocks until the HookFactory knows all hooks; nil if it knows them already.
-	waitForHooks func(context.Context, func(*api.TaskEvent))
+	// awaitHookLaunches blocks until the HookFactory knows all hooks; nil if it knows them already.
+	awaitHookLaunches func(context.Context, func(*api.TaskEvent))
 
 	hooksAttached chan struct{} // closed by attach
 }
 
-// awaitHooks waits for the hooks and attaches them, if New could not because they were not known yet.
+// awaitAndAttachHooks waits for the hooks and attaches them, if New could not because they were not known yet.
 // It blocks until they are known or contextUntilStop is done.
-func (b *hookBuilder) awaitHooks(untilStop context.Context) {
-	if b.waitForHooks == nil {
+func (b *hookBuilder) awaitAndAttachHooks(untilStop context.Context) {
+	if b.awaitHookLaunches == nil {
 		return
 	}
 	if !b.alloc().ServerTerminalStatus() {
-		b.waitForHooks(untilStop, b.tasks.emitEvent)
+		b.awaitHookLaunches(untilStop, b.tasks.emitEvent)
 	}
 	b.attachHooks()
 }
@@ -90,14 +90,14 @@ func (b *hookBuilder) awaitHooks(untilStop context.Context) {
 // is not necessary: its tasks run already, and the hooks that they had are in the records.
 const restoredHooksTimeout = 2 * time.Second
 
-// awaitRestoredHooks is like awaitHooks, but for a restored allocation: it has a timeout, and adds no event.
-func (b *hookBuilder) awaitRestoredHooks(untilStop context.Context) {
-	if b.waitForHooks == nil {
+// awaitAndAttachRestoredHooks is like awaitAndAttachHooks, but for a restored allocation: it has a timeout, and adds no event.
+func (b *hookBuilder) awaitAndAttachRestoredHooks(untilStop context.Context) {
+	if b.awaitHookLaunches == nil {
 		return
 	}
 	limited, cancel := context.WithTimeout(untilStop, restoredHooksTimeout)
 	defer cancel()
-	b.waitForHooks(limited, func(*api.TaskEvent) {})
+	b.awaitHookLaunches(limited, func(*api.TaskEvent) {})
 	b.attachHooks()
 }
 
@@ -106,18 +106,18 @@ func (b *hookBuilder) awaitRestoredHooks(untilStop context.Context) {
 func (b *hookBuilder) attachHooks() {
 	lists := make([][]runnerhooks.OrderedHook, len(b.tasks))
 	for i, t := range b.config.Alloc.GetTaskGroup().Tasks {
-		lists[i] = b.taskHooks(b.tasks[i], t)
+		lists[i] = b.newTaskHooks(b.tasks[i], t)
 	}
-	attachments := b.hooks.setHooks(b.allocHooks())
+	attachments := b.hooks.setHooks(b.newAllocHooks())
 	for i, t := range b.tasks {
 		t.SetHooks(lists[i], attachments)
 	}
 	close(b.hooksAttached)
 }
 
-func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []runnerhooks.OrderedHook {
+func (b *hookBuilder) newTaskHooks(runner *taskrunner.Runner, t *api.Task) []runnerhooks.OrderedHook {
 	list := []runnerhooks.OrderedHook{
-		{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewTaskValidator(b.limits.UserDenylist, b.limits.UserCheckedDrivers, b.limits.DownloadUIDs, model.AdmittedUsers(t), func() error { return b.services.set.Validate(t.Name) })},
+		{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewTaskValidator(b.limits.UserDenylist, b.limits.UserCheckedDrivers, b.limits.DownloadUIDs, model.AdmittedUsers(t), func() error { return b.services.serviceSet.Validate(t.Name) })},
 	}
 	if users := b.config.Host.Users; users != nil && t.User == "" {
 		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewWorkloadUser(users, runner.Capabilities, runner.SetDynamicUser, b.dir.DismissUser, b.logger)})
@@ -134,9 +134,9 @@ func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []runner
 			list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewCgroup(groups, cores, runner.SetCgroup, b.logger)})
 		}
 	}
-	list = append(list, b.identityHooks(runner, t)...)
+	list = append(list, b.newIdentityHooks(runner, t)...)
 	if factory := b.config.Hooks; factory != nil {
-		list = append(list, b.addPluginHooks(factory.TaskHooks(b.config.Alloc, t, b.newAttachTarget(t.Name, runner.EmitEvent, b.restoredHooks[t.Name])))...)
+		list = append(list, b.addPluginHooks(factory.TaskHooks(b.config.Alloc, t, b.newAttachTarget(t.Name, runner.EmitEvent, b.restoredAttachmentsOfTask[t.Name])))...)
 	}
 	list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderLogs, Hook: runnerhooks.NewLogs(b.config.Logs, func() (logs.Task, runnerhooks.OutputMode) {
 		mode := runnerhooks.OutputCollected
@@ -149,25 +149,25 @@ func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []runner
 		return b.newLogTask(t), mode
 	}, func(stdout, stderr string) {
 		runner.SetOutput(taskrunner.Output{Stdout: stdout, Stderr: stderr})
-	}, runner.ProcessEnded, runner.EmitEvent)})
+	}, runner.AllProcessesEnded, runner.EmitEvent)})
 	if p, job := t.DispatchPayload, b.config.Alloc.Job; p != nil && p.File != "" && (job.Dispatched || len(job.Payload) > 0) {
 		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderPayload, Hook: runnerhooks.NewDispatchPayload(b.dir, p.File, b.config.Alloc.Job.Payload)})
 	}
 	if find := b.config.Host.Volume; find != nil && len(t.VolumeMounts) > 0 {
 		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderVolumes, Hook: runnerhooks.NewVolumes(t.VolumeMounts, func() []model.HostVolumeRequest {
 			return model.HostVolumeRequests(b.alloc().GetTaskGroup(), b.config.Alloc.Name, &b.config.Node.NodeFacts)
-		}, find, func(text string) string { return b.envBuilders.of(t.Name).Replace(text) })})
+		}, find, func(text string) string { return b.envBuilders.envOf(t.Name).Replace(text) })})
 	}
 	if allocated := allocatedDevices(b.config.Alloc, t.Name); len(allocated) > 0 {
 		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderDevices, Hook: runnerhooks.NewDevices(b.config.Host.Devices, allocated)})
 	}
 	return append(list,
-		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: b.samplers[t.Name]},
-		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: runnerhooks.NewTaskServices(b.services.set, t.Name)})
+		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: b.statsHooks[t.Name]},
+		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: runnerhooks.NewTaskServices(b.services.serviceSet, t.Name)})
 }
 
-// identityHooks returns the hooks for the tokens and secrets of a task, and for its access to the API.
-func (b *hookBuilder) identityHooks(runner *taskrunner.Runner, t *api.Task) []runnerhooks.OrderedHook {
+// newIdentityHooks returns the hooks for the tokens and secrets of a task, and for its access to the API.
+func (b *hookBuilder) newIdentityHooks(runner *taskrunner.Runner, t *api.Task) []runnerhooks.OrderedHook {
 	var list []runnerhooks.OrderedHook
 	alloc := b.config.Alloc
 	if identities := runnerhooks.ExposedIdentities(t); b.config.Identities != nil && len(identities) > 0 {
@@ -176,7 +176,7 @@ func (b *hookBuilder) identityHooks(runner *taskrunner.Runner, t *api.Task) []ru
 			WriteFile: func(path string, data []byte) error {
 				return b.dir.WriteTaskFile(t.Name, path, taskDirOptions(runner, t, b.limits), data)
 			},
-			SetTokens: b.envBuilders.tasks[t.Name].SetTokens,
+			SetTokens: b.envBuilders.builderOfTask[t.Name].SetTokens,
 			Restart: func(ctx context.Context, reason string) error {
 				return ignoreNotRunning(runner.Restart(ctx, model.EventRestartSignal(reason), false))
 			},
@@ -187,7 +187,7 @@ func (b *hookBuilder) identityHooks(runner *taskrunner.Runner, t *api.Task) []ru
 		})})
 	}
 	if read := b.config.Host.Variables; read != nil && len(t.Secrets) > 0 {
-		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewSecrets(t, alloc.Namespace, read, b.envBuilders.tasks[t.Name])})
+		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewSecrets(t, alloc.Namespace, read, b.envBuilders.builderOfTask[t.Name])})
 	}
 	if b.config.TaskAPI != nil {
 		list = append(list, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: runnerhooks.NewTaskAPI(b.config.TaskAPI, taskapi.Addr{AllocID: alloc.ID, Task: t.Name}, func() (int, error) {
@@ -222,9 +222,9 @@ func (b *hookBuilder) newAttachTarget(task string, emit func(*api.TaskEvent), be
 	}
 }
 
-// restoredAllocHooks returns the hooks that the allocation had under an earlier agent, with
+// restoredAllocAttachments returns the hooks that the allocation had under an earlier agent, with
 // their configurations.
-func (b *hookBuilder) restoredAllocHooks() map[string]string {
+func (b *hookBuilder) restoredAllocAttachments() map[string]string {
 	if b.config.TaskRecords == nil {
 		return nil
 	}
@@ -234,39 +234,39 @@ func (b *hookBuilder) restoredAllocHooks() map[string]string {
 // addPluginHooks records which hooks of plugins the allocation needs, and returns list.
 func (b *hookBuilder) addPluginHooks(list []runnerhooks.OrderedHook) []runnerhooks.OrderedHook {
 	for _, o := range list {
-		b.hooks.addPlugin(o.Hook.Name())
+		b.hooks.addPluginHook(o.Hook.Name())
 		b.health.addReporter(o.Hook)
 	}
 	return list
 }
 
-func (b *hookBuilder) allocHooks() []runnerhooks.OrderedHook {
+func (b *hookBuilder) newAllocHooks() []runnerhooks.OrderedHook {
 	first := []runnerhooks.Hook{
 		runnerhooks.NewAllocDir(b.dir),
 		runnerhooks.NewMaxRunDuration(func() time.Time { return maxRunDeadline(b.alloc()) }, b.onMaxRunExceeded),
 	}
-	first = append(first, b.previousAllocHooks()...)
-	if network := b.networkHook(); network != nil {
+	first = append(first, b.newPreviousAllocHooks()...)
+	if network := b.newNetworkHook(); network != nil {
 		first = append(first, network)
 	}
-	health := b.health.newHook(b.status)
+	health := b.health.newHealthHook(b.currentStatus)
 	first = append(first, health)
 	var hookEntries []runnerhooks.OrderedHook
 	for _, h := range first {
 		hookEntries = append(hookEntries, runnerhooks.OrderedHook{Order: runnerhooks.OrderFirst, Hook: h})
 	}
 	if factory := b.config.Hooks; factory != nil {
-		hookEntries = append(hookEntries, b.addPluginHooks(factory.AllocHooks(b.config.Alloc, b.newAttachTarget("", b.tasks.emitEvent, b.restoredAllocHooks())))...)
+		hookEntries = append(hookEntries, b.addPluginHooks(factory.AllocHooks(b.config.Alloc, b.newAttachTarget("", b.tasks.emitEvent, b.restoredAllocAttachments())))...)
 	}
 	return append(hookEntries,
 		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: b.services.groupServices},
-		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: runnerhooks.NewChecks(b.services.set)},
+		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: runnerhooks.NewChecks(b.services.serviceSet)},
 		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: health.RestartHook()})
 }
 
-// previousAllocHooks creates the hooks that copy or move data from the allocation that this one
+// newPreviousAllocHooks creates the hooks that copy or move data from the allocation that this one
 // replaces, unless an earlier agent has done that.
-func (b *hookBuilder) previousAllocHooks() []runnerhooks.Hook {
+func (b *hookBuilder) newPreviousAllocHooks() []runnerhooks.Hook {
 	id := b.config.Alloc.PreviousAllocation
 	if id == "" || !b.previousDataPending {
 		return nil

@@ -17,11 +17,11 @@ type Stats struct {
 	Timestamp time.Time                    // time of the newest sample in Total
 }
 
-// statsSamplers holds for each task the hook that samples its resource usage.
-type statsSamplers map[string]*runnerhooks.Stats
+// statsHooksByTask holds for each task the hook that samples its resource usage.
+type statsHooksByTask map[string]*runnerhooks.Stats
 
-// stats implements [Runner.Stats].
-func (s statsSamplers) stats(ctx context.Context, tasks taskSet, task string) Stats {
+// latestStats implements [Runner.Stats].
+func (s statsHooksByTask) latestStats(ctx context.Context, tasks taskSet, task string) Stats {
 	samples := make([]*driver.TaskStats, len(tasks))
 	var callsWG sync.WaitGroup
 	for i, t := range tasks {

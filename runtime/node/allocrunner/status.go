@@ -26,14 +26,14 @@ func (u StatusUpdate) Terminal() bool {
 	return u.ClientStatus == api.AllocClientStatusComplete || u.ClientStatus == api.AllocClientStatusFailed
 }
 
-// clientStatus aggregates the states of the tasks to the status of the allocation. Its
+// clientStatusTracker aggregates the states of the tasks to the status of the allocation. Its
 // methods may be called concurrently.
-type clientStatus struct {
-	allocID         string
-	network         func() *api.AllocNetworkStatus
-	snapshot        func() tasksSnapshot              // returns the current states of the tasks
-	health          func(clientStatus string) *Health // returns the health of the allocation when it has the given client status
-	reconcileSignal *reconcileSignal
+type clientStatusTracker struct {
+	allocID           string
+	networkStatus     func() *api.AllocNetworkStatus
+	takeTasksSnapshot func() tasksSnapshot              // returns the current states of the tasks
+	reportedHealth    func(clientStatus string) *Health // returns the health of the allocation when it has the given client status
+	reconcileSignal   *reconcileSignal
 
 	mu       sync.Mutex
 	override statusOverride
@@ -45,17 +45,19 @@ type statusOverride struct {
 }
 
 // current returns the current status of the allocation.
-func (c *clientStatus) current() StatusUpdate { return c.aggregateTaskStates(c.snapshot().taskStates) }
+func (c *clientStatusTracker) current() StatusUpdate {
+	return c.aggregateTaskStates(c.takeTasksSnapshot().taskStates)
+}
 
 // aggregateTaskStates derives the status of the allocation from the states of the tasks. An override has precedence.
 // The returned Update owns the states.
-func (c *clientStatus) aggregateTaskStates(states map[string]*api.TaskState) StatusUpdate {
-	u := StatusUpdate{AllocID: c.allocID, TaskStates: states, NetworkStatus: c.network(), Time: time.Now()}
+func (c *clientStatusTracker) aggregateTaskStates(states map[string]*api.TaskState) StatusUpdate {
+	u := StatusUpdate{AllocID: c.allocID, TaskStates: states, NetworkStatus: c.networkStatus(), Time: time.Now()}
 	u.ClientStatus, u.ClientDescription = model.ClientStatus(states)
 	if override := c.currentOverride(); override.status != "" {
 		u.ClientStatus, u.ClientDescription = override.status, override.description
 	}
-	u.Health = c.health(u.ClientStatus)
+	u.Health = c.reportedHealth(u.ClientStatus)
 	if u.Terminal() {
 		for _, t := range states {
 			if t.FinishedAt.IsZero() {
@@ -66,7 +68,7 @@ func (c *clientStatus) aggregateTaskStates(states map[string]*api.TaskState) Sta
 	return u
 }
 
-func (c *clientStatus) currentOverride() statusOverride {
+func (c *clientStatusTracker) currentOverride() statusOverride {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.override
@@ -74,7 +76,7 @@ func (c *clientStatus) currentOverride() statusOverride {
 
 // setOverride sets the client status permanently. After the first call further calls have no effect, except
 // that a status for an exceeded max_run_duration replaces the first one.
-func (c *clientStatus) setOverride(f statusOverride) {
+func (c *clientStatusTracker) setOverride(f statusOverride) {
 	c.mu.Lock()
 	if c.override.status == "" || f.description == model.MaxRunDurationExceeded {
 		c.override = f

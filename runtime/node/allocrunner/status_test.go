@@ -26,13 +26,13 @@ func TestForcedClientStatus(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			started := time.Now().Add(-time.Minute)
-			status := &clientStatus{
-				allocID: testAllocID,
-				network: new(allocNetwork).apiStatus,
-				snapshot: func() tasksSnapshot {
+			status := &clientStatusTracker{
+				allocID:       testAllocID,
+				networkStatus: new(allocNetwork).apiStatus,
+				takeTasksSnapshot: func() tasksSnapshot {
 					return tasksSnapshot{taskStates: map[string]*api.TaskState{"web": {State: model.TaskRunning, StartedAt: started}}}
 				},
-				health:          func(status string) *Health { return &Health{DeploymentID: status} },
+				reportedHealth:  func(status string) *Health { return &Health{DeploymentID: status} },
 				reconcileSignal: newReconcileSignal(),
 			}
 			for _, f := range c.forced {

@@ -17,8 +17,8 @@ import (
 // stopReason is the reason of a stop that the task events show. The zero value means that a user has
 // requested the stop.
 type stopReason struct {
-	why  func() *api.TaskEvent // creates an event that each live task gets before the Killing event; nil for no event
-	text string                // text of the Killing events; if empty, the text names the kill timeout
+	newReasonEvent func() *api.TaskEvent // creates an event that each live task gets before the Killing event; nil for no event
+	killingText    string                // text of the Killing events; if empty, the text names the kill timeout
 	// omitEvents means that the stop adds no events, because an earlier agent has added them.
 	omitEvents bool
 }
@@ -26,12 +26,12 @@ type stopReason struct {
 // stopSequence runs the stop of an allocation, which happens once. Its methods may be called
 // concurrently.
 type stopSequence struct {
-	tasks         taskSet
-	shutdownDelay *shutdownDelay
-	preKill       func(context.Context) // calls the PreKill hooks
+	tasks            taskSet
+	shutdownDelay    *shutdownDelay
+	callPreKillHooks func(context.Context) // calls the PreKill hooks
 
-	requested   chan struct{} // closed by the first call of request
-	forceKilled chan struct{} // closed by the first call of forceKill
+	stopRequested chan struct{} // closed by the first call of request
+	forceKilled   chan struct{} // closed by the first call of forceKillTasks
 
 	mu     sync.Mutex
 	reason stopReason // set before requested is closed
@@ -42,15 +42,15 @@ type stopSequence struct {
 
 func newStopSequence(tasks taskSet, delay *shutdownDelay, preKill func(context.Context)) *stopSequence {
 	return &stopSequence{
-		tasks: tasks, shutdownDelay: delay, preKill: preKill,
-		requested: make(chan struct{}), forceKilled: make(chan struct{}),
+		tasks: tasks, shutdownDelay: delay, callPreKillHooks: preKill,
+		stopRequested: make(chan struct{}), forceKilled: make(chan struct{}),
 	}
 }
 
-// runContexts returns three contexts for Run. untilKill is derived from untilShutdown, and contextUntilStop from
-// untilKill. shutdown cancels untilShutdown, forceKill cancels untilKill, and a request of a stop
+// newRunContexts returns three contexts for Run. untilKill is derived from untilShutdown, and contextUntilStop from
+// untilKill. shutdown cancels untilShutdown, forceKillTasks cancels untilKill, and a request of a stop
 // cancels contextUntilStop, which is used for all work before the tasks run.
-func (s *stopSequence) runContexts(ctx context.Context) (untilShutdown, untilKill, untilStop context.Context) {
+func (s *stopSequence) newRunContexts(ctx context.Context) (untilShutdown, untilKill, untilStop context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	untilShutdown, s.cancelShutdown = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -65,16 +65,16 @@ func (s *stopSequence) runContexts(ctx context.Context) (untilShutdown, untilKil
 	return untilShutdown, untilKill, untilStop
 }
 
-// end cancels the contexts that begin has returned.
-func (s *stopSequence) end() {
+// releaseContexts cancels the contexts that begin has returned.
+func (s *stopSequence) releaseContexts() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cancelShutdown(nil) // cancels the other two contexts as well, which are derived from this one
 	s.cancelShutdown, s.cancelKill, s.cancelStop = nil, nil, nil
 }
 
-// shutdown makes Run return and leave the tasks running.
-func (s *stopSequence) shutdown() {
+// cancelForShutdown makes Run return and leave the tasks running.
+func (s *stopSequence) cancelForShutdown() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cancelShutdown != nil {
@@ -82,29 +82,29 @@ func (s *stopSequence) shutdown() {
 	}
 }
 
-// request requests the stop. Only the reason of the first request is used.
-func (s *stopSequence) request(reason stopReason) {
+// requestStop requests the stop. Only the reason of the first request is used.
+func (s *stopSequence) requestStop(reason stopReason) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.requestLocked(reason)
+	s.requestStopLocked(reason)
 	if s.cancelStop != nil {
 		s.cancelStop(taskrunner.ErrKilled)
 	}
 }
 
-func (s *stopSequence) requestLocked(reason stopReason) {
+func (s *stopSequence) requestStopLocked(reason stopReason) {
 	if !s.isRequested() {
 		s.reason = reason
-		close(s.requested)
+		close(s.stopRequested)
 	}
 }
 
-func (s *stopSequence) isRequested() bool { return wait.IsClosed(s.requested) }
+func (s *stopSequence) isRequested() bool { return wait.IsClosed(s.stopRequested) }
 
-// forceKill kills all tasks. It calls no hooks, and respects no kill order and no delay.
-func (s *stopSequence) forceKill() {
+// forceKillTasks kills all tasks. It calls no hooks, and respects no kill order and no delay.
+func (s *stopSequence) forceKillTasks() {
 	s.mu.Lock()
-	s.requestLocked(stopReason{})
+	s.requestStopLocked(stopReason{})
 	closeOnce(s.forceKilled)
 	if s.cancelKill != nil {
 		s.cancelKill(taskrunner.ErrKilled) // cancels contextUntilStop too, so that no goroutine starts a graceful stop
@@ -115,7 +115,7 @@ func (s *stopSequence) forceKill() {
 	}
 }
 
-func (s *stopSequence) killPoststop() {
+func (s *stopSequence) killPoststopTasks() {
 	for _, t := range s.tasks {
 		if t.Task().Stage() == lifecycle.PoststopTask {
 			t.Kill(s.killingEvent(t))
@@ -130,8 +130,8 @@ func (s *stopSequence) killingEvent(t *taskrunner.Runner) *api.TaskEvent {
 	if s.reason.omitEvents {
 		return nil
 	}
-	if s.reason.text != "" {
-		return model.EventKillingReason(s.reason.text, false)
+	if s.reason.killingText != "" {
+		return model.EventKillingReason(s.reason.killingText, false)
 	}
 	return model.EventKilling(t.Task().KillTimeout)
 }
@@ -139,7 +139,7 @@ func (s *stopSequence) killingEvent(t *taskrunner.Runner) *api.TaskEvent {
 // emitStopReason adds the event with the reason of the stop to the live tasks.
 func (s *stopSequence) emitStopReason() {
 	s.mu.Lock()
-	why := s.reason.why
+	why := s.reason.newReasonEvent
 	s.mu.Unlock()
 	if why == nil {
 		return
@@ -151,16 +151,16 @@ func (s *stopSequence) emitStopReason() {
 	}
 }
 
-// run kills the tasks in kill order for a requested stop; it does nothing when the agent
+// killTasks kills the tasks in kill order for a requested stop; it does nothing when the agent
 // shuts down instead. It reports whether it has called the PreKill hooks. It blocks
 // until the tasks have ended or the agent shuts down.
-func (s *stopSequence) run(untilKill context.Context) (preKilled bool) {
+func (s *stopSequence) killTasks(untilKill context.Context) (preKilled bool) {
 	if !s.isRequested() {
 		return false
 	}
 	s.emitStopReason()
-	s.preKill(untilKill)
-	s.shutdownDelay.wait(untilKill)
+	s.callPreKillHooks(untilKill)
+	s.shutdownDelay.waitForDelay(untilKill)
 	for _, wave := range s.tasks.killOrder() {
 		if errors.Is(context.Cause(untilKill), ErrShutdown) {
 			return true
@@ -196,9 +196,9 @@ func newShutdownDelay(length func() time.Duration) *shutdownDelay {
 	return &shutdownDelay{duration: length, tasksEnded: make(chan struct{}), skipped: make(chan struct{})}
 }
 
-// wait waits for shutdown_delay. It returns early when the delay is skipped, when all tasks have ended,
+// waitForDelay waits for shutdown_delay. It returns early when the delay is skipped, when all tasks have ended,
 // and when ctx is done.
-func (d *shutdownDelay) wait(ctx context.Context) {
+func (d *shutdownDelay) waitForDelay(ctx context.Context) {
 	length := d.duration()
 	if length == 0 {
 		return
@@ -211,8 +211,8 @@ func (d *shutdownDelay) wait(ctx context.Context) {
 	}
 }
 
-// skip makes the current call of wait and all later calls return at once.
-func (d *shutdownDelay) skip() { d.once.Do(func() { close(d.skipped) }) }
+// skipDelay makes the current call of wait and all later calls return at once.
+func (d *shutdownDelay) skipDelay() { d.once.Do(func() { close(d.skipped) }) }
 
 // closeOnce closes the channel c unless it is closed. All callers must hold the same lock.
 func closeOnce(c chan struct{}) {

@@ -19,7 +19,7 @@ func TestShutdownDelay(t *testing.T) {
 	}{
 		{"no delay", 0, nil, 0},
 		{"the whole delay", time.Minute, nil, time.Minute},
-		{"skipped", time.Minute, func(d *shutdownDelay, _ context.CancelFunc) { d.skip() }, time.Second},
+		{"skipped", time.Minute, func(d *shutdownDelay, _ context.CancelFunc) { d.skipDelay() }, time.Second},
 		{"all tasks have ended", time.Minute, func(d *shutdownDelay, _ context.CancelFunc) { close(d.tasksEnded) }, time.Second},
 		{"killed", time.Minute, func(_ *shutdownDelay, cancel context.CancelFunc) { cancel() }, time.Second},
 	} {
@@ -32,7 +32,7 @@ func TestShutdownDelay(t *testing.T) {
 					time.AfterFunc(time.Second, func() { c.during(d, cancel) })
 				}
 				begin := time.Now()
-				d.wait(ctx)
+				d.waitForDelay(ctx)
 				wantEqual(t, "took", time.Since(begin), c.took)
 			})
 		})
@@ -42,16 +42,16 @@ func TestShutdownDelay(t *testing.T) {
 func TestSkippedShutdownDelayStaysSkipped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newShutdownDelay(func() time.Duration { return time.Minute })
-		d.skip()
-		d.skip()
+		d.skipDelay()
+		d.skipDelay()
 		begin := time.Now()
-		d.wait(t.Context())
+		d.waitForDelay(t.Context())
 		wantEqual(t, "took", time.Since(begin), "0s")
 	})
 }
 
 func TestStopCancelsTheContextsOfRun(t *testing.T) {
-	request := func(s *stopSequence) { s.request(stopReason{}) }
+	request := func(s *stopSequence) { s.requestStop(stopReason{}) }
 	for _, c := range []struct {
 		name  string
 		do    func(*stopSequence)
@@ -59,13 +59,13 @@ func TestStopCancelsTheContextsOfRun(t *testing.T) {
 	}{
 		{"nothing", func(*stopSequence) {}, [3]error{}},
 		{"request", request, [3]error{nil, nil, taskrunner.ErrKilled}},
-		{"force kill", (*stopSequence).forceKill, [3]error{nil, taskrunner.ErrKilled, taskrunner.ErrKilled}},
-		{"shutdown", (*stopSequence).shutdown, [3]error{ErrShutdown, ErrShutdown, ErrShutdown}},
+		{"force kill", (*stopSequence).forceKillTasks, [3]error{nil, taskrunner.ErrKilled, taskrunner.ErrKilled}},
+		{"shutdown", (*stopSequence).cancelForShutdown, [3]error{ErrShutdown, ErrShutdown, ErrShutdown}},
 		{"shutdown during a stop", func(s *stopSequence) {
 			request(s)
-			s.shutdown()
+			s.cancelForShutdown()
 		}, [3]error{ErrShutdown, ErrShutdown, taskrunner.ErrKilled}},
-		{"end", (*stopSequence).end, [3]error{context.Canceled, context.Canceled, context.Canceled}},
+		{"end", (*stopSequence).releaseContexts, [3]error{context.Canceled, context.Canceled, context.Canceled}},
 	} {
 		for _, before := range []bool{false, true} {
 			if before && (c.name == "end" || c.cause[0] != nil) {
@@ -75,7 +75,7 @@ func TestStopCancelsTheContextsOfRun(t *testing.T) {
 			if before {
 				c.do(s)
 			}
-			untilShutdown, untilKill, untilStop := s.runContexts(t.Context())
+			untilShutdown, untilKill, untilStop := s.newRunContexts(t.Context())
 			if !before {
 				c.do(s)
 			}
@@ -90,16 +90,16 @@ func TestStopCancelsTheContextsOfRun(t *testing.T) {
 func TestFirstReasonOfAStopCounts(t *testing.T) {
 	s := newStopSequence(nil, nil, nil)
 	wantEqual(t, "requested", s.isRequested(), false)
-	s.request(stopReason{text: "first"})
-	s.request(stopReason{text: "second"})
-	s.forceKill()
+	s.requestStop(stopReason{killingText: "first"})
+	s.requestStop(stopReason{killingText: "second"})
+	s.forceKillTasks()
 	wantEqual(t, "requested", s.isRequested(), true)
-	wantEqual(t, "reason", s.reason.text, "first")
+	wantEqual(t, "reason", s.reason.killingText, "first")
 }
 
 func TestStopSequenceDoesNothingWithoutARequest(t *testing.T) {
 	s := newStopSequence(nil, nil, func(context.Context) { t.Error("PreKill hooks were called") })
-	wantEqual(t, "called PreKill", s.run(t.Context()), false)
+	wantEqual(t, "called PreKill", s.killTasks(t.Context()), false)
 }
 
 func TestCallAfterDone(t *testing.T) {

@@ -128,7 +128,7 @@ func (s taskSet) snapshot() tasksSnapshot {
 
 // tasksSnapshot contains the states of all tasks at the same time.
 type tasksSnapshot struct {
-	taskStates   map[string]*api.TaskState
-	killedTasks  map[string]bool   // tasks that were killed since their last start
-	tasksToRerun map[string]string // tasks that must run again, each with the task that causes this; see gates.snapshot
+	taskStates  map[string]*api.TaskState
+	killedTasks map[string]bool   // tasks that were killed since their last start
+	rerunCauses map[string]string // tasks that must run again, each with the task that causes this; see gates.snapshot
 }

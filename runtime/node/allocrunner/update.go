@@ -15,7 +15,7 @@ import (
 
 // allocUpdater applies newer versions of the allocation, one after the other.
 type allocUpdater struct {
-	alloc           *atomic.Pointer[api.Allocation] // current version of the allocation; only apply replaces it
+	currentAlloc    *atomic.Pointer[api.Allocation] // current version of the allocation; only apply replaces it
 	tasks           taskSet
 	envBuilders     *envBuilders
 	limits          Limits
@@ -30,8 +30,8 @@ type allocUpdater struct {
 	nextAlloc *api.Allocation // newest version that is not applied yet
 }
 
-// put replaces a waiting version unless the waiting version is newer.
-func (u *allocUpdater) put(alloc *api.Allocation) {
+// putNextAlloc replaces a waiting version unless the waiting version is newer.
+func (u *allocUpdater) putNextAlloc(alloc *api.Allocation) {
 	u.mu.Lock()
 	if u.nextAlloc == nil || u.nextAlloc.AllocModifyIndex <= alloc.AllocModifyIndex {
 		u.nextAlloc = alloc
@@ -62,7 +62,7 @@ func (u *allocUpdater) applyNextAlloc(ctx context.Context) {
 }
 
 func (u *allocUpdater) applyVersion(ctx context.Context, alloc *api.Allocation) {
-	old := u.alloc.Load()
+	old := u.currentAlloc.Load()
 	if alloc.AllocModifyIndex < old.AllocModifyIndex {
 		return
 	}
@@ -76,7 +76,7 @@ func (u *allocUpdater) applyVersion(ctx context.Context, alloc *api.Allocation) 
 		step = failpoint.StepUpdateStop
 	}
 	failpoint.Hit(step, failpoint.PhaseBefore)
-	u.alloc.Store(alloc)
+	u.currentAlloc.Store(alloc)
 	tasks := make([]taskrunner.Task, len(u.tasks))
 	missing := make([]error, len(u.tasks))
 	for i, t := range u.tasks {

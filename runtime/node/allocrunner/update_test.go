@@ -16,7 +16,7 @@ func newTestUpdater() (u *allocUpdater, calls, stops *int) {
 	r.alloc.Store(allocVersion(1, api.AllocDesiredStatusRun))
 	calls, stops = new(int), new(int)
 	return &allocUpdater{
-		alloc: &r.alloc, callUpdateHooks: func(context.Context) { *calls++ }, requestStop: func() { *stops++ }, logger: nullLogger,
+		currentAlloc: &r.alloc, callUpdateHooks: func(context.Context) { *calls++ }, requestStop: func() { *stops++ }, logger: nullLogger,
 		nextAllocReceived: make(chan struct{}, 1), stopReceived: make(chan struct{}),
 	}, calls, stops
 }
@@ -31,34 +31,34 @@ func allocVersion(index uint64, desired string) *api.Allocation {
 func TestNewestVersionIsApplied(t *testing.T) {
 	u, calls, _ := newTestUpdater()
 	for _, index := range []uint64{2, 4, 3} {
-		u.put(allocVersion(index, api.AllocDesiredStatusRun))
+		u.putNextAlloc(allocVersion(index, api.AllocDesiredStatusRun))
 	}
 	wantEqual(t, "one tick", len(u.nextAllocReceived), 1)
 	u.applyNextAlloc(t.Context())
 	u.applyNextAlloc(t.Context())
-	wantEqual(t, "version and calls of the hooks", []any{u.alloc.Load().AllocModifyIndex, *calls}, "[4 1]")
-	u.put(allocVersion(3, api.AllocDesiredStatusRun))
+	wantEqual(t, "version and calls of the hooks", []any{u.currentAlloc.Load().AllocModifyIndex, *calls}, "[4 1]")
+	u.putNextAlloc(allocVersion(3, api.AllocDesiredStatusRun))
 	u.applyNextAlloc(t.Context())
-	wantEqual(t, "after an older version", []any{u.alloc.Load().AllocModifyIndex, *calls}, "[4 1]")
+	wantEqual(t, "after an older version", []any{u.currentAlloc.Load().AllocModifyIndex, *calls}, "[4 1]")
 }
 
 func TestVersionWithoutTheGroupIsIgnored(t *testing.T) {
 	u, calls, _ := newTestUpdater()
 	renamed := allocVersion(2, api.AllocDesiredStatusRun)
 	renamed.TaskGroup = "other"
-	u.put(renamed)
+	u.putNextAlloc(renamed)
 	u.applyNextAlloc(t.Context())
-	wantEqual(t, "version and calls of the hooks", []any{u.alloc.Load().AllocModifyIndex, *calls}, "[1 0]")
+	wantEqual(t, "version and calls of the hooks", []any{u.currentAlloc.Load().AllocModifyIndex, *calls}, "[1 0]")
 }
 
 func TestVersionThatStopsIsAnnounced(t *testing.T) {
 	u, calls, stops := newTestUpdater()
 	wantEqual(t, "announced", wait.IsClosed(u.stopReceived), false)
-	u.put(allocVersion(2, api.AllocDesiredStatusStop))
+	u.putNextAlloc(allocVersion(2, api.AllocDesiredStatusStop))
 	wantEqual(t, "announced before it is applied", []any{wait.IsClosed(u.stopReceived), *stops}, "[true 0]")
 	u.applyNextAlloc(t.Context())
 	wantEqual(t, "stops and calls of the hooks", []any{*stops, *calls}, "[1 0]")
-	u.put(allocVersion(3, api.AllocDesiredStatusStop))
+	u.putNextAlloc(allocVersion(3, api.AllocDesiredStatusStop))
 	u.applyNextAlloc(t.Context())
 	wantEqual(t, "stops after another such version", *stops, 1)
 }

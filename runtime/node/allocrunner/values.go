@@ -143,8 +143,8 @@ func driverResources(a *api.Allocation, task string, limits Limits) (driver.Reso
 			MemoryLimitBytes: max(taskResources.Memory.MemoryMB, taskResources.Memory.MemoryMaxMB) * mebibyte,
 		},
 	}
-	if limits.NodeCPU > 0 {
-		r.Linux.PercentTicks = float64(r.CPUShares) / float64(limits.NodeCPU)
+	if limits.NodeCPUMHz > 0 {
+		r.Linux.PercentTicks = float64(r.CPUShares) / float64(limits.NodeCPUMHz)
 	}
 	for _, n := range taskResources.Networks {
 		r.Networks = append(r.Networks, driver.NetworkResource{

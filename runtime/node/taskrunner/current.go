@@ -17,7 +17,7 @@ type currentProcess struct {
 	killRequest *killRequest
 	stopper     *stopper
 	env         *taskenv.Builder // the environment includes the ports of the process
-	done        <-chan struct{}  // closed by Run
+	runReturned <-chan struct{}  // closed by Run
 
 	process *process // running process of the task; nil if none runs; guarded by mu of records
 }
@@ -32,46 +32,46 @@ func (c *currentProcess) get() *process {
 // setStarted sets a process that was started. Restart requests for the previous process
 // are dropped.
 func (c *currentProcess) setStarted(p *process) {
-	c.setPorts(p)
+	c.setEnvPorts(p)
 	c.records.mu.Lock()
 	defer c.records.mu.Unlock()
-	c.process, c.records.restartReq, c.killRequest.leakErr = p, nil, nil
-	c.records.killed = c.killRequest.isRequested() // a kill during the start counts as a kill of this process
+	c.process, c.records.restartRequest, c.killRequest.leakErr = p, nil, nil
+	c.records.killedSinceStart = c.killRequest.isRequested() // a kill during the start counts as a kill of this process
 }
 
 // setRecovered sets a process that an earlier agent has started, with the restart that
 // was requested under that agent.
 func (c *currentProcess) setRecovered(p *process) {
-	c.setPorts(p)
+	c.setEnvPorts(p)
 	c.records.mu.Lock()
 	defer c.records.mu.Unlock()
-	c.process, p.pendingRestart = p, c.records.restartReq
+	c.process, p.pendingRestart = p, c.records.restartRequest
 }
 
-func (c *currentProcess) setPorts(p *process) {
+func (c *currentProcess) setEnvPorts(p *process) {
 	if p.network != nil {
 		c.env.SetDriverPorts(p.network.PortMap)
 	}
 }
 
-// clear drops the process that has exited.
-func (c *currentProcess) clear() {
+// clearExited drops the process that has exited.
+func (c *currentProcess) clearExited() {
 	c.records.mu.Lock()
 	defer c.records.mu.Unlock()
-	c.process, c.records.restartReq = nil, nil
+	c.process, c.records.restartRequest = nil, nil
 }
 
-// restart implements [Runner.Restart].
-func (c *currentProcess) restart(ctx context.Context, event *api.TaskEvent, failure bool) error {
+// restartAndWait implements [Runner.Restart].
+func (c *currentProcess) restartAndWait(ctx context.Context, event *api.TaskEvent, failure bool) error {
 	var p *process
 	first := false
 	c.records.changeAndStoreWithLocal(state.DurabilitySync, func(s *api.TaskState) bool {
 		if !c.isRestartableLocked() {
 			return false
 		}
-		p, first = c.process, c.records.restartReq == nil
+		p, first = c.process, c.records.restartRequest == nil
 		if first {
-			c.records.restartReq = &state.RestartRequest{Failure: failure, Reason: event.RestartReason}
+			c.records.restartRequest = &state.RestartRequest{Failure: failure, Reason: event.RestartReason}
 			c.records.appendEvent(s, event)
 		}
 		return first
@@ -80,7 +80,7 @@ func (c *currentProcess) restart(ctx context.Context, event *api.TaskEvent, fail
 		return ErrNotRunning
 	}
 	if first {
-		if err := c.stopper.restart(ctx, p); err != nil {
+		if err := c.stopper.stopForRestart(ctx, p); err != nil {
 			return err
 		}
 	}
@@ -100,5 +100,5 @@ func (c *currentProcess) isRestartable() bool {
 }
 
 func (c *currentProcess) isRestartableLocked() bool {
-	return c.process != nil && !wait.IsClosed(c.process.exited) && !c.killRequest.isRequested() && !wait.IsClosed(c.done)
+	return c.process != nil && !wait.IsClosed(c.process.exited) && !c.killRequest.isRequested() && !wait.IsClosed(c.runReturned)
 }

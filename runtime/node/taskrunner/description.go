@@ -27,8 +27,8 @@ type driverDescription struct {
 	capabilities *driver.Capabilities // capabilities of the driver; nil until fetched
 }
 
-// fetch gets the description from the driver, once.
-func (d *driverDescription) fetch(ctx context.Context) error {
+// fetchOnce gets the description from the driver, once.
+func (d *driverDescription) fetchOnce(ctx context.Context) error {
 	if d.schema != nil {
 		return nil
 	}
@@ -41,7 +41,7 @@ func (d *driverDescription) fetch(ctx context.Context) error {
 	}
 	d.schema = schema
 	d.records.localState.Capabilities = capabilities // the capabilities are stored with the next record
-	d.set(capabilities)
+	d.setCapabilities(capabilities)
 	return nil
 }
 
@@ -62,15 +62,15 @@ func (d *driverDescription) queryDriver(ctx context.Context) (*hclspec.Spec, *dr
 	return schema, capabilities, nil
 }
 
-// restore sets the capabilities that an earlier agent has stored; stored may be nil.
-func (d *driverDescription) restore(stored *driver.Capabilities) {
+// restoreCapabilities sets the capabilities that an earlier agent has stored; stored may be nil.
+func (d *driverDescription) restoreCapabilities(stored *driver.Capabilities) {
 	d.env.SetDirs(d.dir, driver.FSIsolationNone) // these directories are replaced when the driver's capabilities are known
 	if stored != nil {
-		d.set(stored)
+		d.setCapabilities(stored)
 	}
 }
 
-func (d *driverDescription) set(c *driver.Capabilities) {
+func (d *driverDescription) setCapabilities(c *driver.Capabilities) {
 	d.mu.Lock()
 	d.capabilities = c
 	d.mu.Unlock()

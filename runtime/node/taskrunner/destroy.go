@@ -17,17 +17,17 @@ import (
 
 // EndTaskRequest identifies the task for EndTaskFunc.
 type EndTaskRequest struct {
-	Driver  string
-	AllocID string
-	Task    string
-	Handle  *driver.Handle // handle of the process; nil if the task has none
-	Builtin bool           // the driver is builtin
+	Driver          string
+	AllocID         string
+	Task            string
+	Handle          *driver.Handle // handle of the process; nil if the task has none
+	DriverIsBuiltin bool           // the driver is builtin
 }
 
 // EndTaskResult is the result of EndTaskFunc.
 type EndTaskResult struct {
-	Found bool               // processes of the task were found
-	Exit  *driver.ExitResult // nil if the exit status is unknown
+	FoundProcesses bool               // processes of the task were found
+	ExitResult     *driver.ExitResult // nil if the exit status is unknown
 }
 
 // EndTaskFunc ends the processes of a task without its driver: those in the task's
@@ -56,22 +56,22 @@ type destroyer struct {
 	stopper        *stopper
 	logger         hclog.Logger
 
-	eventEmitted bool // the event for the pending destroy was emitted
+	pendingEventEmitted bool // the event for the pending destroy was emitted
 }
 
 // pendingDestroy returns the start that the driver must destroy, nil if there is none.
 func (d *destroyer) pendingDestroy() *state.PendingDestroy { return d.records.localState.Destroy }
 
-// set records a start that the driver must destroy. It is stored with the
+// setPendingDestroy records a start that the driver must destroy. It is stored with the
 // next record of the task; until then the stored record contains the id of the start.
-func (d *destroyer) set(start state.PendingDestroy) {
+func (d *destroyer) setPendingDestroy(start state.PendingDestroy) {
 	d.records.localState.Destroy = &start
-	d.eventEmitted = false
+	d.pendingEventEmitted = false
 }
 
-// try tries once to destroy the pending start, if there is one, and then the start in
+// destroyPendingStart tries once to destroy the pending start, if there is one, and then the start in
 // its Next field.
-func (d *destroyer) try(ctx context.Context) error {
+func (d *destroyer) destroyPendingStart(ctx context.Context) error {
 	start := d.pendingDestroy()
 	if start == nil {
 		return nil
@@ -80,7 +80,7 @@ func (d *destroyer) try(ctx context.Context) error {
 	defer cancel()
 	var err error
 	if start.Handle != nil {
-		err = newProcess(start.Handle, nil, d.dispense, d.calls).destroyIfFound(call)
+		err = newProcess(start.Handle, nil, d.dispense, d.calls).destroyTaskIfFound(call)
 	} else {
 		err = destroyByID(call, d.dispense, d.calls, start.ID)
 	}
@@ -104,7 +104,7 @@ func (d *destroyer) try(ctx context.Context) error {
 		return fmt.Errorf("destroy task: %w", err)
 	}
 	d.records.localState.Destroy = start.Next // the change is stored with the next record of the task
-	return d.try(ctx)
+	return d.destroyPendingStart(ctx)
 }
 
 // destroyWithoutDriver destroys a start for which the driver has returned err. It handles two
@@ -112,8 +112,8 @@ func (d *destroyer) try(ctx context.Context) error {
 // processes, and a purged job whose driver no plugin serves.
 func (d *destroyer) destroyWithoutDriver(ctx context.Context, start *state.PendingDestroy, err error) error {
 	var unavailableErr *driver.UnavailableError
-	builtin, may := d.stopper.mayEndWithoutDriver(err)
-	if !may || !builtin && (!errors.As(err, &unavailableErr) || unavailableErr.Plugin != "") {
+	builtin, allowed := d.stopper.canEndWithoutDriver(err)
+	if !allowed || !builtin && (!errors.As(err, &unavailableErr) || unavailableErr.Plugin != "") {
 		return err
 	}
 	if _, endErr := d.stopper.callEndTask(ctx, start.Handle, builtin); endErr != nil {
@@ -137,8 +137,8 @@ func (d *destroyer) endLostProcesses(ctx context.Context, start *state.PendingDe
 	if err != nil && ctx.Err() == nil {
 		d.logger.Warn("task may have leaked: its driver does not have it", "task_id", start.ID, "error", err)
 	}
-	if result.Found {
-		d.records.emit(model.EventDriverMessage("the driver does not have the task any longer, the agent has ended its processes", nil, time.Time{}))
+	if result.FoundProcesses {
+		d.records.emitEvent(model.EventDriverMessage("the driver does not have the task any longer, the agent has ended its processes", nil, time.Time{}))
 	}
 }
 
@@ -146,15 +146,15 @@ func (d *destroyer) endLostProcesses(ctx context.Context, start *state.PendingDe
 func (d *destroyer) reportUncertainDestroy(why string) {
 	text := "an earlier start of the task may still run: " + why
 	d.logger.Error(text)
-	d.records.emit(model.EventDriverMessage(text, nil, time.Time{}))
+	d.records.emitEvent(model.EventDriverMessage(text, nil, time.Time{}))
 }
 
 // reportPendingDestroy emits the event for a pending destroy, once.
 func (d *destroyer) reportPendingDestroy(start *state.PendingDestroy, err error) {
 	d.logger.Warn("destroying the task is pending", "task_id", start.ID, "error", err)
-	if !d.eventEmitted {
-		d.eventEmitted = true
-		d.records.emit(model.EventDriverMessage(fmt.Sprintf("destroying the task is pending: %v", err), nil, time.Time{}))
+	if !d.pendingEventEmitted {
+		d.pendingEventEmitted = true
+		d.records.emitEvent(model.EventDriverMessage(fmt.Sprintf("destroying the task is pending: %v", err), nil, time.Time{}))
 	}
 }
 
@@ -164,7 +164,7 @@ func (d *destroyer) reportPendingDestroy(start *state.PendingDestroy, err error)
 func (d *destroyer) retryUntilDestroyed(ctx context.Context) {
 	retry := backoff{initialDelay: time.Second, maxDelay: 5 * time.Minute}
 	for d.pendingDestroy() != nil && ctx.Err() == nil {
-		err := d.try(ctx)
+		err := d.destroyPendingStart(ctx)
 		if err == nil {
 			d.records.putLocalState(state.DurabilityAsync)
 			return

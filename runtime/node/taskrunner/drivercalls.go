@@ -16,55 +16,55 @@ type callRecorder struct {
 	driver   string // name of the driver
 }
 
-// of returns d with recorded calls. The result is for one call: it must not be compared with other
+// recordCallsOf returns d with recorded calls. The result is for one call: it must not be compared with other
 // drivers.
-func (c callRecorder) of(d driver.Driver) driver.Driver { return recordedDriver{d, c} }
+func (c callRecorder) recordCallsOf(d driver.Driver) driver.Driver { return recordingDriver{d, c} }
 
-func (c callRecorder) record(ctx context.Context, name string, call func(context.Context) error) error {
+func (c callRecorder) recordCall(ctx context.Context, name string, call func(context.Context) error) error {
 	return c.timeline.Record(ctx, tracespan.KindDriver, name, c.driver, call)
 }
 
-// startRun starts the span of a process, or continues the span that an earlier agent has started.
-func (c callRecorder) startRun(startID string, startedAt time.Time) *timeline.ActiveSpan {
+// startRunSpan starts the span of a process, or continues the span that an earlier agent has started.
+func (c callRecorder) startRunSpan(startID string, startedAt time.Time) *timeline.ActiveSpan {
 	return c.timeline.StartRun(startID, c.driver, startedAt)
 }
 
-// recordedDriver records the calls that change a task. WaitTask is not among them, because the run of a
+// recordingDriver records the calls that change a task. WaitTask is not among them, because the run of a
 // process is a span of its own.
-type recordedDriver struct {
+type recordingDriver struct {
 	driver.Driver
-	calls callRecorder
+	recorder callRecorder
 }
 
-func (r recordedDriver) StartTask(ctx context.Context, config *driver.TaskConfig) (handle *driver.Handle, network *driver.NetworkOverride, err error) {
-	err = r.calls.record(ctx, "StartTask", func(ctx context.Context) (err error) {
+func (r recordingDriver) StartTask(ctx context.Context, config *driver.TaskConfig) (handle *driver.Handle, network *driver.NetworkOverride, err error) {
+	err = r.recorder.recordCall(ctx, "StartTask", func(ctx context.Context) (err error) {
 		handle, network, err = r.Driver.StartTask(ctx, config)
 		return err
 	})
 	return handle, network, err
 }
 
-func (r recordedDriver) RecoverTask(ctx context.Context, handle *driver.Handle) error {
-	return r.calls.record(ctx, "RecoverTask", func(ctx context.Context) error { return r.Driver.RecoverTask(ctx, handle) })
+func (r recordingDriver) RecoverTask(ctx context.Context, handle *driver.Handle) error {
+	return r.recorder.recordCall(ctx, "RecoverTask", func(ctx context.Context) error { return r.Driver.RecoverTask(ctx, handle) })
 }
 
-func (r recordedDriver) StopTask(ctx context.Context, taskID string, timeout time.Duration, signal string) error {
-	return r.calls.record(ctx, "StopTask", func(ctx context.Context) error { return r.Driver.StopTask(ctx, taskID, timeout, signal) })
+func (r recordingDriver) StopTask(ctx context.Context, taskID string, timeout time.Duration, signal string) error {
+	return r.recorder.recordCall(ctx, "StopTask", func(ctx context.Context) error { return r.Driver.StopTask(ctx, taskID, timeout, signal) })
 }
 
-func (r recordedDriver) DestroyTask(ctx context.Context, taskID string, force bool) error {
-	return r.calls.record(ctx, "DestroyTask", func(ctx context.Context) error { return r.Driver.DestroyTask(ctx, taskID, force) })
+func (r recordingDriver) DestroyTask(ctx context.Context, taskID string, force bool) error {
+	return r.recorder.recordCall(ctx, "DestroyTask", func(ctx context.Context) error { return r.Driver.DestroyTask(ctx, taskID, force) })
 }
 
-func (r recordedDriver) SignalTask(ctx context.Context, taskID string, signal string) error {
-	span := r.calls.timeline.Start(tracespan.KindDriver, "SignalTask", r.calls.driver)
+func (r recordingDriver) SignalTask(ctx context.Context, taskID string, signal string) error {
+	span := r.recorder.timeline.Start(tracespan.KindDriver, "SignalTask", r.recorder.driver)
 	err := r.Driver.SignalTask(span.Context(ctx), taskID, signal)
 	span.End(signal, err)
 	return err
 }
 
-func (r recordedDriver) ExecTask(ctx context.Context, taskID string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
-	span := r.calls.timeline.Start(tracespan.KindDriver, "ExecTask", r.calls.driver)
+func (r recordingDriver) ExecTask(ctx context.Context, taskID string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
+	span := r.recorder.timeline.Start(tracespan.KindDriver, "ExecTask", r.recorder.driver)
 	result, err := r.Driver.ExecTask(span.Context(ctx), taskID, command, timeout)
 	var exit *driver.ExitResult
 	if result != nil {
@@ -74,8 +74,8 @@ func (r recordedDriver) ExecTask(ctx context.Context, taskID string, command []s
 	return result, err
 }
 
-func (r recordedDriver) ExecTaskStreaming(ctx context.Context, taskID string, exec driver.Exec) (*driver.ExitResult, error) {
-	span := r.calls.timeline.Start(tracespan.KindDriver, "ExecTaskStreaming", r.calls.driver)
+func (r recordingDriver) ExecTaskStreaming(ctx context.Context, taskID string, exec driver.Exec) (*driver.ExitResult, error) {
+	span := r.recorder.timeline.Start(tracespan.KindDriver, "ExecTaskStreaming", r.recorder.driver)
 	exit, err := r.Driver.ExecTaskStreaming(span.Context(ctx), taskID, exec)
 	span.End(describeCommand(exec.Command, exit), err)
 	return exit, err

@@ -38,44 +38,44 @@ type taskHooks struct {
 	allocAttachments map[string]string  // hook attachments of the allocation
 }
 
-// set implements [Runner.SetHooks].
-func (t *taskHooks) set(list []runnerhooks.OrderedHook, allocAttachments map[string]string) {
-	t.chain = runnerhooks.NewChain(runnerhooks.ChainConfig{Limits: t.limits, EmitEvent: t.records.emit, Timeline: t.timeline, Logger: t.logger}, list)
+// setHooks implements [Runner.SetHooks].
+func (t *taskHooks) setHooks(list []runnerhooks.OrderedHook, allocAttachments map[string]string) {
+	t.chain = runnerhooks.NewChain(runnerhooks.ChainConfig{Limits: t.limits, EmitEvent: t.records.emitEvent, Timeline: t.timeline, Logger: t.logger}, list)
 	t.allocAttachments = allocAttachments
-	t.restoreEnv()
+	t.restoreHookEnvs()
 }
 
-// restoreEnv sets the variables of the hooks' stored responses. A hook without a
+// restoreHookEnvs sets the variables of the hooks' stored responses. A hook without a
 // response gets an empty set, so that it keeps its place in the order.
-func (t *taskHooks) restoreEnv() {
+func (t *taskHooks) restoreHookEnvs() {
 	for h := range runnerhooks.HooksImplementing[hook.TaskPrestart](t.chain) {
-		t.setEnv(h, t.records.localState.Hooks[h.Name()].Env)
+		t.setHookEnv(h, t.records.localState.Hooks[h.Name()].Env)
 	}
 }
 
-// prestart calls the Prestart hooks that are not done, in order, and stores their
+// callPrestartHooks calls the Prestart hooks that are not done, in order, and stores their
 // responses. An error is reported as an event unless killCtx is done. It ends the
 // chain, except for a running task: such a task is not stopped because a hook failed a
 // second time.
-func (t *taskHooks) prestart(killCtx context.Context, running bool) error {
-	return t.prestartExcept(killCtx, running, func(runnerhooks.Hook) bool { return false })
+func (t *taskHooks) callPrestartHooks(killCtx context.Context, running bool) error {
+	return t.callPrestartHooksExcept(killCtx, running, func(runnerhooks.Hook) bool { return false })
 }
 
-// prestartBuiltin does for the hooks of the agent what prestart does for all hooks of a running task.
-func (t *taskHooks) prestartBuiltin(killCtx context.Context) {
+// callBuiltinPrestartHooks does for the hooks of the agent what prestart does for all hooks of a running task.
+func (t *taskHooks) callBuiltinPrestartHooks(killCtx context.Context) {
 	// The errors of a running task are reported as events only.
-	_ = t.prestartExcept(killCtx, true, func(h runnerhooks.Hook) bool { return !runnerhooks.IsBuiltin(h) })
+	_ = t.callPrestartHooksExcept(killCtx, true, func(h runnerhooks.Hook) bool { return !runnerhooks.IsBuiltin(h) })
 }
 
-func (t *taskHooks) prestartExcept(killCtx context.Context, running bool, excluded func(runnerhooks.Hook) bool) error {
+func (t *taskHooks) callPrestartHooksExcept(killCtx context.Context, running bool, excluded func(runnerhooks.Hook) bool) error {
 	defer runtime.KeepAlive(t.env.Build()) // keeps the built environment in memory for all hooks, unless a hook changes it
 	chain := t.chain.WithoutHooks(func(h runnerhooks.Hook) bool { return t.records.localState.Hooks[h.Name()].Done || excluded(h) })
 	return runnerhooks.CallUntilError(killCtx, chain, hook.Prestart, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
-		return t.prestartHook(ctx, h, at, running)
+		return t.callPrestartHook(ctx, h, at, running)
 	}, func(error) bool { return running })
 }
 
-func (t *taskHooks) prestartHook(ctx context.Context, h runnerhooks.Hook, at hook.TaskPrestart, running bool) (hook.TaskPrestartResponse, error) {
+func (t *taskHooks) callPrestartHook(ctx context.Context, h runnerhooks.Hook, at hook.TaskPrestart, running bool) (hook.TaskPrestartResponse, error) {
 	before := t.records.localState.Hooks[h.Name()]
 	task := t.task()
 	point := failpoint.EnterStep(failpoint.StepPrestart)
@@ -110,7 +110,7 @@ func (t *taskHooks) prestartHook(ctx context.Context, h runnerhooks.Hook, at hoo
 			t.records.localState.StartID = "" // a start with a stored id makes no write of its own, so the response would not be stored before it
 		}
 		t.records.putLocalState(state.DurabilityAsync) // the response is stored with the id of the start at the latest
-		t.setEnv(h, after.Env)
+		t.setHookEnv(h, after.Env)
 	}
 	return response, err
 }
@@ -128,7 +128,7 @@ func (t *taskHooks) recordAttachments() {
 	}
 }
 
-func (t *taskHooks) setEnv(h runnerhooks.Hook, env map[string]string) {
+func (t *taskHooks) setHookEnv(h runnerhooks.Hook, env map[string]string) {
 	if h.VerbatimEnv() {
 		t.env.SetTemplateEnv(env)
 		return
@@ -136,9 +136,9 @@ func (t *taskHooks) setEnv(h runnerhooks.Hook, env map[string]string) {
 	t.env.SetHookEnv(h.Name(), env)
 }
 
-// poststart calls the Poststart hooks. repeated means that an earlier agent may have
+// callPoststartHooks calls the Poststart hooks. repeated means that an earlier agent may have
 // called them for the same process.
-func (t *taskHooks) poststart(killCtx context.Context, p *process, repeated bool) {
+func (t *taskHooks) callPoststartHooks(killCtx context.Context, p *process, repeated bool) {
 	runnerhooks.CallEach(killCtx, t.chain, hook.Poststart, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
 		point := failpoint.EnterStep(failpoint.StepPoststart)
 		defer point.Leave()
@@ -157,26 +157,26 @@ func (t *taskHooks) poststartRequest(p *process, repeated bool) hook.TaskPoststa
 	}
 }
 
-// repeatPoststart calls Poststart again when the plugin process of a hook was replaced,
+// repeatPoststartHooks calls Poststart again when the plugin process of a hook was replaced,
 // until ctx is done or the process of the task has exited. Each hook has a goroutine in
 // wg.
-func (t *taskHooks) repeatPoststart(ctx context.Context, wg *sync.WaitGroup, p *process) {
+func (t *taskHooks) repeatPoststartHooks(ctx context.Context, wg *sync.WaitGroup, p *process) {
 	runnerhooks.CallAfterPluginRestarts(ctx, wg, t.chain, hook.Poststart, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
 		return h.Poststart(ctx, t.poststartRequest(p, true))
 	})
 }
 
-// preKilling calls the PreKilling hooks. It may be called from any goroutine.
-func (t *taskHooks) preKilling(ctx context.Context) {
+// callPreKillingHooks calls the PreKilling hooks. It may be called from any goroutine.
+func (t *taskHooks) callPreKillingHooks(ctx context.Context) {
 	runnerhooks.CallEach(ctx, t.chain, hook.PreKilling, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPreKilling) (hook.TaskPreKillingResponse, error) {
 		return h.PreKilling(ctx, hook.TaskPreKillingRequest{Alloc: t.alloc.Alloc, Task: t.task().HookTask()})
 	})
 }
 
-// exited calls the Exited hooks. A kill does not cut them short, because they clean up
+// callExitedHooks calls the Exited hooks. A kill does not cut them short, because they clean up
 // after the process. A shutdown does; exited then returns false, and the next agent calls
 // them again.
-func (t *taskHooks) exited(forceKillCtx context.Context, exit *state.ProcessExit, willRestart bool) bool {
+func (t *taskHooks) callExitedHooks(forceKillCtx context.Context, exit *state.ProcessExit, willRestart bool) bool {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(forceKillCtx))
 	defer cancel()
 	defer context.AfterFunc(forceKillCtx, func() {
@@ -193,7 +193,7 @@ func (t *taskHooks) exited(forceKillCtx context.Context, exit *state.ProcessExit
 	return ctx.Err() == nil
 }
 
-func (t *taskHooks) stop(ctx context.Context) {
+func (t *taskHooks) callStopHooks(ctx context.Context) {
 	runnerhooks.CallEach(ctx, t.chain, hook.Stop, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskStop) (hook.TaskStopResponse, error) {
 		return at.Stop(ctx, hook.TaskStopRequest{
 			Alloc:         t.alloc.Alloc,
@@ -204,15 +204,15 @@ func (t *taskHooks) stop(ctx context.Context) {
 	})
 }
 
-// shutdown calls the Shutdown hooks when the agent shuts down and the task stays.
-func (t *taskHooks) shutdown(ctx context.Context) {
+// callShutdownHooks calls the Shutdown hooks when the agent shuts down and the task stays.
+func (t *taskHooks) callShutdownHooks(ctx context.Context) {
 	runnerhooks.CallEach(context.WithoutCancel(ctx), t.chain, hook.Shutdown, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskShutdown) (hook.TaskShutdownResponse, error) {
 		return h.Shutdown(ctx, hook.TaskShutdownRequest{Alloc: t.alloc.Alloc, Task: t.task().HookTask()})
 	})
 }
 
-// update calls the Update hooks. It may be called from any goroutine.
-func (t *taskHooks) update(killCtx context.Context) {
+// callUpdateHooks calls the Update hooks. It may be called from any goroutine.
+func (t *taskHooks) callUpdateHooks(killCtx context.Context) {
 	runnerhooks.CallEach(killCtx, t.chain, hook.Update, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskUpdate) (hook.TaskUpdateResponse, error) {
 		return h.Update(ctx, hook.TaskUpdateRequest{Alloc: t.alloc.Alloc, Task: t.task().HookTask(), Env: t.env.Build().Vars()})
 	})
@@ -231,10 +231,10 @@ func (t *taskHooks) deviceEnv(env *taskenv.Env) map[string]string {
 	return vars
 }
 
-// mounts merges the mounts and devices of the hooks, in the order of the hooks. If
+// mergeMountsAndDevices merges the mounts and devices of the hooks, in the order of the hooks. If
 // several hooks use the same path in the task, the last hook wins. It returns an error for
 // mounts if the driver does not support them.
-func (t *taskHooks) mounts() (mounts []driver.Mount, devices []driver.Device, err error) {
+func (t *taskHooks) mergeMountsAndDevices() (mounts []driver.Mount, devices []driver.Device, err error) {
 	supported := t.description.driverCapabilities().MountConfigs != driver.MountConfigsNone
 	for _, h := range t.chain.Hooks() {
 		record := t.records.localState.Hooks[h.Name()]

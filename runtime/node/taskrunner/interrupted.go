@@ -29,12 +29,12 @@ type startAdopter struct {
 	reportOutage   func(error) // called once per outage of the driver
 	logger         hclog.Logger
 
-	undecided bool               // the driver has not answered yet, so Run asks it again
-	config    *driver.TaskConfig // config of the start, built when the driver needs it
+	startUndecided bool               // the driver has not answered yet, so Run asks it again
+	startConfig    *driver.TaskConfig // config of the start, built when the driver needs it
 }
 
 // classifyRecord returns what a record says about the last start.
-func classifyRecord(local *state.LocalState, status string) startRecord {
+func classifyRecord(local *state.LocalState, status string) recordedStart {
 	switch {
 	case local.Exit != nil && local.NextStartID != "":
 		return recordNextID
@@ -52,29 +52,29 @@ func classifyRecord(local *state.LocalState, status string) startRecord {
 	return recordNoStart
 }
 
-// ask asks the driver about the start without a handle.
-func (a *startAdopter) ask(ctx context.Context, record startRecord) (startAnswer, *foundTask, error) {
+// queryStart asks the driver about the start without a handle.
+func (a *startAdopter) queryStart(ctx context.Context, record recordedStart) (startQueryAnswer, *foundTask, error) {
 	local := &a.records.localState
 	if record != recordNextID {
-		return a.query.ask(ctx, local.StartID, a.config)
+		return a.query.queryStart(ctx, local.StartID, a.startConfig)
 	}
-	answer, found, err := a.query.ask(ctx, local.NextStartID, a.config)
+	answer, found, err := a.query.queryStart(ctx, local.NextStartID, a.startConfig)
 	if answer == answerUnknown {
 		// The driver destroys the former task before the next start. If it still has the former task, it did not start the next one.
-		if before, _, _ := a.query.ask(ctx, local.StartID, nil); before == answerTask || before == answerTaskAlone {
+		if before, _, _ := a.query.queryStart(ctx, local.StartID, nil); before == answerTask || before == answerTaskWithoutHandle {
 			return answerNotExecuted, nil, nil
 		}
 	}
 	return answer, found, err
 }
 
-// settle carries out the action for an answer, except that the driver destroys nothing yet. It returns false if
+// applyAnswer carries out the action for an answer, except that the driver destroys nothing yet. It returns false if
 // the driver must be asked again. uncertain is stored with a start that the driver must destroy, see
 // state.PendingDestroy.
-func (a *startAdopter) settle(record startRecord, answer startAnswer, found *foundTask, cause error, uncertain bool) bool {
+func (a *startAdopter) applyAnswer(record recordedStart, answer startQueryAnswer, found *foundTask, cause error, destroyUncertain bool) bool {
 	action := startActionFor(record, answer)
-	a.undecided = action == actionAsk
-	if a.undecided {
+	a.startUndecided = action == actionAsk
+	if a.startUndecided {
 		a.logger.Info("an interrupted start is not decided yet", "error", cause)
 		return false
 	}
@@ -84,12 +84,12 @@ func (a *startAdopter) settle(record startRecord, answer startAnswer, found *fou
 	}
 	switch action {
 	case actionAdopt, actionAwait:
-		a.adopt(found, action == actionAwait)
-	case actionLose:
-		a.destroyer.set(state.PendingDestroy{ID: local.StartID, Uncertain: uncertain})
+		a.adoptTask(found, action == actionAwait)
+	case actionMarkLost:
+		a.destroyer.setPendingDestroy(state.PendingDestroy{ID: local.StartID, Uncertain: destroyUncertain})
 		a.recordLost(cause)
 	case actionDestroy:
-		a.destroyer.set(state.PendingDestroy{ID: local.StartID, Handle: local.Handle})
+		a.destroyer.setPendingDestroy(state.PendingDestroy{ID: local.StartID, Handle: local.Handle})
 		local.NextStartID = ""
 	case actionStart:
 		a.logger.Info("an interrupted start has executed nothing, the task starts", "task_id", local.StartID)
@@ -104,32 +104,32 @@ func (a *startAdopter) settle(record startRecord, answer startAnswer, found *fou
 func (a *startAdopter) promoteNextStart() bool {
 	local := &a.records.localState
 	next := local.NextStartID
-	a.restartDecider.decide(local.Exit.RestartOutcome())
+	a.restartDecider.decideAndRecord(local.Exit.RestartOutcome())
 	if local.StartID == next {
 		return true
 	}
-	a.destroyer.set(state.PendingDestroy{ID: next})
+	a.destroyer.setPendingDestroy(state.PendingDestroy{ID: next})
 	return false
 }
 
-// adopt makes a task that the driver has the task of this runner. alone means that the driver has returned no handle.
-func (a *startAdopter) adopt(found *foundTask, alone bool) {
+// adoptTask makes a task that the driver has the task of this runner. alone means that the driver has returned no handle.
+func (a *startAdopter) adoptTask(found *foundTask, withoutHandle bool) {
 	local, handle := &a.records.localState, found.handle
 	if handle.Config == nil {
 		handle.Config = &driver.TaskConfig{Name: a.ref.name, AllocID: a.ref.allocID}
-		if a.config != nil {
-			handle.Config = a.config
+		if a.startConfig != nil {
+			handle.Config = a.startConfig
 		}
 	}
 	handle.Config.ID = local.StartID
-	local.Handle, local.Network, local.Unrecoverable = handleWithoutConfig(handle), found.status.NetworkOverride, alone
+	local.Handle, local.Network, local.Unrecoverable = handleWithoutConfig(handle), found.status.NetworkOverride, withoutHandle
 	_ = a.records.putLocalState(state.DurabilitySync) // a refused put is retried
 	p := newProcess(handle, local.Network, a.query.dispense, a.query.calls)
-	p.unrecoverable = alone
+	p.unrecoverable = withoutHandle
 	p.driverRecovery = a.driverRecovery
-	p.driverRecovery.set(p, found.driver)
+	p.driverRecovery.setPluginOfTask(p, found.driver)
 	a.currentProcess.setRecovered(p)
-	a.logger.Info("task of an interrupted start adopted", "task_id", local.StartID, "recoverable", !alone)
+	a.logger.Info("task of an interrupted start adopted", "task_id", local.StartID, "recoverable", !withoutHandle)
 }
 
 // recordLost records that the process of the start has ended with an unknown exit status.
@@ -138,11 +138,11 @@ func (a *startAdopter) recordLost(cause error) {
 	a.processTracker.noteExit(false)
 	if id := a.records.localState.StartID; id != "" {
 		task, _ := a.records.snapshot()
-		a.query.calls.startRun(id, task.StartedAt).EndRun(exitUnknownText(cause), true)
+		a.query.calls.startRunSpan(id, task.StartedAt).EndRun(exitUnknownText(cause), true)
 	}
 	a.records.localState.Exit = &state.ProcessExit{Lost: true, Error: exitUnknownText(cause)}
-	_ = a.records.put(state.DurabilitySync, func(s *api.TaskState) bool { // a refused put is retried
-		if request := a.records.restartReq; request != nil {
+	_ = a.records.changeAndPut(state.DurabilitySync, func(s *api.TaskState) bool { // a refused put is retried
+		if request := a.records.restartRequest; request != nil {
 			a.records.localState.Exit.Asked, a.records.localState.Exit.Failure = true, request.Failure
 		}
 		a.records.appendEvent(s, model.EventRestoreFailed(exitUnknownText(cause)))
@@ -150,40 +150,40 @@ func (a *startAdopter) recordLost(cause error) {
 	})
 }
 
-// await blocks until it is decided what becomes of an interrupted start: the driver has answered, or the task was killed.
+// awaitDecision blocks until it is decided what becomes of an interrupted start: the driver has answered, or the task was killed.
 // It returns false if the agent shuts down before, and the record stays for the next agent.
-func (a *startAdopter) await(killCtx, forceKillCtx context.Context) bool {
+func (a *startAdopter) awaitDecision(killCtx, forceKillCtx context.Context) bool {
 	var outage driverOutage
-	for a.undecided && killCtx.Err() == nil {
+	for a.startUndecided && killCtx.Err() == nil {
 		task, _ := a.records.snapshot()
 		record := classifyRecord(&a.records.localState, task.State)
-		answer, found, err := a.ask(killCtx, record)
+		answer, found, err := a.queryStart(killCtx, record)
 		if errors.Is(err, errStartNotFound) && killCtx.Err() == nil {
-			answer, found, err = a.search(killCtx, record)
+			answer, found, err = a.queryWithConfig(killCtx, record)
 		}
 		switch {
-		case a.settle(record, answer, found, err, false):
-			_ = a.destroyer.try(killCtx) // the destroyer reports errors as an event, and retries
-		case !outage.wait(killCtx, err, a.reportOutage):
+		case a.applyAnswer(record, answer, found, err, false):
+			_ = a.destroyer.destroyPendingStart(killCtx) // the destroyer reports errors as an event, and retries
+		case !outage.awaitRetry(killCtx, err, a.reportOutage):
 		}
 	}
-	if !a.undecided {
+	if !a.startUndecided {
 		return true
 	}
-	if isShutdown(killCtx, forceKillCtx) {
+	if isAgentShutdown(killCtx, forceKillCtx) {
 		return false
 	}
-	a.abandon()
+	a.abandonStart()
 	return true
 }
 
-// search asks a plugin process that has not started the task, and needs the config to find it. Hooks in plugins are called
+// queryWithConfig asks a plugin process that has not started the task, and needs the config to find it. Hooks in plugins are called
 // only when the answer tells whether the task runs: the state has their responses for this start.
-func (a *startAdopter) search(killCtx context.Context, record startRecord) (startAnswer, *foundTask, error) {
-	if err := a.description.fetch(killCtx); err != nil {
+func (a *startAdopter) queryWithConfig(killCtx context.Context, record recordedStart) (startQueryAnswer, *foundTask, error) {
+	if err := a.description.fetchOnce(killCtx); err != nil {
 		return answerNone, nil, err
 	}
-	a.hooks.prestartBuiltin(killCtx)
+	a.hooks.callBuiltinPrestartHooks(killCtx)
 	if killCtx.Err() != nil {
 		return answerNone, nil, context.Cause(killCtx)
 	}
@@ -191,20 +191,20 @@ func (a *startAdopter) search(killCtx context.Context, record startRecord) (star
 	if err != nil {
 		return answerUnknown, nil, a.records.redactError(err)
 	}
-	a.config = config
-	return a.ask(killCtx, record)
+	a.startConfig = config
+	return a.queryStart(killCtx, record)
 }
 
-// abandon leaves an undecided start to be destroyed, because the task was killed.
-func (a *startAdopter) abandon() {
-	a.undecided = false
+// abandonStart leaves an undecided start to be destroyed, because the task was killed.
+func (a *startAdopter) abandonStart() {
+	a.startUndecided = false
 	local := &a.records.localState
 	d := state.PendingDestroy{ID: local.StartID, Handle: local.Handle}
 	if local.NextStartID != "" {
 		d.Next = &state.PendingDestroy{ID: local.NextStartID}
 		local.NextStartID = ""
 	}
-	a.destroyer.set(d)
+	a.destroyer.setPendingDestroy(d)
 	if local.Exit == nil {
 		local.StartID = ""
 	}

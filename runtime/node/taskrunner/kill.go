@@ -54,7 +54,7 @@ func (k *killRequest) requestKill(event *api.TaskEvent, force bool) {
 			if event != nil && s.FinishedAt.IsZero() && model.FindEventSinceStart(s, event.Type) == nil {
 				k.records.appendEvent(s, event)
 			}
-			k.records.killed = k.records.killed || s.FinishedAt.IsZero()
+			k.records.killedSinceStart = k.records.killedSinceStart || s.FinishedAt.IsZero()
 			k.omitEvents = event == nil
 		}
 		k.requestLocked(force)
@@ -137,8 +137,8 @@ func (k *killRequest) killedEvent() *api.TaskEvent {
 	return model.EventKilled("")
 }
 
-// isShutdown reports whether the agent shuts down, before or after a kill.
-func isShutdown(killCtx, forceKillCtx context.Context) bool {
+// isAgentShutdown reports whether the agent shuts down, before or after a kill.
+func isAgentShutdown(killCtx, forceKillCtx context.Context) bool {
 	if forceKillCtx.Err() != nil {
 		return context.Cause(forceKillCtx) != errForceKilled
 	}

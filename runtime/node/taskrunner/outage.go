@@ -29,13 +29,13 @@ type driverOutage struct {
 	retryBackoff      backoff // delay between attempts if no channel announces that the driver is available
 }
 
-// end resets the outage after an answer.
-func (o *driverOutage) end() { *o = driverOutage{} }
+// reset resets the outage after an answer.
+func (o *driverOutage) reset() { *o = driverOutage{} }
 
-// wait blocks until the call that failed with err may be repeated. It returns false
+// awaitRetry blocks until the call that failed with err may be repeated. It returns false
 // when ctx is done. It calls report with the first error of the outage that means that
 // the driver is unavailable or could not find out about the task; report may be nil.
-func (o *driverOutage) wait(ctx context.Context, err error, report func(error)) bool {
+func (o *driverOutage) awaitRetry(ctx context.Context, err error, report func(error)) bool {
 	var unavailableErr *driver.UnavailableError
 	var undecidedErr *inconclusiveRecoveryError
 	if !errors.As(err, &unavailableErr) && !errors.As(err, &undecidedErr) {
@@ -76,7 +76,7 @@ func waitUntilAvailable(find dispenseFunc, report func(error)) dispenseFunc {
 			if !IsTemporaryError(err) {
 				return d, err
 			}
-			if !outage.wait(ctx, err, report) {
+			if !outage.awaitRetry(ctx, err, report) {
 				return nil, context.Cause(ctx)
 			}
 		}

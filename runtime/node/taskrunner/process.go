@@ -23,25 +23,25 @@ type dispenseFunc func(context.Context) (driver.Driver, error)
 // also after the process has exited: a late call fails in the driver, and never affects
 // the next start, which has another id.
 type process struct {
-	handle         *driver.Handle
-	network        *driver.NetworkOverride // nil unless the driver returned an address
-	dispense       dispenseFunc
-	calls          callRecorder
-	driverRecovery *driverRecovery // record of the driver's recoveries; if nil, nothing is recorded
-	outageStarted  chan struct{}   // the channel has a value after the start of an outage of the driver
-	onOutage       func(error)     // called once per outage of the driver; may be nil
-	onOutageEnd    func()          // called at the end of each outage of the driver; may be nil
-	awaitExit      AwaitExitFunc   // used during outages of a builtin driver; may be nil
-	withoutPlugin  bool            // set before watch if no plugin process has confirmed that it has the task
-	unrecoverable  bool            // only the plugin process that has started the task has it: see state.LocalState.Unrecoverable
+	handle            *driver.Handle
+	network           *driver.NetworkOverride // nil unless the driver returned an address
+	dispenseDriver    dispenseFunc
+	calls             callRecorder
+	driverRecovery    *driverRecovery // record of the driver's recoveries; if nil, nothing is recorded
+	outageStarted     chan struct{}   // the channel has a value after the start of an outage of the driver
+	onOutage          func(error)     // called once per outage of the driver; may be nil
+	onOutageEnd       func()          // called at the end of each outage of the driver; may be nil
+	awaitExit         AwaitExitFunc   // used during outages of a builtin driver; may be nil
+	noPluginConfirmed bool            // set before watch if no plugin process has confirmed that it has the task
+	unrecoverable     bool            // only the plugin process that has started the task has it: see state.LocalState.Unrecoverable
 
-	span *timeline.ActiveSpan // the run of the process; nil before it is watched
+	runSpan *timeline.ActiveSpan // the run of the process; nil before it is watched
 
 	pendingRestart *state.RestartRequest // restart that an earlier agent did not finish; nil if there is none
 
-	once   sync.Once
-	exited chan struct{} // closed by finish, after it has set result
-	result processResult
+	resultOnce sync.Once
+	exited     chan struct{} // closed by finish, after it has set result
+	result     processResult
 }
 
 // processResult is how a process ended.
@@ -55,50 +55,50 @@ type processResult struct {
 }
 
 func newProcess(handle *driver.Handle, network *driver.NetworkOverride, d dispenseFunc, calls callRecorder) *process {
-	return &process{handle: handle, network: network, dispense: d, calls: calls, outageStarted: make(chan struct{}, 1), exited: make(chan struct{})}
+	return &process{handle: handle, network: network, dispenseDriver: d, calls: calls, outageStarted: make(chan struct{}, 1), exited: make(chan struct{})}
 }
 
 func (p *process) id() string { return p.handle.Config.ID }
 
 // recordResult records how the process ended. Only the first call has an effect.
 func (p *process) recordResult(result processResult) {
-	p.once.Do(func() {
+	p.resultOnce.Do(func() {
 		p.result = result
-		p.driverRecovery.remove(p)
+		p.driverRecovery.removeTask(p)
 		close(p.exited)
 	})
 }
 
-// callDriver runs f on the driver. When the plugin has died, before or during f, the next
+// callStartTask runs f on the driver. When the plugin has died, before or during f, the next
 // plugin process recovers the task and f runs once more.
-func (p *process) callDriver(ctx context.Context, f func(driver.Driver) error) error {
-	d, err := p.dispense(ctx)
+func (p *process) callWithRecovery(ctx context.Context, f func(driver.Driver) error) error {
+	d, err := p.dispenseDriver(ctx)
 	if err != nil {
 		return err
 	}
-	err = f(p.calls.of(d))
+	err = f(p.calls.recordCallsOf(d))
 	down := errors.Is(err, driver.ErrPluginDown)
 	unknown := errors.Is(err, driver.ErrTaskNotFound) && !wait.IsClosed(p.exited)
 	if !down && !unknown {
 		return err
 	}
-	d, recoverErr := p.recover(ctx)
+	d, recoverErr := p.recoverTask(ctx)
 	switch {
 	case recoverErr == nil:
-		return f(p.calls.of(d))
+		return f(p.calls.recordCallsOf(d))
 	case unknown && !isTaskStateUnknown(recoverErr):
 		return err
 	}
 	return recoverErr
 }
 
-// recover calls RecoverTask on a driver that may not have the task.
-func (p *process) recover(ctx context.Context) (driver.Driver, error) {
-	d, err := p.dispense(ctx)
+// recoverTask calls RecoverTask on a driver that may not have the task.
+func (p *process) recoverTask(ctx context.Context) (driver.Driver, error) {
+	d, err := p.dispenseDriver(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.recoverIn(ctx, d); err != nil {
+	if err := p.recoverOrInspect(ctx, d); err != nil {
 		err = fmt.Errorf("recover task: %w", err)
 		if driver.IsRecoverable(err) || ctx.Err() != nil {
 			err = &inconclusiveRecoveryError{err}
@@ -108,10 +108,10 @@ func (p *process) recover(ctx context.Context) (driver.Driver, error) {
 	return d, nil
 }
 
-// recoverIn makes a plugin process have the task. For a task that cannot be recovered, it only asks for it.
-func (p *process) recoverIn(ctx context.Context, d driver.Driver) error {
+// recoverOrInspect makes a plugin process have the task. For a task that cannot be recovered, it only asks for it.
+func (p *process) recoverOrInspect(ctx context.Context, d driver.Driver) error {
 	if !p.unrecoverable {
-		return p.calls.of(d).RecoverTask(ctx, p.handle)
+		return p.calls.recordCallsOf(d).RecoverTask(ctx, p.handle)
 	}
 	_, err := d.InspectTask(ctx, p.id())
 	return err
@@ -131,57 +131,57 @@ func isTaskStateUnknown(err error) bool {
 	return errors.As(err, &unavailableErr) || errors.As(err, &undecidedErr) || errors.Is(err, driver.ErrPluginDown)
 }
 
-// watchState is what watch knows about the task and its plugin process.
-type watchState int
+// processWatchState is what watch knows about the task and its plugin process.
+type processWatchState int
 
 const (
-	stateStarted       watchState = iota // the plugin process is assumed to have started the task
-	stateRecovered                       // the plugin process has confirmed RecoverTask
-	stateWithoutPlugin                   // no plugin process is known to have the task
-	stateExited                          // WaitTask has returned the exit status, or an error in its place
-	stateLost                            // the driver does not have the task: exit status unknown
+	stateStarted       processWatchState = iota // the plugin process is assumed to have started the task
+	stateRecovered                              // the plugin process has confirmed RecoverTask
+	stateWithoutPlugin                          // no plugin process is known to have the task
+	stateExited                                 // WaitTask has returned the exit status, or an error in its place
+	stateLost                                   // the driver does not have the task: exit status unknown
 )
 
-// driverAnswer is the outcome of one call of watch: RecoverTask in stateWithoutPlugin, WaitTask in
+// watchCallOutcome is the outcome of one call of watch: RecoverTask in stateWithoutPlugin, WaitTask in
 // stateStarted and stateRecovered.
-type driverAnswer int
+type watchCallOutcome int
 
 const (
-	answerDone        driverAnswer = iota // the call succeeded
-	answerUnavailable                     // no answer about the task, see isTaskStateUnknown
-	answerNotFound                        // the driver does not know the task
-	answerError                           // any other error of the driver
+	outcomeSuccess     watchCallOutcome = iota // the call succeeded
+	outcomeUnavailable                         // no answer about the task, see isTaskStateUnknown
+	outcomeNotFound                            // the driver does not know the task
+	outcomeError                               // any other error of the driver
 )
 
 // watchTransitions maps state and answer to the next state. Only an answer of a driver ends
 // the watch, or in stateWithoutPlugin an exit that AwaitExitFunc returns: the death of plugin
 // processes never does.
-var watchTransitions = [...][4]watchState{
+var watchTransitions = [...][4]processWatchState{
 	// columns: the driver answers done, none, not found, error
 	stateStarted:       {stateExited, stateWithoutPlugin, stateWithoutPlugin, stateExited},
 	stateRecovered:     {stateExited, stateWithoutPlugin, stateLost, stateExited},
 	stateWithoutPlugin: {stateRecovered, stateWithoutPlugin, stateLost, stateLost},
 }
 
-func classifyDriverError(err error) driverAnswer {
+func classifyDriverError(err error) watchCallOutcome {
 	switch {
 	case err == nil:
-		return answerDone
+		return outcomeSuccess
 	case isTaskStateUnknown(err):
-		return answerUnavailable
+		return outcomeUnavailable
 	case errors.Is(err, driver.ErrTaskNotFound):
-		return answerNotFound
+		return outcomeNotFound
 	}
-	return answerError
+	return outcomeError
 }
 
-// watch blocks until the process has exited or ctx is done. It continues through any
+// watchUntilExit blocks until the process has exited or ctx is done. It continues through any
 // number of plugin deaths and while the driver is unavailable. exited is closed only
 // when the process has exited.
-func (p *process) watch(ctx context.Context) {
-	defer p.driverRecovery.remove(p)
+func (p *process) watchUntilExit(ctx context.Context) {
+	defer p.driverRecovery.removeTask(p)
 	state := stateStarted
-	if p.withoutPlugin {
+	if p.noPluginConfirmed {
 		state = stateWithoutPlugin
 	}
 	var currentOutage driverOutage
@@ -195,13 +195,13 @@ func (p *process) watch(ctx context.Context) {
 		}
 		switch state = watchTransitions[state][classifyDriverError(err)]; state {
 		case stateRecovered:
-			p.driverRecovery.set(p, d)
+			p.driverRecovery.setPluginOfTask(p, d)
 			if currentOutage.reported && p.onOutageEnd != nil {
 				p.onOutageEnd()
 			}
-			currentOutage.end()
+			currentOutage.reset()
 		case stateWithoutPlugin:
-			p.driverRecovery.set(p, nil)
+			p.driverRecovery.setPluginOfTask(p, nil)
 			exit, ok := p.waitForDriver(ctx, &currentOutage, err)
 			if exit != nil {
 				p.recordResult(processResult{ExitResult: *exit})
@@ -228,7 +228,7 @@ func (p *process) watch(ctx context.Context) {
 func (p *process) waitForDriver(ctx context.Context, outage *driverOutage, err error) (exit *driver.ExitResult, ok bool) {
 	unavailableErr, _ := errors.AsType[*driver.UnavailableError](err)
 	if p.awaitExit == nil || unavailableErr == nil || !unavailableErr.Builtin {
-		return nil, outage.wait(ctx, err, p.reportOutage)
+		return nil, outage.awaitRetry(ctx, err, p.reportOutage)
 	}
 	untilExit, cancel := context.WithCancel(ctx)
 	var exitWG sync.WaitGroup
@@ -238,7 +238,7 @@ func (p *process) waitForDriver(ctx context.Context, outage *driverOutage, err e
 			cancel()
 		}
 	})
-	ok = outage.wait(untilExit, err, p.reportOutage)
+	ok = outage.awaitRetry(untilExit, err, p.reportOutage)
 	cancel()
 	exitWG.Wait()
 	return exit, ok
@@ -255,19 +255,19 @@ func (p *process) reportOutage(err error) {
 	}
 }
 
-// callForWatchState makes the driver call that belongs to a watchState. For a recovered task it
+// callForWatchState makes the driver call that belongs to a processWatchState. For a recovered task it
 // calls WaitTask on the plugin process that has recovered the task, because the next
 // plugin process does not have it.
-func (p *process) callForWatchState(ctx context.Context, state watchState, d driver.Driver) (_ driver.Driver, result driver.ExitResult, err error) {
+func (p *process) callForWatchState(ctx context.Context, state processWatchState, d driver.Driver) (_ driver.Driver, result driver.ExitResult, err error) {
 	switch state {
 	case stateWithoutPlugin:
-		d, err = p.recover(ctx)
+		d, err = p.recoverTask(ctx)
 		return d, result, err
 	case stateStarted:
-		if d, err = p.dispense(ctx); err != nil {
+		if d, err = p.dispenseDriver(ctx); err != nil {
 			return nil, result, err
 		}
-		p.driverRecovery.set(p, d)
+		p.driverRecovery.setPluginOfTask(p, d)
 	}
 	r, err := d.WaitTask(ctx, p.id())
 	if err == nil {
@@ -276,32 +276,32 @@ func (p *process) callForWatchState(ctx context.Context, state watchState, d dri
 	return d, result, err
 }
 
-// destroy calls DestroyTask, which also kills a process that may still run. It returns
+// destroyTask calls DestroyTask, which also kills a process that may still run. It returns
 // nil if no plugin process has the task, and an error if the driver could not find that
 // out.
-func (p *process) destroy(ctx context.Context) error {
-	err := p.destroyIfFound(ctx)
+func (p *process) destroyTask(ctx context.Context) error {
+	err := p.destroyTaskIfFound(ctx)
 	if errors.Is(err, driver.ErrTaskNotFound) {
 		return nil
 	}
 	return err
 }
 
-// destroyIfFound is destroy, but it returns ErrTaskNotFound if no plugin process has the
+// destroyTaskIfFound is destroy, but it returns ErrTaskNotFound if no plugin process has the
 // task. A plugin process that is younger than the task first recovers it, or it would
 // not remove what the task has left.
-func (p *process) destroyIfFound(ctx context.Context) error {
-	err := destroyByID(ctx, p.dispense, p.calls, p.id())
+func (p *process) destroyTaskIfFound(ctx context.Context) error {
+	err := destroyByID(ctx, p.dispenseDriver, p.calls, p.id())
 	down, unknown := errors.Is(err, driver.ErrPluginDown), errors.Is(err, driver.ErrTaskNotFound)
 	if down || unknown {
-		d, recoverErr := p.recover(ctx)
+		d, recoverErr := p.recoverTask(ctx)
 		switch {
 		case recoverErr == nil:
-			err = p.calls.of(d).DestroyTask(ctx, p.id(), true)
+			err = p.calls.recordCallsOf(d).DestroyTask(ctx, p.id(), true)
 		case isTaskStateUnknown(recoverErr):
 			err = recoverErr
 		case down:
-			err = destroyByID(ctx, p.dispense, p.calls, p.id())
+			err = destroyByID(ctx, p.dispenseDriver, p.calls, p.id())
 		}
 	}
 	return err
@@ -314,44 +314,44 @@ func destroyByID(ctx context.Context, dispense dispenseFunc, calls callRecorder,
 	if err != nil {
 		return err
 	}
-	return calls.of(d).DestroyTask(ctx, id, true)
+	return calls.recordCallsOf(d).DestroyTask(ctx, id, true)
 }
 
-func (p *process) stop(ctx context.Context, timeout time.Duration, signal string) error {
-	err := p.callDriver(ctx, func(d driver.Driver) error { return d.StopTask(ctx, p.id(), timeout, signal) })
+func (p *process) stopTask(ctx context.Context, timeout time.Duration, signal string) error {
+	err := p.callWithRecovery(ctx, func(d driver.Driver) error { return d.StopTask(ctx, p.id(), timeout, signal) })
 	if errors.Is(err, driver.ErrTaskNotFound) {
 		return nil
 	}
 	return err
 }
 
-func (p *process) signal(ctx context.Context, name string) error {
-	return p.callDriver(ctx, func(d driver.Driver) error { return d.SignalTask(ctx, p.id(), name) })
+func (p *process) signalTask(ctx context.Context, name string) error {
+	return p.callWithRecovery(ctx, func(d driver.Driver) error { return d.SignalTask(ctx, p.id(), name) })
 }
 
-func (p *process) exec(ctx context.Context, command []string, timeout time.Duration) (result *driver.ExecResult, err error) {
-	err = p.callDriver(ctx, func(d driver.Driver) (err error) {
+func (p *process) execCommand(ctx context.Context, command []string, timeout time.Duration) (result *driver.ExecResult, err error) {
+	err = p.callWithRecovery(ctx, func(d driver.Driver) (err error) {
 		result, err = d.ExecTask(ctx, p.id(), command, timeout)
 		return err
 	})
 	return result, err
 }
 
-// execStreaming does not repeat the call after the death of the plugin, because part of
+// execCommandStreaming does not repeat the call after the death of the plugin, because part of
 // the input may already be sent.
-func (p *process) execStreaming(ctx context.Context, exec driver.Exec) (result *driver.ExitResult, err error) {
-	d, err := p.dispense(ctx)
+func (p *process) execCommandStreaming(ctx context.Context, exec driver.Exec) (result *driver.ExitResult, err error) {
+	d, err := p.dispenseDriver(ctx)
 	if err != nil {
 		return nil, err
 	}
 	point := failpoint.EnterStep(failpoint.StepRunning)
-	result, err = p.calls.of(d).ExecTaskStreaming(ctx, p.id(), exec)
+	result, err = p.calls.recordCallsOf(d).ExecTaskStreaming(ctx, p.id(), exec)
 	point.Leave()
 	return result, err
 }
 
-func (p *process) stats(ctx context.Context, interval time.Duration) (stream <-chan *driver.TaskStats, err error) {
-	err = p.callDriver(ctx, func(d driver.Driver) (err error) {
+func (p *process) openStats(ctx context.Context, interval time.Duration) (stream <-chan *driver.TaskStats, err error) {
+	err = p.callWithRecovery(ctx, func(d driver.Driver) (err error) {
 		stream, err = d.TaskStats(ctx, p.id(), interval)
 		return err
 	})

@@ -92,7 +92,7 @@ func TestWatchProcess(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a := &scriptedDriver{waitErrs: c.wait, recoverErrs: c.recover}
 				p := a.process()
-				p.watch(t.Context())
+				p.watchUntilExit(t.Context())
 				<-p.exited
 				r := p.result
 				if r.ExitCode != c.code || !errors.Is(r.Err, c.err) || r.exitUnknown != c.lost {
@@ -124,7 +124,7 @@ func TestDestroyAfterPluginRestart(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a := &scriptedDriver{destroyErrs: c.destroy, recoverErrs: c.recover}
-			if err := a.process().destroy(t.Context()); !errors.Is(err, c.want) {
+			if err := a.process().destroyTask(t.Context()); !errors.Is(err, c.want) {
 				t.Errorf("got %v, want %v", err, c.want)
 			}
 			if !slices.Equal(a.calls, c.calls) {
@@ -139,7 +139,7 @@ func TestDestroyTimeout(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	a := &scriptedDriver{destroyErrs: []error{errTaskNotFound}, recoverErrs: []error{ctx.Err()}}
-	if err := a.process().destroy(ctx); !errors.Is(err, context.Canceled) {
+	if err := a.process().destroyTask(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want %v", err, context.Canceled)
 	}
 }
@@ -148,7 +148,7 @@ func TestWatchEndsWithoutAnExit(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	p := (&scriptedDriver{waitErrs: []error{context.Canceled}}).process()
-	p.watch(ctx)
+	p.watchUntilExit(ctx)
 	if wait.IsClosed(p.exited) {
 		t.Error("a process that was no longer watched has exited")
 	}
@@ -178,7 +178,7 @@ func TestDriverCallAfterPluginRestart(t *testing.T) {
 			if c.exited {
 				close(p.exited)
 			}
-			if err := p.signal(t.Context(), "SIGHUP"); !errors.Is(err, c.want) {
+			if err := p.signalTask(t.Context(), "SIGHUP"); !errors.Is(err, c.want) {
 				t.Errorf("got %v, want %v", err, c.want)
 			}
 			if !slices.Equal(a.calls, c.calls) {

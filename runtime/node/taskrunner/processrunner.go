@@ -35,23 +35,23 @@ type processRunner struct {
 	logger         hclog.Logger
 }
 
-// run starts the task and waits for its end. It returns false if the restart policy
+// runOneProcess starts the task and waits for its end. It returns false if the restart policy
 // has no outcome to decide about: the task was killed before it started, or the agent
 // shuts down.
-func (r *processRunner) run(killCtx, forceKillCtx context.Context) (restart.Outcome, bool) {
+func (r *processRunner) runOneProcess(killCtx, forceKillCtx context.Context) (restart.Outcome, bool) {
 	p := r.currentProcess.get()
 	recovered := p != nil
 	if recovered {
 		r.resumeRecovered(killCtx, p)
 	} else {
 		var err error
-		if p, err = r.starter.start(killCtx, forceKillCtx); err != nil {
+		if p, err = r.starter.callHooksAndStart(killCtx, forceKillCtx); err != nil {
 			return startFailureOutcome(err), killCtx.Err() == nil
 		}
 	}
 
 	task, _ := r.records.snapshot()
-	p.span = r.calls.startRun(p.id(), task.StartedAt)
+	p.runSpan = r.calls.startRunSpan(p.id(), task.StartedAt)
 	if wait.IsClosed(p.exited) {
 		return r.handleProcessEnd(killCtx, forceKillCtx, p) // see startCaller.askUntilAnswered
 	}
@@ -60,18 +60,18 @@ func (r *processRunner) run(killCtx, forceKillCtx context.Context) (restart.Outc
 	watched, stopWatch := context.WithCancel(context.WithoutCancel(killCtx))
 	defer stopWatch()
 	p.awaitExit = r.awaitExit
-	p.onOutage = func(err error) { r.records.emit(model.EventDriverUnavailable(err.Error())) }
+	p.onOutage = func(err error) { r.records.emitEvent(model.EventDriverUnavailable(err.Error())) }
 	p.onOutageEnd = func() {
-		r.records.emit(model.EventDriverMessage("driver available again, the task was recovered", nil, time.Time{}))
+		r.records.emitEvent(model.EventDriverMessage("driver available again, the task was recovered", nil, time.Time{}))
 	}
-	watchWG.Go(func() { p.watch(watched) })
+	watchWG.Go(func() { p.watchUntilExit(watched) })
 
 	r.finishRestart(watched, &watchWG, p)
-	r.hooks.poststart(killCtx, p, recovered)
+	r.hooks.callPoststartHooks(killCtx, p, recovered)
 	// Poststart must not run after the hooks of a kill or of the exit.
 	var repeatWG sync.WaitGroup
 	running, stopRepeating := context.WithCancel(killCtx)
-	r.hooks.repeatPoststart(running, &repeatWG, p)
+	r.hooks.repeatPoststartHooks(running, &repeatWG, p)
 	failpoint.Hit(failpoint.StepRunning, failpoint.PhaseBefore)
 	select {
 	case <-p.exited:
@@ -80,9 +80,9 @@ func (r *processRunner) run(killCtx, forceKillCtx context.Context) (restart.Outc
 	stopRepeating()
 	repeatWG.Wait()
 	if r.killRequest.isRequested() {
-		r.stopper.kill(forceKillCtx, p)
+		r.stopper.killProcess(forceKillCtx, p)
 	}
-	if isShutdown(killCtx, forceKillCtx) {
+	if isAgentShutdown(killCtx, forceKillCtx) {
 		return restart.Outcome{}, false
 	}
 	return r.handleProcessEnd(killCtx, forceKillCtx, p)
@@ -107,7 +107,7 @@ func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, 
 		Code: result.ExitCode, Signal: result.Signal, OOMKilled: result.OOMKilled,
 	}
 	if result.Err != nil {
-		local.Exit.Error = r.records.redact(result.Err.Error())
+		local.Exit.Error = r.records.redactSecrets(result.Err.Error())
 	} else if result.exitUnknown {
 		local.Exit.Error = exitUnknownMessage
 	}
@@ -116,8 +116,8 @@ func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, 
 		event = model.EventDriverMessage(exitUnknownText(result.Err), nil, time.Time{})
 	}
 	point := failpoint.EnterStep(failpoint.StepExitObserved)
-	err := r.records.put(state.DurabilitySync, func(s *api.TaskState) bool {
-		if request := r.records.restartReq; request != nil {
+	err := r.records.changeAndPut(state.DurabilitySync, func(s *api.TaskState) bool {
+		if request := r.records.restartRequest; request != nil {
 			local.Exit.Asked, local.Exit.Failure = true, request.Failure
 		}
 		// The id of the next start is stored in this record, so that an immediate restart
@@ -129,13 +129,13 @@ func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, 
 		return true
 	})
 	point.Leave()
-	p.span.EndRun(event.DisplayMessage, !local.Exit.Success)
+	p.runSpan.EndRun(event.DisplayMessage, !local.Exit.Success)
 	r.logger.Info("task ended", "task_id", p.id(), "status", event.DisplayMessage)
 	if err != nil {
 		local.NextStartID = "" // not stored
 	}
 	// Until the exit status is stored, the next agent can get it only from the driver.
-	if err != nil && !r.records.awaitStored(killCtx) && isShutdown(killCtx, forceKillCtx) {
+	if err != nil && !r.records.awaitStored(killCtx) && isAgentShutdown(killCtx, forceKillCtx) {
 		return restart.Outcome{}, false
 	}
 	// The driver must destroy the task even if killCtx is done.
@@ -146,13 +146,13 @@ func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, 
 		if !p.unrecoverable {
 			d.Handle = handleWithoutConfig(p.handle)
 		}
-		r.destroyer.set(d)
+		r.destroyer.setPendingDestroy(d)
 		point := failpoint.EnterStep(failpoint.StepDestroyTask)
-		_ = r.destroyer.try(context.WithoutCancel(killCtx)) // the destroyer reports errors as an event
+		_ = r.destroyer.destroyPendingStart(context.WithoutCancel(killCtx)) // the destroyer reports errors as an event
 		point.Leave()
 	}
-	r.currentProcess.clear()
-	called := r.hooks.exited(forceKillCtx, local.Exit, r.restartDecider.willRestart(local.Exit.RestartOutcome()))
+	r.currentProcess.clearExited()
+	called := r.hooks.callExitedHooks(forceKillCtx, local.Exit, r.restartDecider.willRestart(local.Exit.RestartOutcome()))
 	return local.Exit.RestartOutcome(), called
 }
 
@@ -160,11 +160,11 @@ func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, 
 // Started event only if the earlier agent had not recorded that the task runs.
 func (r *processRunner) resumeRecovered(killCtx context.Context, p *process) {
 	if killCtx.Err() == nil {
-		_ = r.hooks.prestart(killCtx, true) // errors of Prestart hooks are reported as events
+		_ = r.hooks.callPrestartHooks(killCtx, true) // errors of Prestart hooks are reported as events
 	}
 	r.logger.Info("task taken over", "task_id", p.id())
 	if task, _ := r.records.snapshot(); task.State != model.TaskRunning {
-		r.restartDecider.recordStart()
+		r.restartDecider.recordRestartState()
 		r.records.setTaskState(state.DurabilityGrouped, model.TaskRunning, model.EventStarted())
 	}
 }
@@ -176,7 +176,7 @@ func (r *processRunner) finishRestart(ctx context.Context, wg *sync.WaitGroup, p
 	}
 	r.logger.Info("finishing the restart that was requested under an earlier agent", "task_id", p.id(), "reason", p.pendingRestart.Reason)
 	wg.Go(func() {
-		if err := r.stopper.restart(ctx, p); err != nil && ctx.Err() == nil {
+		if err := r.stopper.stopForRestart(ctx, p); err != nil && ctx.Err() == nil {
 			r.logger.Error("restart of a recovered task", "task_id", p.id(), "error", err)
 		}
 	})

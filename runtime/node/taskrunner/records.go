@@ -32,9 +32,9 @@ type taskRecords struct {
 	notifyChanged   func()              // called after each change of the task's state
 	putRetriesEnded <-chan struct{}     // closed when puts that the store has refused are no longer retried
 	hasSecrets      func() bool         // reports whether redact changes texts
-	redact          func(string) string // replaces the secrets of the task in a text
+	redactSecrets   func(string) string // replaces the secrets of the task in a text
 	timeline        timeline.Recorder
-	counts          taskCounts
+	taskMetrics     taskMetrics
 	logger          hclog.Logger
 
 	// localState belongs to the goroutine of Run and, before Run, to the callers that prepare
@@ -46,21 +46,21 @@ type taskRecords struct {
 	writeMu           sync.Mutex       // taken before mu
 	lastPutLocalState state.LocalState // local state of the last put, also read outside of the goroutine of Run
 	putCount          int              // number of puts
-	lastLocalPut      int              // number of the last put that included the local state
+	lastPutWithLocal  int              // number of the last put that included the local state
 	lastStoredPut     int              // number of the last put that is known to be stored
 	retryDone         chan struct{}    // not nil after the store has refused a put (see retryPuts); closed when the records are stored
 
 	mu               sync.Mutex // mu also guards fields of killRequest and currentProcess
 	taskState        *api.TaskState
-	restartReq       *state.RestartRequest // requested restart of the process, or rerun of a dead task
-	killed           bool                  // the task was killed; stored as LocalState.Killed
-	reportedMessages []string              // messages of emitOnce, stored as LocalState.Reported; replaced, never changed in place
+	restartRequest   *state.RestartRequest // requested restart of the process, or rerun of a dead task
+	killedSinceStart bool                  // the task was killed; stored as LocalState.Killed
+	reportedMessages []string              // messages of emitEventOnce, stored as LocalState.Reported; replaced, never changed in place
 }
 
-// restore sets the records of an earlier agent. It must be called before any other method.
-func (r *taskRecords) restore(was RestoredTask) {
+// restoreRecords sets the records of an earlier agent. It must be called before any other method.
+func (r *taskRecords) restoreRecords(was RestoredTask) {
 	r.localState, r.lastPutLocalState = was.Local, was.Local
-	r.killed, r.reportedMessages = was.Local.Killed, was.Local.Reported
+	r.killedSinceStart, r.reportedMessages = was.Local.Killed, was.Local.Reported
 	if was.State != nil {
 		r.taskState = model.CopyTaskState(was.State)
 	} else {
@@ -73,15 +73,15 @@ func (r *taskRecords) addReceivedEvent() {
 	r.appendEvent(r.taskState, model.EventReceived())
 }
 
-// reset replaces the records by the records of a new task that keeps the data of its hooks. It
+// resetToNewTask replaces the records by the records of a new task that keeps the data of its hooks. It
 // must be called before Run.
-func (r *taskRecords) reset() {
+func (r *taskRecords) resetToNewTask() {
 	before := r.localState
 	r.localState = state.LocalState{Capabilities: before.Capabilities}
 	for name, was := range before.Hooks {
 		r.localState.SetHook(name, state.HookState{Attachment: was.Attachment, Data: was.Data})
 	}
-	r.put(state.DurabilitySync, func(s *api.TaskState) bool {
+	r.changeAndPut(state.DurabilitySync, func(s *api.TaskState) bool {
 		if s.State == model.TaskPending {
 			return false
 		}
@@ -95,16 +95,16 @@ func (r *taskRecords) reset() {
 func (r *taskRecords) snapshot() (state *api.TaskState, killed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return model.CopyTaskState(r.taskState), r.killed
+	return model.CopyTaskState(r.taskState), r.killedSinceStart
 }
 
 // appendEvent adds an event to s, without the secrets of the task: all clients of the API can read it.
 func (r *taskRecords) appendEvent(s *api.TaskState, event *api.TaskEvent) {
 	if r.hasSecrets() {
-		model.RedactTaskEvent(event, r.redact)
+		model.RedactTaskEvent(event, r.redactSecrets)
 	}
 	model.AppendTaskEvent(s, event, time.Now())
-	r.counts.addEvent(event)
+	r.taskMetrics.countEvent(event)
 	if !model.IsEventOngoing(event) {
 		r.timeline.RecordEvent(event.Type, event.DisplayMessage, time.Unix(0, event.Time))
 	}
@@ -115,7 +115,7 @@ func (r *taskRecords) redactError(err error) error {
 	if err == nil {
 		return nil
 	}
-	if text := r.redact(err.Error()); text != err.Error() {
+	if text := r.redactSecrets(err.Error()); text != err.Error() {
 		return &redactedError{err, text}
 	}
 	return err
@@ -129,21 +129,21 @@ type redactedError struct {
 func (e *redactedError) Error() string { return e.text }
 func (e *redactedError) Unwrap() error { return e.err }
 
-// emit adds an event, which the records own afterwards.
-func (r *taskRecords) emit(event *api.TaskEvent) {
+// emitEvent adds an event, which the records own afterwards.
+func (r *taskRecords) emitEvent(event *api.TaskEvent) {
 	r.changeAndStore(state.DurabilityAsync, func(s *api.TaskState) bool {
 		r.appendEvent(s, event)
 		return true
 	})
 }
 
-// maxReportedMessages is the maximum number of messages of emitOnce per task.
+// maxReportedMessages is the maximum number of messages of emitEventOnce per task.
 const maxReportedMessages = 16
 
-// emitOnce is emit for an event that the task gets only once, even if another
+// emitEventOnce is emit for an event that the task gets only once, even if another
 // plugin process sends it again: the messages are stored with the task. After 16
 // messages further ones are ignored.
-func (r *taskRecords) emitOnce(event *api.TaskEvent) {
+func (r *taskRecords) emitEventOnce(event *api.TaskEvent) {
 	r.changeAndStoreWithLocal(state.DurabilityAsync, func(s *api.TaskState) bool {
 		if len(r.reportedMessages) >= maxReportedMessages || slices.Contains(r.reportedMessages, event.DisplayMessage) {
 			return false
@@ -157,7 +157,7 @@ func (r *taskRecords) emitOnce(event *api.TaskEvent) {
 // setTaskState sets the state of the task, adds the event unless it is nil, and stores
 // the local state with it.
 func (r *taskRecords) setTaskState(h state.Durability, status string, event *api.TaskEvent) {
-	r.put(h, func(s *api.TaskState) bool {
+	r.changeAndPut(h, func(s *api.TaskState) bool {
 		if s.State == status && event == nil {
 			return false
 		}
@@ -167,14 +167,14 @@ func (r *taskRecords) setTaskState(h state.Durability, status string, event *api
 			r.appendEvent(s, event)
 		}
 		if ended {
-			r.counts.addEnd(s.Failed)
+			r.taskMetrics.countEnd(s.Failed)
 		}
 		return true
 	})
 }
 
-// resetFinished resets the finished state of the task for a requested rerun.
-func (r *taskRecords) resetFinished() {
+// resetFinishedState resets the finished state of the task for a requested rerun.
+func (r *taskRecords) resetFinishedState() {
 	r.changeAndStore(state.DurabilitySync, func(s *api.TaskState) bool {
 		model.ResetTask(s)
 		return true
@@ -187,7 +187,7 @@ func (r *taskRecords) resetFinished() {
 func (r *taskRecords) clearRestartRequest() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.restartReq = nil
+	r.restartRequest = nil
 }
 
 // changeAndStore calls f, which may change the state. Unless f returns false, change stores the
@@ -210,15 +210,15 @@ func (r *taskRecords) changeAndStoreStates(h state.Durability, both bool, f func
 	if !changed {
 		return
 	}
-	p := r.putLocked(snapshot, both || r.lastLocalPut > r.lastStoredPut, h)
+	p := r.putLocked(snapshot, both || r.lastPutWithLocal > r.lastStoredPut, h)
 	r.notifyChanged()
-	_ = r.awaitLocked(p) // no error is returned, because retryPuts retries a refused put
+	_ = r.awaitPutLocked(p) // no error is returned, because retryPuts retries a refused put
 }
 
-// put is change for the goroutine of Run: it stores the local state together with
+// changeAndPut is change for the goroutine of Run: it stores the local state together with
 // the state, also when only the local state has changed. For a put that is not Async,
 // it returns the store's error.
-func (r *taskRecords) put(h state.Durability, f func(*api.TaskState) bool) error {
+func (r *taskRecords) changeAndPut(h state.Durability, f func(*api.TaskState) bool) error {
 	r.writeMu.Lock()
 	defer r.writeMu.Unlock()
 	snapshot, changed := r.changeState(f)
@@ -227,50 +227,50 @@ func (r *taskRecords) put(h state.Durability, f func(*api.TaskState) bool) error
 	if changed {
 		r.notifyChanged() // the allocation reacts with a later put, which may share the disk write
 	}
-	return r.awaitLocked(p)
+	return r.awaitPutLocked(p)
 }
 
 // putLocalState is put for a change of only the local state. The state is stored with it,
 // because the local state may depend on events that the store has refused.
 func (r *taskRecords) putLocalState(h state.Durability) error {
-	return r.put(h, func(*api.TaskState) bool { return false })
+	return r.changeAndPut(h, func(*api.TaskState) bool { return false })
 }
 
 // pendingPut is a put that may not be stored yet.
 type pendingPut struct {
-	serial      int
-	durability  state.Durability
-	waitWritten state.WaitDurableFunc
+	number     int
+	durability state.Durability
+	waitStored state.WaitDurableFunc
 }
 
 // putLocked puts the state, and also the local state if the parameter both is true. It
 // must be true until the local state is known to be stored, because the state alone
-// could contradict it. The caller holds the mutex writing, and calls awaitLocked.
+// could contradict it. The caller holds the mutex writing, and calls awaitPutLocked.
 func (r *taskRecords) putLocked(task *api.TaskState, both bool, h state.Durability) pendingPut {
 	r.putCount++
-	p := pendingPut{serial: r.putCount, durability: h}
+	p := pendingPut{number: r.putCount, durability: h}
 	if both {
-		r.lastLocalPut = r.putCount
-		p.waitWritten = r.store.Put(r.localStateLocked(), task, h)
+		r.lastPutWithLocal = r.putCount
+		p.waitStored = r.store.Put(r.localStateLocked(), task, h)
 	} else {
-		p.waitWritten = r.store.PutState(task, h)
+		p.waitStored = r.store.PutState(task, h)
 	}
 	return p
 }
 
-// awaitLocked waits for a put as long as its durability requires. retryPuts retries a
+// awaitPutLocked waits for a put as long as its durability requires. retryPuts retries a
 // refused put, also for Async. The caller holds the mutex writing.
-func (r *taskRecords) awaitLocked(p pendingPut) error {
+func (r *taskRecords) awaitPutLocked(p pendingPut) error {
 	if p.durability == state.DurabilityAsync {
 		go func() {
-			err := p.waitWritten()
+			err := p.waitStored()
 			r.writeMu.Lock()
 			defer r.writeMu.Unlock()
 			r.recordPutResultLocked(p, err)
 		}()
 		return nil
 	}
-	err := p.waitWritten()
+	err := p.waitStored()
 	r.recordPutResultLocked(p, err)
 	return err
 }
@@ -278,14 +278,14 @@ func (r *taskRecords) awaitLocked(p pendingPut) error {
 // recordPutResultLocked records the result of a put. The caller holds the mutex writing.
 func (r *taskRecords) recordPutResultLocked(p pendingPut, err error) {
 	switch {
-	case err == nil && p.serial > r.lastStoredPut:
-		r.lastStoredPut = p.serial // each put includes the content of all earlier puts
+	case err == nil && p.number > r.lastStoredPut:
+		r.lastStoredPut = p.number // each put includes the content of all earlier puts
 		if r.retryDone != nil {
 			close(r.retryDone)
 			r.retryDone = nil
 			r.logger.Info("task stored")
 		}
-	case err == nil, p.serial <= r.lastStoredPut, r.retryDone != nil, wait.IsClosed(r.putRetriesEnded):
+	case err == nil, p.number <= r.lastStoredPut, r.retryDone != nil, wait.IsClosed(r.putRetriesEnded):
 	default:
 		r.retryDone = make(chan struct{})
 		r.logger.Error("task not stored, trying again: until it is stored, another agent does not find it as it is", "error", err)
@@ -322,7 +322,7 @@ func (r *taskRecords) retryPuts() {
 		return
 	}
 	snapshot, _ := r.changeState(func(*api.TaskState) bool { return false })
-	if r.awaitLocked(r.putLocked(snapshot, true, state.DurabilitySync)) != nil {
+	if r.awaitPutLocked(r.putLocked(snapshot, true, state.DurabilitySync)) != nil {
 		time.AfterFunc(putRetryDelay, r.retryPuts)
 	}
 }
@@ -333,7 +333,7 @@ func (r *taskRecords) localStateLocked() state.LocalState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	local := r.lastPutLocalState
-	local.RestartRequest, local.Killed, local.Reported = r.restartReq, r.killed, r.reportedMessages
+	local.RestartRequest, local.Killed, local.Reported = r.restartRequest, r.killedSinceStart, r.reportedMessages
 	return local
 }
 

@@ -14,44 +14,44 @@ import (
 // these tasks unwatched. Its methods may be called concurrently; a nil pointer records
 // nothing.
 type RecoveryTracker struct {
-	mu      sync.Mutex
-	drivers map[string]*driverRecovery
+	mu               sync.Mutex
+	recoveryOfDriver map[string]*driverRecovery
 }
 
 // NewRecoveryTracker returns an empty record for a node.
 func NewRecoveryTracker() *RecoveryTracker {
-	return &RecoveryTracker{drivers: make(map[string]*driverRecovery)}
+	return &RecoveryTracker{recoveryOfDriver: make(map[string]*driverRecovery)}
 }
 
-// of returns the record of one driver.
-func (r *RecoveryTracker) of(name string) *driverRecovery {
+// forDriver returns the record of one driver.
+func (r *RecoveryTracker) forDriver(name string) *driverRecovery {
 	if r == nil {
 		return nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	d := r.drivers[name]
+	d := r.recoveryOfDriver[name]
 	if d == nil {
 		d = &driverRecovery{
-			pluginOfTask: make(map[*process]driver.Driver),
-			taskCounts:   make(map[driver.Driver]int),
-			changed:      make(chan struct{}),
+			pluginOfTask:      make(map[*process]driver.Driver),
+			taskCountOfPlugin: make(map[driver.Driver]int),
+			changed:           make(chan struct{}),
 		}
-		r.drivers[name] = d
+		r.recoveryOfDriver[name] = d
 	}
 	return d
 }
 
 // driverRecovery is the record of one driver.
 type driverRecovery struct {
-	mu           sync.Mutex
-	pluginOfTask map[*process]driver.Driver // plugin process that has each running task; nil if none has it
-	taskCounts   map[driver.Driver]int      // number of tasks per plugin process
-	changed      chan struct{}              // channel, closed and replaced after each change of a driverRecovery
+	mu                sync.Mutex
+	pluginOfTask      map[*process]driver.Driver // plugin process that has each running task; nil if none has it
+	taskCountOfPlugin map[driver.Driver]int      // number of tasks per plugin process
+	changed           chan struct{}              // channel, closed and replaced after each change of a driverRecovery
 }
 
-// set records the plugin process that has a task, nil for none.
-func (r *driverRecovery) set(p *process, d driver.Driver) {
+// setPluginOfTask records the plugin process that has a task, nil for none.
+func (r *driverRecovery) setPluginOfTask(p *process, d driver.Driver) {
 	if r == nil {
 		return
 	}
@@ -65,12 +65,12 @@ func (r *driverRecovery) set(p *process, d driver.Driver) {
 		r.decrementLocked(was)
 	}
 	r.pluginOfTask[p] = d
-	r.taskCounts[d]++
+	r.taskCountOfPlugin[d]++
 	r.notifyLocked()
 }
 
-// remove deletes a task that no longer runs or is no longer watched.
-func (r *driverRecovery) remove(p *process) {
+// removeTask deletes a task that no longer runs or is no longer watched.
+func (r *driverRecovery) removeTask(p *process) {
 	if r == nil {
 		return
 	}
@@ -84,8 +84,8 @@ func (r *driverRecovery) remove(p *process) {
 }
 
 func (r *driverRecovery) decrementLocked(d driver.Driver) {
-	if r.taskCounts[d]--; r.taskCounts[d] == 0 {
-		delete(r.taskCounts, d)
+	if r.taskCountOfPlugin[d]--; r.taskCountOfPlugin[d] == 0 {
+		delete(r.taskCountOfPlugin, d)
 	}
 }
 
@@ -112,7 +112,7 @@ func (r *driverRecovery) awaitRecovered(ctx context.Context, find dispenseFunc) 
 			return nil, err
 		}
 		r.mu.Lock()
-		complete, changed := r.taskCounts[d] == len(r.pluginOfTask), r.changed
+		complete, changed := r.taskCountOfPlugin[d] == len(r.pluginOfTask), r.changed
 		r.mu.Unlock()
 		if complete {
 			return d, nil

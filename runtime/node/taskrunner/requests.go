@@ -33,20 +33,20 @@ func (r *Runner) SkipShutdownDelay() { r.killRequest.closeChannel(r.killRequest.
 // restart policy. Restart honours the shutdown delay. A call during another restart of
 // the same process waits for that restart.
 func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, failure bool) error {
-	return r.currentProcess.restart(ctx, event, failure)
+	return r.currentProcess.restartAndWait(ctx, event, failure)
 }
 
-// Restartable reports whether the task has a process that Restart would stop.
-func (r *Runner) Restartable() bool { return r.currentProcess.isRestartable() }
+// IsRestartable reports whether the task has a process that Restart would stop.
+func (r *Runner) IsRestartable() bool { return r.currentProcess.isRestartable() }
 
 // Rerun runs a task again that has ended successfully, if its allocation still lives.
 // It returns false for any other task: a task that has failed for good fails its
 // allocation, and does not run again. It does not block.
-func (r *Runner) Rerun(event *api.TaskEvent) bool { return r.rerunRequests.request(event) }
+func (r *Runner) Rerun(event *api.TaskEvent) bool { return r.rerunRequests.requestRerun(event) }
 
-// Rerunnable reports whether Rerun would run the task again, and was not called since the task has ended.
+// IsRerunnable reports whether Rerun would run the task again, and was not called since the task has ended.
 // It is false for a poststop task.
-func (r *Runner) Rerunnable() bool { return r.rerunRequests.isPossible() }
+func (r *Runner) IsRerunnable() bool { return r.rerunRequests.isRerunnable() }
 
 // Signal sends a signal by its name. It rejects an unknown name without calling the
 // driver.
@@ -59,7 +59,7 @@ func (r *Runner) Signal(ctx context.Context, event *api.TaskEvent, name string) 
 		return ErrNotRunning
 	}
 	r.EmitEvent(event)
-	return p.signal(ctx, name)
+	return p.signalTask(ctx, name)
 }
 
 // Exec runs a command in the context of the task.
@@ -68,7 +68,7 @@ func (r *Runner) Exec(ctx context.Context, command []string, timeout time.Durati
 	if p == nil {
 		return nil, ErrNotRunning
 	}
-	return p.exec(ctx, command, timeout)
+	return p.execCommand(ctx, command, timeout)
 }
 
 // ExecStreaming runs a command with streamed input and output, and blocks until the
@@ -78,7 +78,7 @@ func (r *Runner) ExecStreaming(ctx context.Context, exec driver.Exec) (*driver.E
 	if p == nil {
 		return nil, ErrNotRunning
 	}
-	return p.execStreaming(ctx, exec)
+	return p.execCommandStreaming(ctx, exec)
 }
 
 // Stats requests resource usage samples of the running process from the driver. The
@@ -95,7 +95,7 @@ func (r *Runner) SampleStats(ctx context.Context, interval time.Duration) (sampl
 	if p == nil {
 		return nil, nil, ErrNotRunning
 	}
-	samples, err = p.stats(ctx, interval)
+	samples, err = p.openStats(ctx, interval)
 	return samples, p.exited, err
 }
 
@@ -106,6 +106,6 @@ func (r *Runner) Running() bool {
 }
 
 // Update sets a new version of the task: the restart policy and the kill settings apply
-// immediately, the rest from the next start. If callHooks is set, the Update hooks are
+// immediately, the rest from the next start. If startUpdateHooks is set, the Update hooks are
 // called afterwards.
-func (r *Runner) Update(task Task, callHooks bool) { r.taskUpdater.set(task, callHooks) }
+func (r *Runner) Update(task Task, callHooks bool) { r.taskUpdater.setTask(task, callHooks) }

@@ -17,19 +17,19 @@ type rerunRequests struct {
 	records     *taskRecords
 	killRequest *killRequest
 	task        func() Task
-	done        <-chan struct{} // closed by Run
+	runReturned <-chan struct{} // closed by Run
 
 	rerunRequested chan struct{} // contains a value while a rerun is requested
 }
 
-// request implements [Runner.Rerun].
-func (r *rerunRequests) request(event *api.TaskEvent) bool {
+// requestRerun implements [Runner.Rerun].
+func (r *rerunRequests) requestRerun(event *api.TaskEvent) bool {
 	dead, first := false, false
 	r.records.changeAndStoreWithLocal(state.DurabilitySync, func(s *api.TaskState) bool {
-		dead = r.mayRunAgain(s)
-		first = dead && r.records.restartReq == nil
+		dead = r.canRerun(s)
+		first = dead && r.records.restartRequest == nil
 		if first {
-			r.records.restartReq = &state.RestartRequest{Reason: event.RestartReason}
+			r.records.restartRequest = &state.RestartRequest{Reason: event.RestartReason}
 			r.records.appendEvent(s, event)
 		}
 		return first
@@ -40,30 +40,30 @@ func (r *rerunRequests) request(event *api.TaskEvent) bool {
 	return dead
 }
 
-// mayRunAgain reports whether a task with this state has ended, and may run again.
-func (r *rerunRequests) mayRunAgain(s *api.TaskState) bool {
-	return s.State == model.TaskDead && !s.Failed && !r.killRequest.isRequested() && !wait.IsClosed(r.done)
+// canRerun reports whether a task with this state has ended, and may run again.
+func (r *rerunRequests) canRerun(s *api.TaskState) bool {
+	return s.State == model.TaskDead && !s.Failed && !r.killRequest.isRequested() && !wait.IsClosed(r.runReturned)
 }
 
-// isPossible implements [Runner.Rerunnable].
-func (r *rerunRequests) isPossible() bool {
+// isRerunnable implements [Runner.Rerunnable].
+func (r *rerunRequests) isRerunnable() bool {
 	if r.task().Stage() == lifecycle.PoststopTask {
 		return false
 	}
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()
-	return r.mayRunAgain(r.records.taskState) && r.records.restartReq == nil
+	return r.canRerun(r.records.taskState) && r.records.restartRequest == nil
 }
 
-// restore sets the request that was made under an earlier agent. It must be called before
+// restoreRequest sets the request that was made under an earlier agent. It must be called before
 // any other method.
-func (r *rerunRequests) restore(request *state.RestartRequest) {
-	r.records.restartReq = request
+func (r *rerunRequests) restoreRequest(request *state.RestartRequest) {
+	r.records.restartRequest = request
 	r.rerunRequested <- struct{}{}
 }
 
-// cancel removes the request, if there is one.
-func (r *rerunRequests) cancel() {
+// cancelRequest removes the request, if there is one.
+func (r *rerunRequests) cancelRequest() {
 	select {
 	case <-r.rerunRequested:
 	default:
@@ -71,10 +71,10 @@ func (r *rerunRequests) cancel() {
 	r.records.clearRestartRequest()
 }
 
-// await blocks while the task is dead, until a rerun is requested or the allocation no
+// awaitRerun blocks while the task is dead, until a rerun is requested or the allocation no
 // longer needs the task, and reports whether a rerun was requested. A poststop task runs
 // once.
-func (r *rerunRequests) await(killCtx context.Context) bool {
+func (r *rerunRequests) awaitRerun(killCtx context.Context) bool {
 	if r.task().Stage() == lifecycle.PoststopTask {
 		return false
 	}

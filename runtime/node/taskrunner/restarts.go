@@ -21,15 +21,15 @@ type restartDecider struct {
 	logger      hclog.Logger
 }
 
-// restore continues the counting of an earlier agent.
-func (s *restartDecider) restore(stored restart.State) {
+// restoreTracker continues the counting of an earlier agent.
+func (s *restartDecider) restoreTracker(stored restart.State) {
 	if !stored.WindowStart.IsZero() {
 		s.tracker.Resume(stored)
 	}
 }
 
-// recordStart records a start of the task; it is stored with the next record.
-func (s *restartDecider) recordStart() {
+// recordRestartState records a start of the task; it is stored with the next record.
+func (s *restartDecider) recordRestartState() {
 	s.tracker.ClearDelay()
 	s.records.localState.Restart = s.tracker.State()
 }
@@ -48,9 +48,9 @@ func (s *restartDecider) willRestart(outcome restart.Outcome) bool {
 	return s.predictDecision(outcome).Action == restart.ActionRestart
 }
 
-// decide applies the restart policy and records its decision. If that record is lost,
+// decideAndRecord applies the restart policy and records its decision. If that record is lost,
 // the next agent decides again, because the exit is stored.
-func (s *restartDecider) decide(outcome restart.Outcome) restart.Decision {
+func (s *restartDecider) decideAndRecord(outcome restart.Outcome) restart.Decision {
 	outcome.Killed = s.killRequest.isRequested()
 	s.tracker.SetPolicy(s.task().Restart)
 	decision := s.tracker.Decide(time.Now(), outcome)
@@ -81,9 +81,9 @@ func (s *restartDecider) decide(outcome restart.Outcome) restart.Decision {
 
 // startRerun starts the rerun of a dead task.
 func (s *restartDecider) startRerun() bool {
-	s.records.resetFinished()
+	s.records.resetFinishedState()
 	defer s.records.clearRestartRequest()
-	return s.decide(restart.Outcome{Requested: true}).Action == restart.ActionRestart
+	return s.decideAndRecord(restart.Outcome{Requested: true}).Action == restart.ActionRestart
 }
 
 // dropUnusedStartID removes the stored id of a start that was not attempted, so that the next

@@ -58,18 +58,18 @@ func (r *RestoredTask) Attachments() map[string]string {
 // restore is called by New for a restored task.
 func (r *Runner) restore(was RestoredTask) {
 	local, task := was.Local, was.State
-	r.records.restore(was)
-	r.description.restore(local.Capabilities)
+	r.records.restoreRecords(was)
+	r.description.restoreCapabilities(local.Capabilities)
 	r.taskUpdater.setDynamicUser(runnerhooks.WorkloadUserName(runnerhooks.WorkloadUserID(local.Hooks[runnerhooks.WorkloadUserHookName].Data)))
-	r.restartDecider.restore(local.Restart)
+	r.restartDecider.restoreTracker(local.Restart)
 	if local.Handle != nil && local.Exit == nil { // a stored Exit already includes the restart request
-		r.records.restartReq = local.RestartRequest
+		r.records.restartRequest = local.RestartRequest
 	}
 	if task == nil {
 		return
 	}
 	if local.RestartRequest != nil && task.State == model.TaskDead && !task.Failed && !local.RunComplete {
-		r.rerunRequests.restore(local.RestartRequest)
+		r.rerunRequests.restoreRequest(local.RestartRequest)
 	}
 	if task.Failed && task.State != model.TaskDead {
 		r.killRequest.restoreKill() // the kill's event is stored, but the earlier agent did not finish the kill
@@ -84,15 +84,15 @@ func (r *Runner) restore(was RestoredTask) {
 // leaves everything as it is.
 //
 // The record and the answer of the driver determine the result: see startActions.
-func (r *Runner) Recover(ctx context.Context, past RecoverInfo) { r.recoverer.recover(ctx, past) }
+func (r *Runner) Recover(ctx context.Context, past RecoverInfo) { r.recoverer.recoverTask(ctx, past) }
 
-// Reset makes the task start again as a new task, because its files are lost. Hooks
+// ResetToNewTask makes the task start again as a new task, because its files are lost. Hooks
 // keep their state: they may have created something elsewhere. Reset must be called
 // between Recover and Run, for a task without a process.
-func (r *Runner) Reset() {
-	r.rerunRequests.cancel() // the new start fulfils the rerun request
-	r.records.reset()
-	r.hooks.restoreEnv()
+func (r *Runner) ResetToNewTask() {
+	r.rerunRequests.cancelRequest() // the new start fulfils the rerun request
+	r.records.resetToNewTask()
+	r.hooks.restoreHookEnvs()
 }
 
 // recoverer implements [Runner.Recover].
@@ -106,33 +106,33 @@ type recoverer struct {
 	destroyer      *destroyer
 	currentProcess *currentProcess
 	startAdopter   *startAdopter
-	timeout        time.Duration // timeout of the recovery, counted from the driver's first answer
+	recoverTimeout time.Duration // timeout of the recovery, counted from the driver's first answer
 	logger         hclog.Logger
 }
 
-func (r *recoverer) recover(ctx context.Context, past RecoverInfo) {
+func (r *recoverer) recoverTask(ctx context.Context, past RecoverInfo) {
 	local := &r.records.localState
 	if local.RunComplete {
 		return // a completed task needs no driver
 	}
-	ctx, cancel := r.awaitDriver(ctx)
+	ctx, cancel := r.newRecoveryContext(ctx)
 	defer cancel()
 	task, _ := r.records.snapshot()
 	if handle := local.Handle; handle != nil && handle.Config == nil {
 		handle.Config = &driver.TaskConfig{ID: local.StartID, Name: r.ref.name, AllocID: r.ref.allocID}
 	}
 	record := classifyRecord(local, task.State)
-	answer, found, cause := r.ask(ctx, record, past)
+	answer, found, cause := r.queryStart(ctx, record, past)
 	switch action := startActionFor(record, answer); {
 	case action == actionForget: // some drivers do not check that a pid still belongs to the same process
 		local.Destroy = nil
 	case record == recordID, record == recordRunningID, record == recordNextID:
-		if !r.startAdopter.settle(record, answer, found, cause, !past.DriverKnowsTasks) || r.currentProcess.get() != nil {
+		if !r.startAdopter.applyAnswer(record, answer, found, cause, !past.DriverKnowsTasks) || r.currentProcess.get() != nil {
 			return
 		}
 	case action == actionKeep, action == actionAdopt, action == actionAwait:
 		return // recoverProcess has set the process
-	case action == actionLose:
+	case action == actionMarkLost:
 		d := state.PendingDestroy{ID: r.ref.wildcardStartID(), Uncertain: !past.DriverFindsTasks}
 		if local.Handle != nil {
 			d = state.PendingDestroy{ID: local.Handle.Config.ID, Uncertain: local.Unrecoverable}
@@ -140,13 +140,13 @@ func (r *recoverer) recover(ctx context.Context, past RecoverInfo) {
 		if local.Handle != nil && !local.Unrecoverable {
 			d.Handle = local.Handle
 		}
-		r.destroyer.set(d)
+		r.destroyer.setPendingDestroy(d)
 		r.startAdopter.recordLost(cause)
 	case action == actionDestroy && local.StartID != "":
-		r.destroyer.set(state.PendingDestroy{ID: local.StartID, Handle: local.Handle, Uncertain: local.Handle == nil && !past.DriverKnowsTasks})
+		r.destroyer.setPendingDestroy(state.PendingDestroy{ID: local.StartID, Handle: local.Handle, Uncertain: local.Handle == nil && !past.DriverKnowsTasks})
 	}
 	local.NextStartID = "" // it has started nothing, or is the pending destroy
-	if r.destroyer.try(ctx) != nil {
+	if r.destroyer.destroyPendingStart(ctx) != nil {
 		local.Destroy = destroyAfterPluginExit(local.Destroy, past)
 	}
 	if task, _ = r.records.snapshot(); ctx.Err() != nil || task.State == model.TaskDead || local.Exit != nil {
@@ -160,9 +160,9 @@ func (r *recoverer) recover(ctx context.Context, past RecoverInfo) {
 	}
 }
 
-// ask returns what is known about the start of a record. For recordHandle it recovers the process, unless the answer is
+// queryStart returns what is known about the start of a record. For recordHandle it recovers the process, unless the answer is
 // that the driver does not have it.
-func (r *recoverer) ask(ctx context.Context, record startRecord, past RecoverInfo) (startAnswer, *foundTask, error) {
+func (r *recoverer) queryStart(ctx context.Context, record recordedStart, past RecoverInfo) (startQueryAnswer, *foundTask, error) {
 	switch {
 	case past.Rebooted:
 		return answerReboot, nil, nil
@@ -174,23 +174,23 @@ func (r *recoverer) ask(ctx context.Context, record startRecord, past RecoverInf
 	case record == recordNoStart, record == recordEnded:
 		return answerNone, nil, nil
 	}
-	return r.startAdopter.ask(ctx, record)
+	return r.startAdopter.queryStart(ctx, record)
 }
 
 // driverResponseTimeout is how long a recovery waits for the first answer of a driver.
 const driverResponseTimeout = 2 * time.Second
 
-// awaitDriver fetches the driver's description, and returns the context of the recovery:
+// newRecoveryContext fetches the driver's description, and returns the context of the recovery:
 // it is done if the driver did not answer in time, because its plugin is being started. An
 // error of the driver is not reported here, because the driver is asked again when the
 // task starts.
-func (r *recoverer) awaitDriver(ctx context.Context) (context.Context, context.CancelFunc) {
+func (r *recoverer) newRecoveryContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	limited, cancel := context.WithTimeout(ctx, driverResponseTimeout)
-	if _ = r.description.fetch(limited); limited.Err() != nil {
+	if _ = r.description.fetchOnce(limited); limited.Err() != nil {
 		return limited, cancel
 	}
 	cancel()
-	return context.WithTimeout(ctx, r.timeout)
+	return context.WithTimeout(ctx, r.recoverTimeout)
 }
 
 // destroyAfterPluginExit returns the pending destroy for a later attempt. It takes into
@@ -211,26 +211,26 @@ var errRecordLost = errors.New("its record was lost")
 
 // recoverProcess recovers the process, or keeps it if its driver is unavailable. With answerUnknown, the driver does not
 // have the task.
-func (r *recoverer) recoverProcess(ctx context.Context, handle *driver.Handle) (startAnswer, error) {
+func (r *recoverer) recoverProcess(ctx context.Context, handle *driver.Handle) (startQueryAnswer, error) {
 	p := newProcess(handle, r.records.localState.Network, r.dispense, r.calls)
 	p.driverRecovery, p.unrecoverable = r.driverRecovery, r.records.localState.Unrecoverable
-	d, err := p.recover(ctx)
+	d, err := p.recoverTask(ctx)
 	if errors.Is(err, driver.ErrPluginDown) && ctx.Err() == nil {
-		d, err = p.recover(ctx)
+		d, err = p.recoverTask(ctx)
 	}
 	answer := answerTask
 	switch {
 	case err == nil && p.unrecoverable:
-		answer = answerTaskAlone
+		answer = answerTaskWithoutHandle
 	case err == nil:
 		r.logger.Debug("task recovered", "task_id", p.id())
 	case isTaskStateUnknown(err) || ctx.Err() != nil:
 		r.logger.Warn("task not recovered yet", "task_id", p.id(), "error", err)
-		p.withoutPlugin, answer = true, answerNone
+		p.noPluginConfirmed, answer = true, answerNone
 	default:
 		return answerUnknown, err
 	}
-	p.driverRecovery.set(p, d)
+	p.driverRecovery.setPluginOfTask(p, d)
 	r.currentProcess.setRecovered(p)
 	return answer, nil
 }

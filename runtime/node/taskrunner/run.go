@@ -21,33 +21,33 @@ func (r *Runner) Run(ctx context.Context) {
 	defer updateWG.Wait()
 	forceKillCtx, killCtx := r.killRequest.newKillContexts(ctx)
 	defer r.killRequest.releaseKillContexts()
-	r.taskUpdater.setCallHooks(func() {
+	r.taskUpdater.setUpdateHooksStarter(func() {
 		updateWG.Go(func() {
-			for killCtx.Err() == nil && r.taskUpdater.takePendingHooks() {
-				r.hooks.update(killCtx)
+			for killCtx.Err() == nil && r.taskUpdater.takePendingUpdateHooks() {
+				r.hooks.callUpdateHooks(killCtx)
 			}
 		})
 	})
-	defer r.taskUpdater.setCallHooks(nil)
+	defer r.taskUpdater.setUpdateHooksStarter(nil)
 
 	r.hooks.recordAttachments()
 	dead := r.State().State == model.TaskDead // under an earlier agent
 	for again := !r.records.localState.RunComplete; again && ctx.Err() == nil; dead = false {
 		if !dead {
-			r.runLoop(killCtx, forceKillCtx)
+			r.runRestartLoop(killCtx, forceKillCtx)
 		}
 		if ctx.Err() == nil {
 			r.records.setTaskState(state.DurabilityAsync, model.TaskDead, nil)
-			r.destroyer.retryWhileWaiting(killCtx, func() { again = r.rerunRequests.await(killCtx) })
+			r.destroyer.retryWhileWaiting(killCtx, func() { again = r.rerunRequests.awaitRerun(killCtx) })
 			again = again && r.restartDecider.startRerun()
 		}
 	}
 	if r.destroyer.pendingDestroy() != nil {
-		close(r.destroying)
+		close(r.destroyPending)
 		r.destroyer.retryUntilDestroyed(forceKillCtx)
 	}
 	if ctx.Err() != nil {
-		r.hooks.shutdown(ctx)
+		r.hooks.callShutdownHooks(ctx)
 	} else {
 		r.finishRun(context.WithoutCancel(ctx))
 	}
@@ -60,38 +60,38 @@ func (r *Runner) finishRun(ctx context.Context) {
 		r.records.putLocalState(state.DurabilityAsync)
 	}
 	point := failpoint.EnterStep(failpoint.StepStopHooks)
-	r.hooks.stop(ctx)
+	r.hooks.callStopHooks(ctx)
 	point.Leave()
 }
 
-// runLoop starts the task repeatedly, until the restart policy, a kill or a shutdown
+// runRestartLoop starts the task repeatedly, until the restart policy, a kill or a shutdown
 // ends the loop.
-func (r *Runner) runLoop(killCtx, forceKillCtx context.Context) {
-	if !r.startAdopter.await(killCtx, forceKillCtx) {
+func (r *Runner) runRestartLoop(killCtx, forceKillCtx context.Context) {
+	if !r.startAdopter.awaitDecision(killCtx, forceKillCtx) {
 		return
 	}
 	defer r.restartDecider.dropUnusedStartID()
-	next, ok := r.resumeDecision(forceKillCtx)
+	next, ok := r.firstRestartDecision(forceKillCtx)
 	for ok && next.Action == restart.ActionRestart {
 		// A recovered process already runs, even if the gate is closed.
 		if r.currentProcess.get() == nil {
 			started := false
-			r.destroyer.retryWhileWaiting(killCtx, func() { started = r.awaitStart(killCtx, next.Delay) })
+			r.destroyer.retryWhileWaiting(killCtx, func() { started = r.awaitDelayAndGate(killCtx, next.Delay) })
 			if !started {
 				return
 			}
 		}
-		outcome, ended := r.processRunner.run(killCtx, forceKillCtx)
+		outcome, ended := r.processRunner.runOneProcess(killCtx, forceKillCtx)
 		if !ended {
 			return
 		}
-		next = r.restartDecider.decide(outcome)
+		next = r.restartDecider.decideAndRecord(outcome)
 	}
 }
 
-// awaitStart waits for a delay, and then for the gate. It returns false if killCtx is
+// awaitDelayAndGate waits for a delay, and then for the gate. It returns false if killCtx is
 // done.
-func (r *Runner) awaitStart(killCtx context.Context, delay time.Duration) bool {
+func (r *Runner) awaitDelayAndGate(killCtx context.Context, delay time.Duration) bool {
 	if delay > 0 {
 		span := r.timeline.StartWait("restart delay")
 		slept := wait.Sleep(killCtx, delay) == nil
@@ -106,15 +106,15 @@ func (r *Runner) awaitStart(killCtx context.Context, delay time.Duration) bool {
 	return err == nil
 }
 
-// resumeDecision returns how runLoop continues: immediately for a new task or a recovered process,
+// firstRestartDecision returns how runRestartLoop continues: immediately for a new task or a recovered process,
 // after the rest of the restart delay, or as the restart policy decides about an exit
 // that it has not decided yet. It returns false if the agent shuts down.
-func (r *Runner) resumeDecision(forceKillCtx context.Context) (restart.Decision, bool) {
+func (r *Runner) firstRestartDecision(forceKillCtx context.Context) (restart.Decision, bool) {
 	if exit := r.records.localState.Exit; exit != nil {
-		if !r.hooks.exited(forceKillCtx, exit, r.restartDecider.willRestart(exit.RestartOutcome())) {
+		if !r.hooks.callExitedHooks(forceKillCtx, exit, r.restartDecider.willRestart(exit.RestartOutcome())) {
 			return restart.Decision{}, false
 		}
-		return r.restartDecider.decide(exit.RestartOutcome()), true
+		return r.restartDecider.decideAndRecord(exit.RestartOutcome()), true
 	}
 	return restart.Decision{Action: restart.ActionRestart, Delay: r.restartDecider.tracker.RemainingDelay(time.Now())}, true
 }

@@ -6,7 +6,7 @@ import "sync"
 type processTracker struct {
 	mu                   sync.Mutex
 	lastProcessEnded     bool // the last process of the task was seen to exit, or was destroyed
-	lastExitUnknown      bool // the exit of the last process was not seen
+	lastExitUnobserved   bool // the exit of the last process was not seen
 	earlierProcessMayRun bool // a process before the last one may be alive, although the task was started again
 }
 
@@ -21,7 +21,7 @@ func (r *processTracker) allEnded() bool {
 func (r *processTracker) noteStart() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.lastProcessEnded, r.lastExitUnknown, r.earlierProcessMayRun = false, false, r.earlierProcessMayRun || r.lastExitUnknown
+	r.lastProcessEnded, r.lastExitUnobserved, r.earlierProcessMayRun = false, false, r.earlierProcessMayRun || r.lastExitUnobserved
 }
 
 // noteExit records the end of the last process; observed is false if its exit status is
@@ -29,7 +29,7 @@ func (r *processTracker) noteStart() {
 func (r *processTracker) noteExit(observed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.lastProcessEnded, r.lastExitUnknown = observed, !observed
+	r.lastProcessEnded, r.lastExitUnobserved = observed, !observed
 }
 
 // noteDestroyed records that nothing is left of the last process, even if its exit
@@ -37,5 +37,5 @@ func (r *processTracker) noteExit(observed bool) {
 func (r *processTracker) noteDestroyed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.lastProcessEnded, r.lastExitUnknown = true, false
+	r.lastProcessEnded, r.lastExitUnobserved = true, false
 }

@@ -30,26 +30,26 @@ type starter struct {
 	logger         hclog.Logger
 }
 
-// start calls the Prestart hooks and starts the task. An error is reported as an event
+// callHooksAndStart calls the Prestart hooks and starts the task. An error is reported as an event
 // unless killCtx is done.
-func (s *starter) start(killCtx, forceKillCtx context.Context) (*process, error) {
-	if err := s.prepare(killCtx); err != nil {
+func (s *starter) callHooksAndStart(killCtx, forceKillCtx context.Context) (*process, error) {
+	if err := s.prepareStart(killCtx); err != nil {
 		return nil, err
 	}
-	if err := s.hooks.prestart(killCtx, false); err != nil {
+	if err := s.hooks.callPrestartHooks(killCtx, false); err != nil {
 		return nil, err
 	}
 	return s.startTask(killCtx, forceKillCtx)
 }
 
-// prepare waits until the driver is available, and makes the driver calls that must precede task setup.
-func (s *starter) prepare(killCtx context.Context) error {
+// prepareStart waits until the driver is available, and makes the driver calls that must precede task setup.
+func (s *starter) prepareStart(killCtx context.Context) error {
 	_, err := s.awaitDriver(killCtx)
 	if err != nil {
 		err = fmt.Errorf("driver %q: %w", s.description.task().Driver, err)
-	} else if err = s.destroyer.try(killCtx); err != nil {
+	} else if err = s.destroyer.destroyPendingStart(killCtx); err != nil {
 		err = driver.Recoverable(err)
-	} else if err = s.description.fetch(killCtx); IsTemporaryError(err) {
+	} else if err = s.description.fetchOnce(killCtx); IsTemporaryError(err) {
 		err = driver.Recoverable(err)
 	}
 	if err != nil {
@@ -66,25 +66,25 @@ func (s *starter) startTask(killCtx, forceKillCtx context.Context) (*process, er
 	config, err := s.configBuilder.build()
 	if err != nil {
 		err = s.records.redactError(err)
-		s.records.emit(model.EventFailedValidation(err.Error()))
+		s.records.emitEvent(model.EventFailedValidation(err.Error()))
 		return nil, err
 	}
 
 	// The id is stored before the start, so that the next agent can find a process whose
 	// handle was not stored because this agent died.
-	s.restartDecider.recordStart()
+	s.restartDecider.recordRestartState()
 	local := &s.records.localState
 	if local.StartID == "" { // the record of the last exit has no id for this start
 		local.StartID = s.ref.newStartID()
 		if err := s.records.putLocalState(state.DurabilitySync); err != nil {
-			s.records.emit(model.EventDriverFailure(err.Error()))
+			s.records.emitEvent(model.EventDriverFailure(err.Error()))
 			return nil, driver.Recoverable(err)
 		}
 	}
 	config.ID = local.StartID
 	config.Env = withTraceparent(config.Env, s.startCaller.calls.timeline.TaskTraceparent(config.ID))
-	s.records.counts.addStart()
-	p, err := s.startCaller.start(killCtx, forceKillCtx, config)
+	s.records.taskMetrics.countStart()
+	p, err := s.startCaller.startProcess(killCtx, forceKillCtx, config)
 	if err != nil {
 		err = s.records.redactError(err)
 		local.StartID = "" // the removal is stored later: an agent that reads the old id asks what became of the start
@@ -123,7 +123,7 @@ func withTraceparent(env map[string]string, value string) map[string]string {
 func (s *starter) reportStartError(killCtx context.Context, err error) {
 	if killCtx.Err() == nil {
 		s.logger.Info("start failed", "error", err)
-		s.records.emit(model.EventDriverFailure(err.Error()))
+		s.records.emitEvent(model.EventDriverFailure(err.Error()))
 	}
 }
 

@@ -36,18 +36,18 @@ type startCaller struct {
 	processTracker *processTracker
 	killRequest    *killRequest
 	task           func() Task
-	emit           func(*api.TaskEvent)
+	emitEvent      func(*api.TaskEvent)
 	reportOutage   func(error) // called once per outage of the driver
 	logger         hclog.Logger
 
 	pluginDeaths int // plugin deaths during StartTask since the last successful start
 }
 
-// start calls the driver, and once more if the plugin dies during the call. After a
+// startProcess calls the driver, and once more if the plugin dies during the call. After a
 // kill or a shutdown it waits for the driver for the kill timeout, and not at all after
 // ForceKill. When the wait ends without a result, the task is destroyed, because it may
 // have started.
-func (s *startCaller) start(killCtx, forceKillCtx context.Context, config *driver.TaskConfig) (*process, error) {
+func (s *startCaller) startProcess(killCtx, forceKillCtx context.Context, config *driver.TaskConfig) (*process, error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(killCtx))
 	var watchWG sync.WaitGroup
 	defer watchWG.Wait()
@@ -66,22 +66,22 @@ func (s *startCaller) start(killCtx, forceKillCtx context.Context, config *drive
 		cancel()
 	})
 
-	p, err := s.call(ctx, killCtx, config)
+	p, err := s.callWithRetry(ctx, killCtx, config)
 	if err != nil && ctx.Err() != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(forceKillCtx), abandonedStartTimeout)
 		defer cancel()
-		s.destroyer.set(state.PendingDestroy{ID: config.ID})
-		if err := s.destroyer.try(ctx); err != nil {
+		s.destroyer.setPendingDestroy(state.PendingDestroy{ID: config.ID})
+		if err := s.destroyer.destroyPendingStart(ctx); err != nil {
 			s.logger.Error("task may have leaked: its start was abandoned", "task_id", config.ID, "error", err)
 		}
 	}
 	return p, err
 }
 
-// call calls StartTask. If the plugin dies during the call, call queries the next plugin process for the result of the start.
+// callWithRetry calls StartTask. If the plugin dies during the call, call queries the next plugin process for the result of the start.
 // If nothing was executed, it is called once more: after a pause, and after the plugin's running tasks were
 // recovered. While the driver is unavailable, call waits.
-func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConfig) (*process, error) {
+func (s *startCaller) callWithRetry(ctx, killCtx context.Context, config *driver.TaskConfig) (*process, error) {
 	var handle *driver.Handle
 	var network *driver.NetworkOverride
 	var err error
@@ -89,7 +89,7 @@ func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConf
 	undecided := false // a plugin process has died during the last call, and the next one has not answered
 	for {
 		if undecided {
-			p, executed, askErr := s.askUntilAnswered(ctx, killCtx, config)
+			p, executed, askErr := s.awaitQueryAnswer(ctx, killCtx, config)
 			if executed {
 				return p, nil
 			}
@@ -103,18 +103,18 @@ func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConf
 			}
 		}
 		var d driver.Driver
-		if d, err = s.driver(killCtx); err != nil {
+		if d, err = s.awaitDriverForStart(killCtx); err != nil {
 			if calls > 0 {
 				err = fmt.Errorf("failed to initialize driver after it exited unexpectedly: %w", err)
 			}
 			break
 		}
-		if err = s.destroyer.try(ctx); err != nil {
+		if err = s.destroyer.destroyPendingStart(ctx); err != nil {
 			break
 		}
 		calls++
 		s.processTracker.noteStart()
-		handle, network, err = s.callWhenFree(ctx, killCtx, d, config)
+		handle, network, err = s.callWhenResourcesFree(ctx, killCtx, d, config)
 		if !errors.Is(err, driver.ErrPluginDown) {
 			break
 		}
@@ -126,9 +126,9 @@ func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConf
 		err = errors.New("driver started the task but returned no handle")
 	}
 	if undecided {
-		s.destroyer.set(state.PendingDestroy{ID: config.ID})
+		s.destroyer.setPendingDestroy(state.PendingDestroy{ID: config.ID})
 	} else if err != nil && calls > 0 && ctx.Err() == nil && s.destroyer.pendingDestroy() == nil {
-		s.destroyFailed(ctx, config.ID)
+		s.destroyFailedStart(ctx, config.ID)
 	}
 	if IsTemporaryError(err) || s.destroyer.pendingDestroy() != nil {
 		err = driver.Recoverable(err)
@@ -139,64 +139,64 @@ func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConf
 	if handle.Config == nil || handle.Config.ID != config.ID {
 		handle.Config = config // later calls of the driver use the id in handle.Config
 	}
-	return s.started(handle, network), nil
+	return s.newStartedProcess(handle, network), nil
 }
 
-// started returns the process of a start that has succeeded.
-func (s *startCaller) started(handle *driver.Handle, network *driver.NetworkOverride) *process {
+// newStartedProcess returns the process of a start that has succeeded.
+func (s *startCaller) newStartedProcess(handle *driver.Handle, network *driver.NetworkOverride) *process {
 	s.pluginDeaths = 0
 	p := newProcess(handle, network, s.dispense, s.calls)
 	p.driverRecovery = s.driverRecovery
 	return p
 }
 
-// askUntilAnswered asks what became of a start during which a plugin process has died. If the start has executed the
+// awaitQueryAnswer asks what became of a start during which a plugin process has died. If the start has executed the
 // task, executed is true, and the process is the task; with an unknown exit status, it has ended. An error
 // means that the task was killed before an answer.
-func (s *startCaller) askUntilAnswered(ctx, killCtx context.Context, config *driver.TaskConfig) (p *process, executed bool, err error) {
+func (s *startCaller) awaitQueryAnswer(ctx, killCtx context.Context, config *driver.TaskConfig) (p *process, executed bool, err error) {
 	var outage driverOutage
 	for {
-		answer, found, err := s.query.ask(ctx, config.ID, config)
+		answer, found, err := s.query.queryStart(ctx, config.ID, config)
 		switch startActionFor(recordID, answer) {
 		case actionStart:
 			return nil, false, nil
 		case actionAdopt, actionAwait:
 			found.handle.Config = config
-			p := s.started(found.handle, found.status.NetworkOverride)
-			p.unrecoverable = answer == answerTaskAlone
+			p := s.newStartedProcess(found.handle, found.status.NetworkOverride)
+			p.unrecoverable = answer == answerTaskWithoutHandle
 			s.logger.Info("task of an interrupted start adopted", "task_id", config.ID, "recoverable", !p.unrecoverable)
 			return p, true, nil
-		case actionLose:
-			p := s.started(&driver.Handle{Config: config}, nil)
+		case actionMarkLost:
+			p := s.newStartedProcess(&driver.Handle{Config: config}, nil)
 			p.unrecoverable = errors.Is(err, errStartUnknown)
 			p.recordResult(processResult{ExitResult: driver.ExitResult{Err: err}, exitUnknown: true})
 			return p, true, nil
 		}
-		if !outage.wait(killCtx, err, s.reportOutage) {
+		if !outage.awaitRetry(killCtx, err, s.reportOutage) {
 			return nil, false, context.Cause(killCtx)
 		}
 	}
 }
 
-// callWhenFree calls StartTask, and again as long as the driver finds no free descriptor or process, which is no failure
+// callWhenResourcesFree calls StartTask, and again as long as the driver finds no free descriptor or process, which is no failure
 // of the task: such a call has executed nothing. The first time is an event.
-func (s *startCaller) callWhenFree(ctx, killCtx context.Context, d driver.Driver, config *driver.TaskConfig) (handle *driver.Handle, network *driver.NetworkOverride, err error) {
+func (s *startCaller) callWhenResourcesFree(ctx, killCtx context.Context, d driver.Driver, config *driver.TaskConfig) (handle *driver.Handle, network *driver.NetworkOverride, err error) {
 	onWait := func(err error) {
-		s.emit(model.EventDriverExhausted(s.task().Driver, err.Error()))
+		s.emitEvent(model.EventDriverExhausted(s.task().Driver, err.Error()))
 	}
 	err = descriptors.RetryIf(killCtx, driver.IsResourceExhausted, onWait, func() (err error) {
-		handle, network, err = s.callDriver(ctx, d, config)
+		handle, network, err = s.callStartTask(ctx, d, config)
 		return err
 	})
 	return handle, network, err
 }
 
-// callDriver calls StartTask once, and emits an event if the driver does not answer soon.
-func (s *startCaller) callDriver(ctx context.Context, d driver.Driver, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+// callStartTask calls StartTask once, and emits an event if the driver does not answer soon.
+func (s *startCaller) callStartTask(ctx context.Context, d driver.Driver, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
 	emitted := make(chan struct{})
 	timer := time.AfterFunc(startEventDelay, func() {
 		defer close(emitted)
-		s.emit(model.EventWaitingForStart(s.task().Driver, startEventDelay))
+		s.emitEvent(model.EventWaitingForStart(s.task().Driver, startEventDelay))
 	})
 	defer func() {
 		if !timer.Stop() {
@@ -205,12 +205,12 @@ func (s *startCaller) callDriver(ctx context.Context, d driver.Driver, config *d
 	}()
 	point := failpoint.EnterStep(failpoint.StepStartTask)
 	defer point.Leave()
-	return s.calls.of(d).StartTask(ctx, config)
+	return s.calls.recordCallsOf(d).StartTask(ctx, config)
 }
 
-// destroyFailed destroys a start that has failed. The driver may have started the task nevertheless: its
+// destroyFailedStart destroys a start that has failed. The driver may have started the task nevertheless: its
 // response can be one that this host cannot read. Drivers that have not started it do not find it.
-func (s *startCaller) destroyFailed(ctx context.Context, id string) {
+func (s *startCaller) destroyFailedStart(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, abandonedStartTimeout)
 	defer cancel()
 	err := destroyByID(ctx, s.dispense, s.calls, id)
@@ -222,10 +222,10 @@ func (s *startCaller) destroyFailed(ctx context.Context, id string) {
 	}
 }
 
-// driver returns the driver for a start of the task. After the death of a
+// awaitDriverForStart returns the driver for a start of the task. After the death of a
 // plugin process, its running tasks are recovered before any task is started. After
 // each start that a plugin process does not survive, the delay grows.
-func (s *startCaller) driver(ctx context.Context) (driver.Driver, error) {
+func (s *startCaller) awaitDriverForStart(ctx context.Context) (driver.Driver, error) {
 	if s.pluginDeaths > 0 {
 		delay := min(time.Second<<min(s.pluginDeaths-1, 10), time.Minute)
 		if wait.Sleep(ctx, delay) != nil {

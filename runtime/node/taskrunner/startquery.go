@@ -16,7 +16,7 @@ type startQuery struct {
 
 // foundTask is the task of a start.
 type foundTask struct {
-	handle *driver.Handle // handle of the task; without DriverState for answerTaskAlone
+	handle *driver.Handle // handle of the task; without DriverState for answerTaskWithoutHandle
 	driver driver.Driver  // plugin process that has the task
 	status *driver.TaskStatus
 }
@@ -27,10 +27,10 @@ var (
 	errStartUnknown  = errors.New("the agent or the driver exited during the start, and the driver does not know the task")
 )
 
-// ask returns the answer and, if the driver has the task, the task. With answerNone and answerUnknown, the error is the
+// queryStart returns the answer and, if the driver has the task, the task. With answerNone and answerUnknown, the error is the
 // reason. config is the config of the start, with which a plugin process searches for a task that it has not started;
 // without it, the answer for such a start is answerNone.
-func (q startQuery) ask(ctx context.Context, id string, config *driver.TaskConfig) (startAnswer, *foundTask, error) {
+func (q startQuery) queryStart(ctx context.Context, id string, config *driver.TaskConfig) (startQueryAnswer, *foundTask, error) {
 	d, err := q.dispense(ctx)
 	if err != nil {
 		return answerNone, nil, err
@@ -46,8 +46,8 @@ func (q startQuery) ask(ctx context.Context, id string, config *driver.TaskConfi
 		}
 		search := *config
 		search.ID = id
-		if err := q.calls.of(d).RecoverTask(ctx, &driver.Handle{Config: &search}); err != nil {
-			answer := classifySearch(ctx, err)
+		if err := q.calls.recordCallsOf(d).RecoverTask(ctx, &driver.Handle{Config: &search}); err != nil {
+			answer := classifySearchError(ctx, err)
 			if driver.IsRecoverable(err) {
 				err = &inconclusiveRecoveryError{err} // the task gets an event, and the calls are not repeated every second
 			}
@@ -61,17 +61,17 @@ func (q startQuery) ask(ctx context.Context, id string, config *driver.TaskConfi
 	case err == nil && status.Start != nil:
 		return answerNone, nil, errStartPending
 	case err == nil && status.State != driver.TaskUnknown:
-		return answerTaskAlone, &foundTask{&driver.Handle{State: status.State}, d, status}, nil
-	case err != nil && isNoAnswer(ctx, err):
+		return answerTaskWithoutHandle, &foundTask{&driver.Handle{State: status.State}, d, status}, nil
+	case err != nil && isInconclusive(ctx, err):
 		return answerNone, nil, err
 	}
 	return answerUnknown, nil, errStartUnknown
 }
 
-// classifySearch returns the answer of a driver that has searched for the task of a start, see [driver.StartNotFound].
-func classifySearch(ctx context.Context, err error) startAnswer {
+// classifySearchError returns the answer of a driver that has searched for the task of a start, see [driver.StartNotFound].
+func classifySearchError(ctx context.Context, err error) startQueryAnswer {
 	switch {
-	case isNoAnswer(ctx, err):
+	case isInconclusive(ctx, err):
 		return answerNone
 	case errors.Is(err, driver.ErrTaskNotFound):
 		return answerNotExecuted
@@ -79,7 +79,7 @@ func classifySearch(ctx context.Context, err error) startAnswer {
 	return answerUnknown
 }
 
-// isNoAnswer reports whether an error leaves open what became of a start.
-func isNoAnswer(ctx context.Context, err error) bool {
+// isInconclusive reports whether an error leaves open what became of a start.
+func isInconclusive(ctx context.Context, err error) bool {
 	return isTaskStateUnknown(err) || driver.IsRecoverable(err) || ctx.Err() != nil
 }

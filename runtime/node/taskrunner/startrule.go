@@ -1,30 +1,30 @@
 package taskrunner
 
-// startRecord is what the record of a task says about its last start.
-type startRecord int
+// recordedStart is what the record of a task says about its last start.
+type recordedStart int
 
 const (
-	recordNoStart   startRecord = iota // no start
-	recordID                           // the id of a start, and no handle
-	recordRunningID                    // the same, and the task runs: the handle was lost
-	recordHandle                       // a handle
-	recordLost                         // the task runs, and the rest of its record was lost
-	recordEnded                        // the exit of a start, or the task is dead
-	recordNextID                       // the exit of a start, and the id of the start that follows it
+	recordNoStart   recordedStart = iota // no start
+	recordID                             // the id of a start, and no handle
+	recordRunningID                      // the same, and the task runs: the handle was lost
+	recordHandle                         // a handle
+	recordLost                           // the task runs, and the rest of its record was lost
+	recordEnded                          // the exit of a start, or the task is dead
+	recordNextID                         // the exit of a start, and the id of the start that follows it
 
 	startRecordCount
 )
 
-// startAnswer is what is known about the start of a record. For recordNextID it is about the start that follows.
-type startAnswer int
+// startQueryAnswer is what is known about the start of a record. For recordNextID it is about the start that follows.
+type startQueryAnswer int
 
 const (
 	// answerNone means that the driver is unavailable, that it could not find out, or that the start is in progress.
-	answerNone startAnswer = iota
+	answerNone startQueryAnswer = iota
 	// answerTask means that the driver has the task and its handle: a living process, or its exit status.
 	answerTask
-	// answerTaskAlone means that the driver has the task and returns no handle. It is not made with package sdk.
-	answerTaskAlone
+	// answerTaskWithoutHandle means that the driver has the task and returns no handle. It is not made with package sdk.
+	answerTaskWithoutHandle
 	// answerNotExecuted means that the start has left no mark: nothing of the task was executed.
 	answerNotExecuted
 	// answerUnknown means that there is a mark, and neither a process nor an exit status, or that a driver without
@@ -40,29 +40,29 @@ const (
 type startAction int
 
 const (
-	actionStart   startAction = iota // the task starts
-	actionAsk                        // the driver is asked again, and nothing happens before its answer
-	actionKeep                       // the process is kept without an answer
-	actionAdopt                      // it is the task, or its exit status: the handle is stored before anything else
-	actionAwait                      // it is the task, and is awaited by its id; it cannot be recovered
-	actionLose                       // it counts as executed: exit status unknown, destroyed, the restart policy decides
-	actionDestroy                    // its end is known: it is destroyed
-	actionForget                     // no driver is called: the restart policy decides about an exit, other tasks start
+	actionStart    startAction = iota // the task starts
+	actionAsk                         // the driver is asked again, and nothing happens before its answer
+	actionKeep                        // the process is kept without an answer
+	actionAdopt                       // it is the task, or its exit status: the handle is stored before anything else
+	actionAwait                       // it is the task, and is awaited by its id; it cannot be recovered
+	actionMarkLost                    // it counts as executed: exit status unknown, destroyed, the restart policy decides
+	actionDestroy                     // its end is known: it is destroyed
+	actionForget                      // no driver is called: the restart policy decides about an exit, other tasks start
 )
 
 // startActions is the rule by which no start is executed twice: only a start that certainly executed nothing is repeated.
 var startActions = [startRecordCount][startAnswerCount]startAction{
 	// columns: none, task, task alone, not executed, unknown, reboot
 	recordNoStart:   {actionStart, actionStart, actionStart, actionStart, actionStart, actionForget},
-	recordID:        {actionAsk, actionAdopt, actionAwait, actionStart, actionLose, actionForget},
-	recordRunningID: {actionAsk, actionAdopt, actionAwait, actionLose, actionLose, actionForget},
-	recordHandle:    {actionKeep, actionAdopt, actionAwait, actionLose, actionLose, actionForget},
-	recordLost:      {actionLose, actionLose, actionLose, actionLose, actionLose, actionForget},
+	recordID:        {actionAsk, actionAdopt, actionAwait, actionStart, actionMarkLost, actionForget},
+	recordRunningID: {actionAsk, actionAdopt, actionAwait, actionMarkLost, actionMarkLost, actionForget},
+	recordHandle:    {actionKeep, actionAdopt, actionAwait, actionMarkLost, actionMarkLost, actionForget},
+	recordLost:      {actionMarkLost, actionMarkLost, actionMarkLost, actionMarkLost, actionMarkLost, actionForget},
 	recordEnded:     {actionDestroy, actionDestroy, actionDestroy, actionDestroy, actionDestroy, actionForget},
-	recordNextID:    {actionAsk, actionAdopt, actionAwait, actionDestroy, actionLose, actionForget},
+	recordNextID:    {actionAsk, actionAdopt, actionAwait, actionDestroy, actionMarkLost, actionForget},
 }
 
 // startActionFor returns what the agent does about a start.
-func startActionFor(record startRecord, answer startAnswer) startAction {
+func startActionFor(record recordedStart, answer startQueryAnswer) startAction {
 	return startActions[record][answer]
 }

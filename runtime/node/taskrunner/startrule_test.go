@@ -6,20 +6,20 @@ import "testing"
 func TestStartRule(t *testing.T) {
 	answers := [startAnswerCount]string{"none", "task", "task alone", "not executed", "unknown", "reboot"}
 	for _, row := range []struct {
-		record startRecord
+		record recordedStart
 		name   string
 		want   [startAnswerCount]startAction
 	}{
 		{recordNoStart, "no start", [...]startAction{actionStart, actionStart, actionStart, actionStart, actionStart, actionForget}},
-		{recordID, "id", [...]startAction{actionAsk, actionAdopt, actionAwait, actionStart, actionLose, actionForget}},
-		{recordRunningID, "id of a running task", [...]startAction{actionAsk, actionAdopt, actionAwait, actionLose, actionLose, actionForget}},
-		{recordHandle, "handle", [...]startAction{actionKeep, actionAdopt, actionAwait, actionLose, actionLose, actionForget}},
-		{recordLost, "lost record of a running task", [...]startAction{actionLose, actionLose, actionLose, actionLose, actionLose, actionForget}},
+		{recordID, "id", [...]startAction{actionAsk, actionAdopt, actionAwait, actionStart, actionMarkLost, actionForget}},
+		{recordRunningID, "id of a running task", [...]startAction{actionAsk, actionAdopt, actionAwait, actionMarkLost, actionMarkLost, actionForget}},
+		{recordHandle, "handle", [...]startAction{actionKeep, actionAdopt, actionAwait, actionMarkLost, actionMarkLost, actionForget}},
+		{recordLost, "lost record of a running task", [...]startAction{actionMarkLost, actionMarkLost, actionMarkLost, actionMarkLost, actionMarkLost, actionForget}},
 		{recordEnded, "exit", [...]startAction{actionDestroy, actionDestroy, actionDestroy, actionDestroy, actionDestroy, actionForget}},
-		{recordNextID, "exit and next id", [...]startAction{actionAsk, actionAdopt, actionAwait, actionDestroy, actionLose, actionForget}},
+		{recordNextID, "exit and next id", [...]startAction{actionAsk, actionAdopt, actionAwait, actionDestroy, actionMarkLost, actionForget}},
 	} {
 		for answer, name := range answers {
-			if got := startActionFor(row.record, startAnswer(answer)); got != row.want[answer] {
+			if got := startActionFor(row.record, startQueryAnswer(answer)); got != row.want[answer] {
 				t.Errorf("record %q, answer %q: action %d, want %d", row.name, name, got, row.want[answer])
 			}
 		}

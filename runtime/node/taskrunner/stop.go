@@ -25,30 +25,30 @@ const forcedStopTimeout = 5 * time.Second
 // stopper stops processes of the task. If a driver is unavailable, it ends them without
 // the driver where that is allowed.
 type stopper struct {
-	killRequest *killRequest
-	task        func() Task
-	allocID     string
-	endTask     EndTaskFunc           // ends tasks without their driver; nil if only drivers may end tasks
-	preKilling  func(context.Context) // calls the PreKilling hooks
-	emit        func(*api.TaskEvent)
-	logger      hclog.Logger
+	killRequest         *killRequest
+	task                func() Task
+	allocID             string
+	endTask             EndTaskFunc           // ends tasks without their driver; nil if only drivers may end tasks
+	callPreKillingHooks func(context.Context) // calls the PreKilling hooks
+	emitEvent           func(*api.TaskEvent)
+	logger              hclog.Logger
 }
 
-// kill ends the process for good. It returns when the process has exited or ctx is
+// killProcess ends the process for good. It returns when the process has exited or ctx is
 // done. If ForceKill canceled ctx, kill first kills the process without further delay.
-func (s *stopper) kill(ctx context.Context, p *process) {
+func (s *stopper) killProcess(ctx context.Context, p *process) {
 	point := failpoint.EnterStep(failpoint.StepPreKill)
-	s.preKilling(ctx)
+	s.callPreKillingHooks(ctx)
 	s.awaitShutdownDelay(ctx, p, nil)
 	point.Leave()
 	for ended := false; !ended; {
 		point := failpoint.EnterStep(failpoint.StepStopTask)
-		err := s.stop(ctx, p)
+		err := s.stopProcess(ctx, p)
 		point.Leave()
 		if err != nil && ctx.Err() == nil {
 			s.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
 			s.killRequest.setLeakErr(err)
-			s.emit(model.EventDriverMessage(fmt.Sprintf("failed to kill task. Resources may have been leaked: %v", err), nil, time.Time{}))
+			s.emitEvent(model.EventDriverMessage(fmt.Sprintf("failed to kill task. Resources may have been leaked: %v", err), nil, time.Time{}))
 		}
 		var unreported <-chan time.Time // nil if the driver may not have stopped the process
 		if err == nil {
@@ -65,7 +65,7 @@ func (s *stopper) kill(ctx context.Context, p *process) {
 		}
 	}
 	if context.Cause(ctx) == errForceKilled {
-		s.killNow(context.WithoutCancel(ctx), p)
+		s.forceKillProcess(context.WithoutCancel(ctx), p)
 	}
 }
 
@@ -77,7 +77,7 @@ const exitReportTimeout = 10 * time.Second
 // WaitTask. If WaitTask does not answer then, the exit status is unknown. It returns false if the driver
 // could not destroy the process.
 func (s *stopper) destroyUnreported(ctx context.Context, p *process) bool {
-	if err := p.destroy(ctx); err != nil {
+	if err := p.destroyTask(ctx); err != nil {
 		if ctx.Err() == nil {
 			s.logger.Warn("driver has stopped the task, reports no exit, and does not destroy the task", "task_id", p.id(), "error", err)
 		}
@@ -93,12 +93,12 @@ func (s *stopper) destroyUnreported(ctx context.Context, p *process) bool {
 	return true
 }
 
-// killNow kills the process with SIGKILL and DestroyTask, and gives up after forcedStopTimeout
+// forceKillProcess kills the process with SIGKILL and DestroyTask, and gives up after forcedStopTimeout
 // each.
-func (s *stopper) killNow(ctx context.Context, p *process) {
+func (s *stopper) forceKillProcess(ctx context.Context, p *process) {
 	steps := []func(context.Context) error{
-		func(ctx context.Context) error { return p.stop(ctx, 0, "SIGKILL") },
-		p.destroy,
+		func(ctx context.Context) error { return p.stopTask(ctx, 0, "SIGKILL") },
+		p.destroyTask,
 	}
 	var err error
 	for _, step := range steps {
@@ -118,14 +118,14 @@ func (s *stopper) killNow(ctx context.Context, p *process) {
 		s.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
 		s.killRequest.setLeakErr(fmt.Errorf("kill task: %w", err))
 	}
-	if builtin, may := s.mayEndWithoutDriver(err); may {
-		if err := s.endProcess(ctx, p, builtin); err != nil {
+	if builtin, may := s.canEndWithoutDriver(err); may {
+		if err := s.endProcessWithoutDriver(ctx, p, builtin); err != nil {
 			s.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
 		}
 	}
 }
 
-// stop calls StopTask, repeatedly if that fails. A process that has exited needs no
+// stopProcess calls StopTask, repeatedly if that fails. A process that has exited needs no
 // stop.
 //
 // While the driver is unavailable the stop is pending:
@@ -134,7 +134,7 @@ func (s *stopper) killNow(ctx context.Context, p *process) {
 //	kill_timeout passes, builtin driver    the agent ends the task
 //	kill_timeout passes, other driver      nothing, unless the job is purged: then as above
 //	ctx ends                               the process is left as it is
-func (s *stopper) stop(ctx context.Context, p *process) error {
+func (s *stopper) stopProcess(ctx context.Context, p *process) error {
 	pending := pendingStop{startTime: time.Now(), retryBackoff: backoff{initialDelay: time.Second, maxDelay: 30 * time.Second}}
 	for attempt := 0; ; {
 		select {
@@ -145,12 +145,12 @@ func (s *stopper) stop(ctx context.Context, p *process) error {
 		default:
 		}
 		task := s.task()
-		err := p.stop(ctx, task.KillTimeout, task.KillSignal)
+		err := p.stopTask(ctx, task.KillTimeout, task.KillSignal)
 		switch {
 		case err == nil:
 			return nil
 		case isTaskStateUnknown(err) && ctx.Err() == nil:
-			s.awaitDriver(ctx, p, &pending, err)
+			s.awaitStopRetry(ctx, p, &pending, err)
 			continue
 		}
 		wait := stopRetryDelays[attempt]
@@ -173,22 +173,22 @@ func (s *stopper) stop(ctx context.Context, p *process) error {
 
 // pendingStop is a stop that waits for an unavailable driver.
 type pendingStop struct {
-	startTime    time.Time
-	eventEmitted bool    // the event was emitted
-	retryBackoff backoff // delay between attempts to end the task without its driver
+	startTime           time.Time
+	pendingEventEmitted bool    // the event was emitted
+	retryBackoff        backoff // delay between attempts to end the task without its driver
 }
 
-// awaitDriver waits until a stop that failed with cause should be retried. It ends the
+// newRecoveryContext waits until a stop that failed with cause should be retried. It ends the
 // process without the driver if kill_timeout has passed and that is allowed.
-func (s *stopper) awaitDriver(ctx context.Context, p *process, pending *pendingStop, cause error) {
+func (s *stopper) awaitStopRetry(ctx context.Context, p *process, pending *pendingStop, cause error) {
 	var unavailableErr *driver.UnavailableError
 	if !errors.As(cause, &unavailableErr) {
 		_ = wait.Sleep(ctx, pending.retryBackoff.nextDelay()) // the plugin died during the call, is about to die, or could not find out about the task
 		return
 	}
-	if !pending.eventEmitted {
-		pending.eventEmitted = true
-		s.emit(model.EventDriverMessage(s.pendingStopMessage(cause), nil, time.Time{}))
+	if !pending.pendingEventEmitted {
+		pending.pendingEventEmitted = true
+		s.emitEvent(model.EventDriverMessage(s.pendingStopMessage(cause), nil, time.Time{}))
 	}
 	limit := pending.retryBackoff.maxDelay // upper bound of the wait, because the channel Changed does not announce all changes
 	if unavailableErr.Changed == nil {
@@ -196,8 +196,8 @@ func (s *stopper) awaitDriver(ctx context.Context, p *process, pending *pendingS
 	}
 	if left := time.Until(pending.startTime.Add(s.task().KillTimeout)); left > 0 {
 		limit = min(limit, left)
-	} else if builtin, may := s.mayEndWithoutDriver(cause); may && s.killRequest.isRequested() {
-		err := s.endProcess(ctx, p, builtin)
+	} else if builtin, may := s.canEndWithoutDriver(cause); may && s.killRequest.isRequested() {
+		err := s.endProcessWithoutDriver(ctx, p, builtin)
 		if err == nil || ctx.Err() != nil {
 			return
 		}
@@ -234,23 +234,23 @@ func (s *stopper) pendingStopMessage(cause error) string {
 	return fmt.Sprintf("%s is pending, driver unavailable: %v; %s", what, cause, then)
 }
 
-// endProcess ends the process without its driver.
-func (s *stopper) endProcess(ctx context.Context, p *process, builtin bool) error {
+// endProcessWithoutDriver ends the process without its driver.
+func (s *stopper) endProcessWithoutDriver(ctx context.Context, p *process, builtin bool) error {
 	result, err := s.callEndTask(ctx, p.handle, builtin)
 	if err != nil {
 		return err
 	}
 	text := "the agent has ended the task's processes without the driver"
-	if !result.Found {
+	if !result.FoundProcesses {
 		text = "driver unavailable, and neither cgroup nor environment identifies a process of the task"
 		if !builtin {
 			text += ": it may still run"
 		}
 	}
-	s.emit(model.EventDriverMessage(text, nil, time.Time{}))
+	s.emitEvent(model.EventDriverMessage(text, nil, time.Time{}))
 	end := processResult{exitUnknown: true, destroyed: builtin}
-	if result.Exit != nil {
-		end.ExitResult, end.exitUnknown = *result.Exit, false
+	if result.ExitResult != nil {
+		end.ExitResult, end.exitUnknown = *result.ExitResult, false
 	}
 	p.recordResult(end)
 	return nil
@@ -259,40 +259,40 @@ func (s *stopper) endProcess(ctx context.Context, p *process, builtin bool) erro
 // awaitShutdownDelay gives clients of the task time to notice that it stops. The task
 // counts as running during the delay. The delay ends early when the process exits, ctx
 // is done, or the channel cut is closed.
-func (s *stopper) awaitShutdownDelay(ctx context.Context, p *process, cut <-chan struct{}) {
+func (s *stopper) awaitShutdownDelay(ctx context.Context, p *process, killed <-chan struct{}) {
 	delay := s.task().ShutdownDelay
 	if delay == 0 || ctx.Err() != nil {
 		return
 	}
 	select {
 	case <-s.killRequest.delaySkipped:
-		s.emit(model.EventSkippingShutdownDelay(delay))
+		s.emitEvent(model.EventSkippingShutdownDelay(delay))
 		return
 	default:
 	}
-	s.emit(model.EventWaitingShutdownDelay(delay))
+	s.emitEvent(model.EventWaitingShutdownDelay(delay))
 	select {
 	case <-time.After(delay):
 	case <-s.killRequest.delaySkipped:
 	case <-p.exited:
-	case <-cut:
+	case <-killed:
 	case <-ctx.Done():
 	}
 }
 
-// restart stops the process for a requested restart, unless a kill stops it.
-func (s *stopper) restart(ctx context.Context, p *process) error {
-	s.preKilling(ctx)
+// stopForRestart stops the process for a requested restart, unless a kill stops it.
+func (s *stopper) stopForRestart(ctx context.Context, p *process) error {
+	s.callPreKillingHooks(ctx)
 	s.awaitShutdownDelay(ctx, p, s.killRequest.killed)
 	if s.killRequest.isRequested() {
 		return nil // a kill was requested, which stops the process
 	}
-	return s.stop(ctx, p)
+	return s.stopProcess(ctx, p)
 }
 
-// mayEndWithoutDriver reports whether the agent may end the task without its driver, which
+// canEndWithoutDriver reports whether the agent may end the task without its driver, which
 // is unavailable for the reason in err.
-func (s *stopper) mayEndWithoutDriver(err error) (builtin, may bool) {
+func (s *stopper) canEndWithoutDriver(err error) (builtin, allowed bool) {
 	var unavailableErr *driver.UnavailableError
 	if s.endTask == nil || !errors.As(err, &unavailableErr) {
 		return false, false
@@ -305,7 +305,7 @@ func (s *stopper) callEndTask(ctx context.Context, handle *driver.Handle, builti
 	ctx, cancel := context.WithTimeout(ctx, endTaskTimeout)
 	defer cancel()
 	result, err := s.endTask(ctx, EndTaskRequest{
-		Driver: s.task().Driver, AllocID: s.allocID, Task: s.task().Name, Handle: handle, Builtin: builtin,
+		Driver: s.task().Driver, AllocID: s.allocID, Task: s.task().Name, Handle: handle, DriverIsBuiltin: builtin,
 	})
 	if err != nil {
 		return result, fmt.Errorf("end the task without its driver: %w", err)

@@ -61,7 +61,7 @@ func (b *configBuilder) build() (*driver.TaskConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	mounts, devices, err := b.hooks.mounts()
+	mounts, devices, err := b.hooks.mergeMountsAndDevices()
 	if err != nil {
 		return nil, err
 	}

@@ -40,12 +40,12 @@ type Config struct {
 	TaskDir         hook.TaskDir
 	Env             *taskenv.Builder
 	StartGate       StartGate
-	Driver          func(ctx context.Context) (driver.Driver, error) // returns the driver; may block while the plugin starts
+	DispenseDriver  func(ctx context.Context) (driver.Driver, error) // returns the driver; may block while the plugin starts
 	Store           Store
-	Notify          func() // called after each change of the task's state; must not block
+	OnStateChange   func() // called after each change of the task's state; must not block
 	HookLimits      runnerhooks.CallLimits
 	Timeline        timeline.Recorder // records what happens to the task; the zero value records nothing
-	Restored        *RestoredTask     // what an earlier agent left of the task; nil for a new task
+	RestoredTask    *RestoredTask     // what an earlier agent left of the task; nil for a new task
 	RecoveryTracker *RecoveryTracker  // recoveries of all tasks of the node; may be nil
 	EndTask         EndTaskFunc       // ends tasks without their driver; nil if only drivers may end tasks
 	AwaitExit       AwaitExitFunc     // reports exits while the driver is unavailable; may be nil
@@ -81,8 +81,8 @@ type Runner struct {
 	recoverer      *recoverer
 	startAdopter   *startAdopter
 
-	destroying chan struct{} // closed by Run when the task has ended for good and its destroy is pending
-	done       chan struct{} // closed by Run
+	destroyPending chan struct{} // closed by Run when the task has ended for good and its destroy is pending
+	done           chan struct{} // closed by Run
 }
 
 // New returns a runner that has received its task. The runner does nothing before Run.
@@ -93,18 +93,18 @@ func New(c Config) *Runner {
 		timeline:       c.Timeline,
 		processTracker: &processTracker{},
 		taskUpdater:    &taskUpdater{task: c.Task},
-		destroying:     make(chan struct{}),
+		destroyPending: make(chan struct{}),
 		done:           make(chan struct{}),
 	}
-	alloc, ref, task := c.Alloc, taskRef{c.Alloc.ID, c.Task.Name}, r.taskUpdater.current
-	dispense, recovery := withUnavailableError(c.Driver), c.RecoveryTracker.of(c.Task.Driver)
+	alloc, ref, task := c.Alloc, taskRef{c.Alloc.ID, c.Task.Name}, r.taskUpdater.currentTask
+	dispense, recovery := withUnavailableError(c.DispenseDriver), c.RecoveryTracker.forDriver(c.Task.Driver)
 	calls := callRecorder{c.Timeline, c.Task.Driver}
 	logger := c.Logger.Named("taskrunner").With("task", c.Task.Name)
 
 	r.records = &taskRecords{
-		store: c.Store, notifyChanged: c.Notify, putRetriesEnded: r.done, hasSecrets: c.Env.HasSecrets, redact: c.Env.Redact, timeline: c.Timeline, logger: logger,
-		counts:    taskCounts{c.Alloc.JobID, c.Alloc.Namespace, c.Task.Name, c.Alloc.TaskGroup},
-		taskState: &api.TaskState{State: model.TaskPending},
+		store: c.Store, notifyChanged: c.OnStateChange, putRetriesEnded: r.done, hasSecrets: c.Env.HasSecrets, redactSecrets: c.Env.Redact, timeline: c.Timeline, logger: logger,
+		taskMetrics: taskMetrics{c.Alloc.JobID, c.Alloc.Namespace, c.Task.Name, c.Alloc.TaskGroup},
+		taskState:   &api.TaskState{State: model.TaskPending},
 	}
 	r.killRequest = newKillRequest(r.records)
 	r.description = &driverDescription{records: r.records, dispense: dispense, task: task, dir: c.TaskDir, env: c.Env}
@@ -118,10 +118,10 @@ func New(c Config) *Runner {
 	}
 	stopper := &stopper{
 		killRequest: r.killRequest, task: task, allocID: c.Alloc.ID, endTask: c.EndTask,
-		preKilling: r.hooks.preKilling, emit: r.records.emit, logger: logger,
+		callPreKillingHooks: r.hooks.callPreKillingHooks, emitEvent: r.records.emitEvent, logger: logger,
 	}
-	r.currentProcess = &currentProcess{records: r.records, killRequest: r.killRequest, stopper: stopper, env: c.Env, done: r.done}
-	r.rerunRequests = &rerunRequests{records: r.records, killRequest: r.killRequest, task: task, done: r.done, rerunRequested: make(chan struct{}, 1)}
+	r.currentProcess = &currentProcess{records: r.records, killRequest: r.killRequest, stopper: stopper, env: c.Env, runReturned: r.done}
+	r.rerunRequests = &rerunRequests{records: r.records, killRequest: r.killRequest, task: task, runReturned: r.done, rerunRequested: make(chan struct{}, 1)}
 	r.restartDecider = &restartDecider{
 		tracker: restart.New(c.Task.Restart, time.Now(), rand.Int64N),
 		records: r.records, killRequest: r.killRequest, task: task, logger: logger,
@@ -130,11 +130,11 @@ func New(c Config) *Runner {
 		records: r.records, processTracker: r.processTracker, dispense: dispense, calls: calls,
 		stopper: stopper, logger: logger,
 	}
-	reportOutage := func(err error) { r.records.emit(model.EventWaitingForDriver(err.Error())) }
+	reportOutage := func(err error) { r.records.emitEvent(model.EventWaitingForDriver(err.Error())) }
 	await := waitUntilAvailable(dispense, reportOutage)
 	caller := &startCaller{
 		query: startQuery{dispense, calls}, dispense: dispense, awaitDriver: await, calls: calls, driverRecovery: recovery, destroyer: r.destroyer, processTracker: r.processTracker,
-		killRequest: r.killRequest, task: task, emit: r.records.emit, reportOutage: reportOutage, logger: logger,
+		killRequest: r.killRequest, task: task, emitEvent: r.records.emitEvent, reportOutage: reportOutage, logger: logger,
 	}
 	starter := &starter{
 		ref: ref, records: r.records, awaitDriver: await, description: r.description, configBuilder: r.configBuilder, hooks: r.hooks, startCaller: caller,
@@ -151,12 +151,12 @@ func New(c Config) *Runner {
 	}
 	r.recoverer = &recoverer{
 		ref: ref, records: r.records, dispense: dispense, calls: calls, driverRecovery: recovery, description: r.description,
-		destroyer: r.destroyer, currentProcess: r.currentProcess, startAdopter: r.startAdopter, timeout: c.HookLimits.StartPoints, logger: logger,
+		destroyer: r.destroyer, currentProcess: r.currentProcess, startAdopter: r.startAdopter, recoverTimeout: c.HookLimits.StartPoints, logger: logger,
 	}
-	if c.Restored == nil {
+	if c.RestoredTask == nil {
 		r.records.addReceivedEvent()
 	} else {
-		r.restore(*c.Restored)
+		r.restore(*c.RestoredTask)
 	}
 	return r
 }
@@ -166,13 +166,13 @@ func New(c Config) *Runner {
 // part of New because hooks act on the runner, and because hooks in plugins may not be
 // known yet when the runner is created. The map must not be changed afterwards.
 func (r *Runner) SetHooks(list []runnerhooks.OrderedHook, allocAttachments map[string]string) {
-	r.hooks.set(list, allocAttachments)
+	r.hooks.setHooks(list, allocAttachments)
 }
 
 // Prepare fetches the task config schema and the capabilities from the driver; task
 // setup needs them. It must have returned before Run. After an error for which IsTemporaryError is true,
 // Run fetches them before the task starts.
-func (r *Runner) Prepare(ctx context.Context) error { return r.description.fetch(ctx) }
+func (r *Runner) Prepare(ctx context.Context) error { return r.description.fetchOnce(ctx) }
 
 // IsTemporaryError reports whether err means that the driver is currently unavailable, so that
 // a later call may succeed.
@@ -192,7 +192,7 @@ func (r *Runner) Capabilities() driver.Capabilities { return r.description.drive
 func (r *Runner) Name() string { return r.name }
 
 // Task returns the current version of the task.
-func (r *Runner) Task() Task { return r.taskUpdater.current() }
+func (r *Runner) Task() Task { return r.taskUpdater.currentTask() }
 
 // State returns a copy of the task's state.
 func (r *Runner) State() *api.TaskState {
@@ -211,26 +211,26 @@ func (r *Runner) Done() <-chan struct{} { return r.done }
 // may have to be, because the driver has not answered what became of it.
 // It is false before Run has returned.
 func (r *Runner) IsDestroyPending() bool {
-	return wait.IsClosed(r.done) && (r.destroyer.pendingDestroy() != nil || r.startAdopter.undecided)
+	return wait.IsClosed(r.done) && (r.destroyer.pendingDestroy() != nil || r.startAdopter.startUndecided)
 }
 
 // Destroying is closed when the task has ended for good and only waits for its driver
 // to destroy it. It stays open for a task without a pending destroy.
-func (r *Runner) Destroying() <-chan struct{} { return r.destroying }
+func (r *Runner) Destroying() <-chan struct{} { return r.destroyPending }
 
-// ProcessEnded reports whether no process of the task can be alive: each was seen to
+// AllProcessesEnded reports whether no process of the task can be alive: each was seen to
 // exit, or its driver has destroyed it. It is false for a task that this runner has not
 // started or whose start has failed, because such a task may have a process.
-func (r *Runner) ProcessEnded() bool { return r.processTracker.allEnded() }
+func (r *Runner) AllProcessesEnded() bool { return r.processTracker.allEnded() }
 
 // EmitEvent adds an event to the task. Events are for display only. The runner owns the
 // event afterwards.
-func (r *Runner) EmitEvent(event *api.TaskEvent) { r.records.emit(event) }
+func (r *Runner) EmitEvent(event *api.TaskEvent) { r.records.emitEvent(event) }
 
 // EmitEventOnce is EmitEvent for an event that the task gets only once, even if another
 // plugin process sends it again: the messages are stored with the task. After 16
 // messages further ones are ignored.
-func (r *Runner) EmitEventOnce(event *api.TaskEvent) { r.records.emitOnce(event) }
+func (r *Runner) EmitEventOnce(event *api.TaskEvent) { r.records.emitEventOnce(event) }
 
 // SetOutput sets the output of the next start of the task: FIFOs, or the null device,
 // which is the default.

@@ -5,15 +5,15 @@ import "sync"
 // taskUpdater holds the current version of the task, and starts the goroutine that calls the
 // Update hooks for a new version.
 type taskUpdater struct {
-	mu           sync.Mutex
-	task         Task
-	dynamicUser  string // user of a task that names none; empty for the driver's default
-	hooksPending bool   // the Update hooks have not been called for this version
-	hooksRunning bool   // a goroutine is calling the Update hooks
-	callHooks    func() // starts the goroutine that calls the Update hooks; nil outside Run
+	mu                 sync.Mutex
+	task               Task
+	dynamicUser        string // user of a task that names none; empty for the driver's default
+	updateHooksPending bool   // the Update hooks have not been called for this version
+	updateHooksRunning bool   // a goroutine is calling the Update hooks
+	startUpdateHooks   func() // starts the goroutine that calls the Update hooks; nil outside Run
 }
 
-func (u *taskUpdater) current() Task {
+func (u *taskUpdater) currentTask() Task {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	task := u.task
@@ -29,36 +29,36 @@ func (u *taskUpdater) setDynamicUser(name string) {
 	u.dynamicUser = name
 }
 
-func (u *taskUpdater) set(task Task, withHooks bool) {
+func (u *taskUpdater) setTask(task Task, withHooks bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.task = task
-	u.hooksPending = u.hooksPending || withHooks
+	u.updateHooksPending = u.updateHooksPending || withHooks
 	if withHooks {
-		u.startHooksLocked()
+		u.startUpdateHooksLocked()
 	}
 }
 
-// setCallHooks sets the function that calls the Update hooks in a new goroutine, as long
-// as takePendingHooks returns true.
-func (u *taskUpdater) setCallHooks(call func()) {
+// setUpdateHooksStarter sets the function that calls the Update hooks in a new goroutine, as long
+// as takePendingUpdateHooks returns true.
+func (u *taskUpdater) setUpdateHooksStarter(call func()) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.callHooks = call
-	u.startHooksLocked()
+	u.startUpdateHooks = call
+	u.startUpdateHooksLocked()
 }
 
-func (u *taskUpdater) startHooksLocked() {
-	if u.hooksPending && u.callHooks != nil && !u.hooksRunning {
-		u.hooksRunning = true
-		u.callHooks()
+func (u *taskUpdater) startUpdateHooksLocked() {
+	if u.updateHooksPending && u.startUpdateHooks != nil && !u.updateHooksRunning {
+		u.updateHooksRunning = true
+		u.startUpdateHooks()
 	}
 }
 
-// takePendingHooks reports whether the Update hooks must be called for a new version.
-func (u *taskUpdater) takePendingHooks() bool {
+// takePendingUpdateHooks reports whether the Update hooks must be called for a new version.
+func (u *taskUpdater) takePendingUpdateHooks() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.hooksRunning, u.hooksPending = u.hooksPending, false
-	return u.hooksRunning
+	u.updateHooksRunning, u.updateHooksPending = u.updateHooksPending, false
+	return u.updateHooksRunning
 }

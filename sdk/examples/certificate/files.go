@@ -24,15 +24,15 @@ const (
 	keyFile  = "tls.key"
 	certFile = "tls.crt"
 	caFile   = "ca.crt"
-	// changeFile exists while the files are newer than those that the task uses.
+	// changeFile exists while the other files are newer than those that the task has read.
 	changeFile = ".tls-renewed"
 )
 
-// certificateFiles are the files of one task. The task can write into their directory, so they are accessed
-// through the open directory, which links cannot leave.
+// certificateFiles are the key and certificate files of one task. The task can write into their directory, so they are
+// accessed through an os.Root, because symbolic links cannot lead out of it.
 type certificateFiles struct {
 	dir      *os.Root
-	uid, gid int // owner of the directory, who is the user of the task
+	uid, gid int // owner of the directory, which is the user of the task
 }
 
 func openCertificateFiles(secretsDir string) (*certificateFiles, error) {
@@ -50,9 +50,9 @@ func openCertificateFiles(secretsDir string) (*certificateFiles, error) {
 
 func (f *certificateFiles) Close() error { return f.dir.Close() }
 
-// read returns the certificate of the task, or nil if it must be replaced: a file is missing, the files do not
-// belong together, the CA or the names have changed, or the certificate has expired.
-func (f *certificateFiles) read(c *pluginConfig, names []string) *x509.Certificate {
+// readValid returns the certificate of the task, or nil if a new certificate is needed: a file is missing, the key
+// does not match, the CA or the names have changed, or the certificate has expired.
+func (f *certificateFiles) readValid(c *pluginConfig, names []string) *x509.Certificate {
 	key, keyErr := f.dir.ReadFile(keyFile)
 	certificate, certErr := f.dir.ReadFile(certFile)
 	ca, caErr := f.dir.ReadFile(caFile)
@@ -80,7 +80,7 @@ func (f *certificateFiles) read(c *pluginConfig, names []string) *x509.Certifica
 	return pair.Leaf
 }
 
-// renew writes a new key and a new certificate.
+// renew writes a new key, a new certificate and the certificate of the CA.
 func (f *certificateFiles) renew(c *pluginConfig, names []string, ttl time.Duration) (*x509.Certificate, error) {
 	ca, err := tls.LoadX509KeyPair(c.CACertPath, c.CAKeyPath)
 	if err != nil {
@@ -107,9 +107,9 @@ func (f *certificateFiles) renew(c *pluginConfig, names []string, ttl time.Durat
 		return nil, err
 	}
 	err = errors.Join(
-		f.write(caFile, trusted, 0o644),
-		f.write(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), 0o600),
-		f.write(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644),
+		f.replaceFile(caFile, trusted, 0o644),
+		f.replaceFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), 0o600),
+		f.replaceFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644),
 	)
 	if err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ func (f *certificateFiles) renew(c *pluginConfig, names []string, ttl time.Durat
 	return x509.ParseCertificate(der)
 }
 
-// newLeaf returns the content of a certificate, which is valid no longer than its CA.
+// newLeaf returns the template of a certificate, which expires no later than the CA.
 func newLeaf(names []string, ttl time.Duration, caNotAfter time.Time) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
@@ -148,9 +148,9 @@ func newLeaf(names []string, ttl time.Duration, caNotAfter time.Time) (*x509.Cer
 	return leaf, nil
 }
 
-// write replaces a file, so that a reader sees the old or the new content. The file belongs to the user of
-// the task before it has content.
-func (f *certificateFiles) write(name string, content []byte, mode fs.FileMode) error {
+// replaceFile replaces a file atomically: a reader sees the old or the new content. The new file is owned by the user
+// of the task before it has content.
+func (f *certificateFiles) replaceFile(name string, content []byte, mode fs.FileMode) error {
 	temporary := "." + name + ".new"
 	if err := f.dir.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -169,10 +169,10 @@ func (f *certificateFiles) write(name string, content []byte, mode fs.FileMode) 
 	return f.dir.Rename(temporary, name)
 }
 
-// setChangePending records whether the task must use other files than those that it has read.
+// setChangePending records whether the files are newer than those that the task has read.
 func (f *certificateFiles) setChangePending(pending bool) error {
 	if pending {
-		return f.write(changeFile, nil, 0o600)
+		return f.replaceFile(changeFile, nil, 0o600)
 	}
 	if err := f.dir.Remove(changeFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -180,7 +180,7 @@ func (f *certificateFiles) setChangePending(pending bool) error {
 	return nil
 }
 
-func (f *certificateFiles) changePending() bool {
+func (f *certificateFiles) isChangePending() bool {
 	_, err := f.dir.Lstat(changeFile)
 	return err == nil
 }

@@ -26,15 +26,15 @@ func main() { sdk.ServeHook(&certificateHook{}) }
 type certificateHook struct {
 	host hook.Host
 
-	mu       sync.Mutex
-	config   pluginConfig
-	renewals map[string]*renewal // by allocation and task
+	mu             sync.Mutex
+	config         pluginConfig
+	renewalsByTask map[string]*renewal // key: attachedTask.key
 }
 
 // renewal is the renewal of the certificate of one running task.
 type renewal struct {
-	cancel context.CancelFunc
-	done   chan struct{} // closed when the goroutine of the renewal ends
+	cancel            context.CancelFunc
+	goroutineReturned chan struct{} // closed when renewUntilExit has returned
 }
 
 var (
@@ -56,7 +56,7 @@ type pluginConfig struct {
 	ttl time.Duration
 }
 
-// attachmentConfig is the configuration of a job.
+// attachmentConfig is the configuration in a job's hook block.
 type attachmentConfig struct {
 	Names        []string `codec:"names"`
 	TTL          string   `codec:"ttl"`
@@ -80,7 +80,7 @@ func (*certificateHook) Info() sdk.HookInfo {
 		AttachmentSchema: hclspec.Object(map[string]*hclspec.Spec{
 			// The DNS names and IP addresses of the certificate, which can contain references such as ${NOMAD_JOB_NAME}.
 			"names": hclspec.Attr("names", "list(string)", true),
-			// The lifetime of the certificate, at most that of the agent, which is the default.
+			// The lifetime of the certificate, at most the ttl in the plugin block, which is the default.
 			"ttl": hclspec.Attr("ttl", "string", false),
 			// The effect of a renewal on the task: restart, signal or noop.
 			"change_mode":   hclspec.Default(hclspec.Attr("change_mode", "string", false), hclspec.Literal(`"restart"`)),
@@ -111,27 +111,28 @@ func (h *certificateHook) Configure(_ context.Context, config *sdk.Config) error
 	return nil
 }
 
-// currentConfig returns the configuration, which the next call of Configure replaces.
+// currentConfig returns a copy of the configuration of the last Configure call.
 func (h *certificateHook) currentConfig() pluginConfig {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.config
 }
 
-// task is a task that the hook is attached to.
-type task struct {
-	key        string // allocation and name
-	scope      hook.Scope
-	attachment attachmentConfig
-	names      []string      // of the certificate
-	ttl        time.Duration // of the certificate
-	secretsDir string
+// attachedTask is a task that the hook is attached to, with its checked attachment.
+type attachedTask struct {
+	key              string // alloc id and task name
+	scope            hook.Scope
+	attachment       attachmentConfig
+	certificateNames []string
+	certificateTTL   time.Duration
+	secretsDir       string
 }
 
-// newTask reads the attachment of a task, and checks that the operator allows its names.
-func (h *certificateHook) newTask(ctx context.Context, meta hook.RequestMeta, a hook.Alloc, t hook.Task, dir hook.TaskDir) (*task, error) {
+// newTask decodes the attachment of a task, and returns an error if it is invalid, or if the operator does not allow a
+// name.
+func (h *certificateHook) newTask(ctx context.Context, meta hook.RequestMeta, a hook.Alloc, t hook.Task, dir hook.TaskDir) (*attachedTask, error) {
 	config := h.currentConfig()
-	n := &task{key: a.ID + "/" + t.Name, scope: meta.Scope(), secretsDir: dir.SecretsDir, ttl: config.ttl}
+	n := &attachedTask{key: a.ID + "/" + t.Name, scope: meta.Scope(), secretsDir: dir.SecretsDir, certificateTTL: config.ttl}
 	if err := meta.Config(&n.attachment); err != nil {
 		return nil, err
 	}
@@ -142,7 +143,7 @@ func (h *certificateHook) newTask(ctx context.Context, meta hook.RequestMeta, a 
 	}
 	if text := n.attachment.TTL; text != "" {
 		var err error
-		if n.ttl, err = time.ParseDuration(text); err != nil || n.ttl < time.Second || n.ttl > config.ttl {
+		if n.certificateTTL, err = time.ParseDuration(text); err != nil || n.certificateTTL < time.Second || n.certificateTTL > config.ttl {
 			return nil, fmt.Errorf("ttl: %q is not a time from 1s to the ttl of the agent, %v", text, config.ttl)
 		}
 	}
@@ -154,16 +155,16 @@ func (h *certificateHook) newTask(ctx context.Context, meta hook.RequestMeta, a 
 		if err != nil {
 			return nil, fmt.Errorf("names: %q: %w", text, err)
 		}
-		if !config.allows(name) {
+		if !config.allowsName(name) {
 			return nil, fmt.Errorf("names: %q is not among the allowed_names of the agent", name)
 		}
-		n.names = append(n.names, name)
+		n.certificateNames = append(n.certificateNames, name)
 	}
 	return n, nil
 }
 
-// allows reports whether jobs can request a name.
-func (c *pluginConfig) allows(name string) bool {
+// allowsName reports whether the operator allows jobs to request a name.
+func (c *pluginConfig) allowsName(name string) bool {
 	for _, pattern := range c.AllowedNames {
 		if ok, err := path.Match(pattern, name); ok && err == nil {
 			return true
@@ -172,9 +173,9 @@ func (c *pluginConfig) allows(name string) bool {
 	return false
 }
 
-// Prestart obtains a certificate, unless the task has one that is valid: after a restart of the
-// task, of this program or of the agent. The state has the serial number and the end of the last certificate that
-// Prestart has returned; a renewal that came later is found in the files.
+// Prestart makes a certificate, unless the task has a valid one, as after a restart of the
+// task, of this program or of the agent. The returned state has the serial number and the expiry of the certificate. A
+// later renewal is not in the state, so Prestart reads the certificate from the files.
 func (h *certificateHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	t, err := h.newTask(ctx, req.RequestMeta, req.Alloc, req.Task, req.Dir)
 	if err != nil {
@@ -186,15 +187,15 @@ func (h *certificateHook) Prestart(ctx context.Context, req hook.TaskPrestartReq
 		return hook.TaskPrestartResponse{}, err
 	}
 	defer files.Close()
-	current := files.read(&config, t.names)
-	if current == nil || isOlder(current, req.PreviousState) || isDue(current) && !req.Running {
+	current := files.readValid(&config, t.certificateNames)
+	if current == nil || isReplaced(current, req.PreviousState) || isRenewalDue(current) && !req.Running {
 		if err := files.setChangePending(req.Running); err != nil {
 			return hook.TaskPrestartResponse{}, err
 		}
-		if current, err = files.renew(&config, t.names, t.ttl); err != nil {
+		if current, err = files.renew(&config, t.certificateNames, t.certificateTTL); err != nil {
 			return hook.TaskPrestartResponse{}, sdk.Recoverable(err)
 		}
-		h.emit(ctx, t, fmt.Sprintf("obtained certificate %s, valid until %s", serialText(current), current.NotAfter.Format(time.RFC3339)))
+		h.emitEvent(ctx, t, fmt.Sprintf("obtained certificate %s, valid until %s", serialText(current), current.NotAfter.Format(time.RFC3339)))
 	}
 	if !req.Running {
 		if err := files.setChangePending(false); err != nil { // the task reads the files when it starts
@@ -217,28 +218,28 @@ func newState(c *x509.Certificate) map[string]string {
 	return map[string]string{"serial": serialText(c), "not_after": c.NotAfter.Format(time.RFC3339)}
 }
 
-// isOlder reports whether a certificate was replaced by the one of the state, such as a file that was restored
-// from a backup.
-func isOlder(c *x509.Certificate, state map[string]string) bool {
+// isReplaced reports whether a certificate is older than the one in the state, for example because its file was
+// restored from a backup.
+func isReplaced(c *x509.Certificate, state map[string]string) bool {
 	notAfter, err := time.Parse(time.RFC3339, state["not_after"])
 	return err == nil && c.NotAfter.Before(notAfter)
 }
 
 func serialText(c *x509.Certificate) string { return fmt.Sprintf("%x", c.SerialNumber) }
 
-// Poststart starts the renewal. It runs again after another agent has restored the task, and in
-// another process of this program.
+// Poststart starts the renewal. It is called again after a restart of the agent or of this program, while the
+// task runs.
 func (h *certificateHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	t, err := h.newTask(ctx, req.RequestMeta, req.Alloc, req.Task, req.Dir)
 	if err != nil {
 		return hook.TaskPoststartResponse{}, err
 	}
-	// The context of the call ends when Poststart returns, so the renewal has its own.
+	// The context of the call ends when Poststart returns, so the renewal has a context of its own.
 	renewing, cancel := context.WithCancel(context.Background())
-	r := &renewal{cancel: cancel, done: make(chan struct{})}
-	h.replaceRenewal(t.key, r).end()
+	r := &renewal{cancel: cancel, goroutineReturned: make(chan struct{})}
+	h.replaceRenewal(t.key, r).cancelAndWait()
 	go func() {
-		defer close(r.done)
+		defer close(r.goroutineReturned)
 		defer cancel()
 		defer func() {
 			if p := recover(); p != nil {
@@ -252,49 +253,50 @@ func (h *certificateHook) Poststart(ctx context.Context, req hook.TaskPoststartR
 
 // Exited ends the renewal: the next start of the task begins with Prestart.
 func (h *certificateHook) Exited(_ context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	h.replaceRenewal(req.Alloc.ID+"/"+req.Task.Name, nil).end()
+	h.replaceRenewal(req.Alloc.ID+"/"+req.Task.Name, nil).cancelAndWait()
 	return hook.TaskExitedResponse{}, nil
 }
 
 // Stop ends the renewal of a task for which Exited was not called. The files are removed with the
 // directory of the task.
 func (h *certificateHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	h.replaceRenewal(req.Alloc.ID+"/"+req.Task.Name, nil).end()
+	h.replaceRenewal(req.Alloc.ID+"/"+req.Task.Name, nil).cancelAndWait()
 	return hook.TaskStopResponse{}, nil
 }
 
-// replaceRenewal sets the renewal of a task and returns the previous one. nil means no renewal.
+// replaceRenewal sets the renewal of a task, or removes it if r is nil, and returns the previous one, or nil.
 func (h *certificateHook) replaceRenewal(key string, r *renewal) (old *renewal) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.renewals == nil {
-		h.renewals = map[string]*renewal{}
+	if h.renewalsByTask == nil {
+		h.renewalsByTask = map[string]*renewal{}
 	}
-	old = h.renewals[key]
-	if h.renewals[key] = r; r == nil {
-		delete(h.renewals, key)
+	old = h.renewalsByTask[key]
+	if h.renewalsByTask[key] = r; r == nil {
+		delete(h.renewalsByTask, key)
 	}
 	return old
 }
 
-// end stops the renewal, and blocks until its goroutine has returned. A nil renewal is
+// cancelAndWait stops the renewal, and blocks until its goroutine has returned. A nil renewal is
 // accepted.
-func (r *renewal) end() {
+func (r *renewal) cancelAndWait() {
 	if r != nil {
 		r.cancel()
-		<-r.done
+		<-r.goroutineReturned
 	}
 }
 
-// renewUntilExit renews the certificate of a task again and again, until ctx ends.
-func (h *certificateHook) renewUntilExit(ctx context.Context, t *task) {
+// renewUntilExit renews the certificate of a task whenever a renewal is due, until ctx ends.
+func (h *certificateHook) renewUntilExit(ctx context.Context, t *attachedTask) {
 	for {
 		next, err := h.renewIfDue(ctx, t)
 		if err != nil && ctx.Err() == nil {
 			hclog.L().Warn("a certificate is not renewed", "task", t.key, "retry", time.Until(next).Round(time.Second), "error", err)
-			h.emit(ctx, t, fmt.Sprintf("the certificate is not renewed: %v", err))
+			h.emitEvent(ctx, t, fmt.Sprintf("the certificate is not renewed: %v", err))
 		}
-		// A certificate cannot outlive its CA. Shortly before the end of the CA, each is due at once.
+		// A certificate expires no later than its CA. Shortly before the CA expires, each new certificate is due at
+		// once, and the minimum of one second prevents a busy loop.
 		timer := time.NewTimer(max(time.Until(next), time.Second))
 		select {
 		case <-timer.C:
@@ -305,29 +307,29 @@ func (h *certificateHook) renewUntilExit(ctx context.Context, t *task) {
 	}
 }
 
-// renewIfDue renews the certificate of a task if that is due, and has the task use it. It returns the time of
-// the next call.
-func (h *certificateHook) renewIfDue(ctx context.Context, t *task) (next time.Time, err error) {
+// renewIfDue renews the certificate of a task if a renewal is due, and restarts or signals the task. It returns the
+// time at which to call it again.
+func (h *certificateHook) renewIfDue(ctx context.Context, t *attachedTask) (next time.Time, err error) {
 	config := h.currentConfig()
-	retry := time.Now().Add(min(max(t.ttl/20, time.Second), time.Hour))
+	retry := time.Now().Add(min(max(t.certificateTTL/20, time.Second), time.Hour))
 	files, err := openCertificateFiles(t.secretsDir)
 	if err != nil {
 		return retry, err
 	}
 	defer files.Close()
-	current := files.read(&config, t.names)
-	if current == nil || isDue(current) {
-		// If this process ends before the task uses the certificate, the next process finds the mark.
+	current := files.readValid(&config, t.certificateNames)
+	if current == nil || isRenewalDue(current) {
+		// If this process exits before the task uses the new files, the next process finds the changeFile.
 		if err := files.setChangePending(true); err != nil {
 			return retry, err
 		}
-		if current, err = files.renew(&config, t.names, t.ttl); err != nil {
+		if current, err = files.renew(&config, t.certificateNames, t.certificateTTL); err != nil {
 			return retry, err
 		}
-		h.emit(ctx, t, fmt.Sprintf("renewed certificate %s, valid until %s", serialText(current), current.NotAfter.Format(time.RFC3339)))
+		h.emitEvent(ctx, t, fmt.Sprintf("renewed certificate %s, valid until %s", serialText(current), current.NotAfter.Format(time.RFC3339)))
 	}
-	if files.changePending() {
-		if err := h.applyChange(ctx, t); err != nil {
+	if files.isChangePending() {
+		if err := h.restartOrSignalTask(ctx, t); err != nil {
 			return retry, err
 		}
 		if err := files.setChangePending(false); err != nil {
@@ -337,8 +339,8 @@ func (h *certificateHook) renewIfDue(ctx context.Context, t *task) (next time.Ti
 	return renewalTime(current), nil
 }
 
-// applyChange has the task use the new files. The call waits while no agent runs.
-func (h *certificateHook) applyChange(ctx context.Context, t *task) error {
+// restartOrSignalTask makes the task read the new files, by its change_mode. It blocks while no agent runs.
+func (h *certificateHook) restartOrSignalTask(ctx context.Context, t *attachedTask) error {
 	const reason = "its certificate was renewed"
 	switch t.attachment.ChangeMode {
 	case "restart":
@@ -349,20 +351,20 @@ func (h *certificateHook) applyChange(ctx context.Context, t *task) error {
 	return nil
 }
 
-// emit shows a message to the user. An error is logged: the certificate matters more than the message.
-func (h *certificateHook) emit(ctx context.Context, t *task, message string) {
+// emitEvent adds an event to the task. An error is only logged, so that it does not prevent the renewal.
+func (h *certificateHook) emitEvent(ctx context.Context, t *attachedTask, message string) {
 	if err := h.host.EmitEvent(ctx, t.scope, hook.Event{Message: message}); err != nil && ctx.Err() == nil {
 		hclog.L().Warn("an event is lost", "task", t.key, "event", message, "error", err)
 	}
 }
 
-// renewalTime returns the time when a certificate is renewed, in the last third of its lifetime.
+// renewalTime returns the time at which a certificate is due for renewal, after 70 % of its lifetime.
 func renewalTime(c *x509.Certificate) time.Time {
 	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) * 7 / 10)
 }
 
-// isDue reports whether a certificate must be renewed now.
-func isDue(c *x509.Certificate) bool { return !time.Now().Before(renewalTime(c)) }
+// isRenewalDue reports whether a certificate must be renewed now.
+func isRenewalDue(c *x509.Certificate) bool { return !time.Now().Before(renewalTime(c)) }
 
-// isIP reports whether a name of a certificate is an address.
+// isIP reports whether a name is an IP address.
 func isIP(name string) bool { return net.ParseIP(name) != nil }

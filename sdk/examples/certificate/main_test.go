@@ -138,7 +138,7 @@ func newTestTask(t *testing.T, attachment string) *testTask {
 // replaceHook starts another process of the plugin, as after a crash.
 func (n *testTask) replaceHook() {
 	if n.hook != nil {
-		n.hook.replaceRenewal("1/web", nil).end()
+		n.hook.replaceRenewal("1/web", nil).cancelAndWait()
 	}
 	n.hook = &certificateHook{config: n.config}
 	n.hook.SetHost(n.host, hook.Node{})
@@ -191,7 +191,7 @@ func TestCertificateHasRequestedNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer files.Close()
-	c := files.read(&n.config, []string{"shop.internal", "10.1.2.3"})
+	c := files.readValid(&n.config, []string{"shop.internal", "10.1.2.3"})
 	if c == nil {
 		t.Fatal("the files are not valid for the names")
 	}

@@ -46,11 +46,11 @@ import (
 func main() { sdk.ServeDevice(&deviceFiles{}) }
 
 type deviceFiles struct {
-	mu      sync.Mutex
-	devices map[string]deviceConfig // key: type
+	mu            sync.Mutex
+	configsByType map[string]deviceConfig // key: type
 }
 
-// deviceConfig is one block of the configuration.
+// deviceConfig is one block "device" of the configuration.
 type deviceConfig struct {
 	Vendor      string   `codec:"vendor"`
 	Name        string   `codec:"name"`
@@ -109,19 +109,19 @@ func (p *deviceFiles) Configure(_ context.Context, config *sdk.Config) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.devices = c.Devices
+	p.configsByType = c.Devices
 	return nil
 }
 
-// config returns the blocks of the configuration, which no method changes.
-func (p *deviceFiles) config() map[string]deviceConfig {
+// currentConfigs returns the blocks of the configuration by type. Callers must not change the map.
+func (p *deviceFiles) currentConfigs() map[string]deviceConfig {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.devices
+	return p.configsByType
 }
 
 func (p *deviceFiles) Fingerprint(context.Context) ([]device.Group, error) {
-	config := p.config()
+	config := p.currentConfigs()
 	if len(config) == 0 {
 		return nil, fmt.Errorf("%w: the configuration has no block \"device\"", device.ErrDisabled)
 	}
@@ -132,7 +132,7 @@ func (p *deviceFiles) Fingerprint(context.Context) ([]device.Group, error) {
 			ID:         device.GroupID{Vendor: c.Vendor, Type: typ, Name: c.Name},
 			Attributes: map[string]device.Attribute{"permissions": {Value: c.Permissions}},
 		}
-		for _, path := range c.files() {
+		for _, path := range c.devicePaths() {
 			for n := range c.Count {
 				g.Devices = append(g.Devices, newDevice(deviceID(path, n), path))
 			}
@@ -142,9 +142,9 @@ func (p *deviceFiles) Fingerprint(context.Context) ([]device.Group, error) {
 	return groups, nil
 }
 
-// files returns the paths of the device files. A path without a wildcard is in the result even if
-// the file is missing.
-func (c deviceConfig) files() []string {
+// devicePaths returns the paths of the device files that match the configured paths. A path without a wildcard is in
+// the result even if the file is missing.
+func (c deviceConfig) devicePaths() []string {
 	var files []string
 	for _, path := range c.Paths {
 		if !strings.ContainsAny(path, `*?[\`) {
@@ -158,8 +158,8 @@ func (c deviceConfig) files() []string {
 	return slices.Compact(files)
 }
 
-// deviceID returns the path of the device file, which is the same after a restart. A file that
-// several tasks can use has several devices, and all but the first have a number.
+// deviceID returns the id of device n of a device file: the path of the file, and for n > 0 also the number. A file
+// that several tasks can use has several devices.
 func deviceID(path string, n int) string {
 	if n == 0 {
 		return path
@@ -167,15 +167,15 @@ func deviceID(path string, n int) string {
 	return path + "#" + strconv.Itoa(n)
 }
 
-// pathOf returns the path of the device file in an id.
-func pathOf(id string) string {
+// devicePathOfID returns the path of the device file of a device id.
+func devicePathOfID(id string) string {
 	path, _, _ := strings.Cut(id, "#")
 	return path
 }
 
 func newDevice(id, path string) device.Device {
 	d := device.Device{ID: id}
-	number, kind, err := statDevice(path)
+	number, kind, err := deviceNumberAndKind(path)
 	if err != nil {
 		d.HealthDescription = err.Error()
 		return d
@@ -185,8 +185,8 @@ func newDevice(id, path string) device.Device {
 	return d
 }
 
-// statDevice returns the device number, such as "188:0", and the kind, "char" or "block".
-func statDevice(path string) (number, kind string, err error) {
+// deviceNumberAndKind returns the number of a device file, such as "188:0", and its kind, "char" or "block".
+func deviceNumberAndKind(path string) (number, kind string, err error) {
 	var stat unix.Stat_t
 	if err := unix.Stat(path, &stat); err != nil {
 		return "", "", err
@@ -217,29 +217,29 @@ func pciBusID(sysfs string) string {
 	return addresses[len(addresses)-1]
 }
 
-var notEnvChar = regexp.MustCompile(`[^A-Z0-9_]`)
+var invalidEnvChar = regexp.MustCompile(`[^A-Z0-9_]`)
 
-// Reserve returns the device files, and their paths in a variable such as SERIAL_DEVICES: a driver
-// without isolation of devices ignores the files.
+// Reserve returns the device files, and also an environment variable with their paths, such as SERIAL_DEVICES, because
+// a driver without isolation of devices ignores the files.
 func (p *deviceFiles) Reserve(_ context.Context, req *sdk.ReserveRequest) (*device.Reservation, error) {
-	c, ok := p.config()[req.Group.ID.Type]
+	c, ok := p.currentConfigs()[req.Group.ID.Type]
 	if !ok {
 		return nil, fmt.Errorf("the configuration has no device %q", req.Group.ID.Type)
 	}
 	r := &device.Reservation{}
 	var paths []string
 	for _, d := range req.Devices {
-		path := pathOf(d.ID)
+		path := devicePathOfID(d.ID)
 		if slices.Contains(paths, path) {
 			continue // the task has reserved one file more than once
 		}
-		if _, _, err := statDevice(path); err != nil {
+		if _, _, err := deviceNumberAndKind(path); err != nil {
 			return nil, fmt.Errorf("device %q: %w", d.ID, err)
 		}
 		paths = append(paths, path)
 		r.Devices = append(r.Devices, device.HostDevice{TaskPath: path, HostPath: path, Permissions: c.Permissions})
 	}
-	name := notEnvChar.ReplaceAllString(strings.ToUpper(req.Group.ID.Type), "_") + "_DEVICES"
+	name := invalidEnvChar.ReplaceAllString(strings.ToUpper(req.Group.ID.Type), "_") + "_DEVICES"
 	r.Env = map[string]string{name: strings.Join(paths, ",")}
 	return r, nil
 }
@@ -256,7 +256,7 @@ func (p *deviceFiles) Stats(ctx context.Context) ([]device.GroupStats, error) {
 		s := device.GroupStats{ID: g.ID, Instances: map[string]device.DeviceStats{}}
 		for _, d := range g.Devices {
 			if d.Healthy {
-				s.Instances[d.ID] = deviceStats(pathOf(d.ID), time.Now())
+				s.Instances[d.ID] = fileStats(devicePathOfID(d.ID), time.Now())
 			}
 		}
 		stats = append(stats, s)
@@ -264,7 +264,7 @@ func (p *deviceFiles) Stats(ctx context.Context) ([]device.GroupStats, error) {
 	return stats, nil
 }
 
-func deviceStats(path string, now time.Time) device.DeviceStats {
+func fileStats(path string, now time.Time) device.DeviceStats {
 	s := device.DeviceStats{Timestamp: now}
 	var stat unix.Stat_t
 	if unix.Stat(path, &stat) != nil {
@@ -285,7 +285,8 @@ func deviceStats(path string, now time.Time) device.DeviceStats {
 	return s
 }
 
-// blockStats reads the counters of a block device, of which fields 3 and 7 are sectors of 512 bytes.
+// blockStats returns the bytes that were read from and written to a block device, from its counters in sysfs, of which
+// fields 3 and 7 count sectors of 512 bytes.
 func blockStats(counters string) map[string]device.StatValue {
 	fields := strings.Fields(counters)
 	if len(fields) < 7 {
@@ -304,12 +305,12 @@ func blockStats(counters string) map[string]device.StatValue {
 func (p *deviceFiles) Watch(ctx context.Context) <-chan struct{} {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		return nil // the interval of Fingerprint remains
+		return nil // without a channel, Fingerprint is called only at its interval
 	}
 	events := os.NewFile(uintptr(fd), "inotify")
-	for _, c := range p.config() {
+	for _, c := range p.currentConfigs() {
 		for _, path := range c.Paths {
-			// A directory that is missing is not watched.
+			// The error is ignored: a missing directory is not watched.
 			_, _ = unix.InotifyAddWatch(fd, filepath.Dir(path), unix.IN_CREATE|unix.IN_DELETE|unix.IN_MOVE|unix.IN_ATTRIB|unix.IN_ONLYDIR)
 		}
 	}

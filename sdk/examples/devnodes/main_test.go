@@ -28,7 +28,9 @@ func TestContract(t *testing.T) {
 	})
 }
 
-func newPlugin(devices map[string]deviceConfig) *deviceFiles { return &deviceFiles{devices: devices} }
+func newPlugin(devices map[string]deviceConfig) *deviceFiles {
+	return &deviceFiles{configsByType: devices}
+}
 
 func TestFingerprint(t *testing.T) {
 	p := newPlugin(map[string]deviceConfig{

@@ -31,6 +31,7 @@ type gatekeeperHook struct {
 	policy policy
 }
 
+// policy is the configuration in the plugin block of the agent.
 type policy struct {
 	Drivers      []string `codec:"drivers"`
 	MaxMemoryMB  int64    `codec:"memory_max"`
@@ -73,15 +74,15 @@ func (g *gatekeeperHook) Configure(_ context.Context, config *sdk.Config) error 
 // policy retries only errors that are marked by sdk.Recoverable.
 func (g *gatekeeperHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	if req.Running {
-		return hook.TaskPrestartResponse{}, nil // checked before the start
+		return hook.TaskPrestartResponse{}, nil // a running task was checked before its start
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return hook.TaskPrestartResponse{}, g.policy.check(req)
 }
 
-// check returns an error with all violations, so that the user can fix them at
-// once.
+// check returns an error with all violations of the policy, so that the user can
+// fix all of them before the next attempt.
 func (p policy) check(req hook.TaskPrestartRequest) error {
 	var violations []error
 	if len(p.Drivers) > 0 && !slices.Contains(p.Drivers, req.Task.Driver) {

@@ -29,15 +29,15 @@ import (
 func main() { sdk.ServeDriver(&machineDriver{}) }
 
 const (
-	program = "/usr/bin/qemu-system-x86_64"
+	qemuPath = "/usr/bin/qemu-system-x86_64"
 
-	// emulatorMemory is the memory of QEMU beside the memory of the machine.
-	emulatorMemory = 256 << 20
-	defaultMemory  = 128 << 20 // of a machine whose task has no memory limit
+	// qemuOverheadBytes is the memory that QEMU needs in addition to the memory of the machine.
+	qemuOverheadBytes  = 256 << 20
+	defaultMemoryBytes = 128 << 20 // memory of a machine whose task has no memory limit
 
-	qmpSocket = "qmp.sock" // in the task's directory
+	qmpSocket = "qmp.sock" // file name, in the task's directory
 
-	// The descriptors of QEMU, which are the ExtraFiles of its command.
+	// The descriptor numbers that the ExtraFiles of the command have in QEMU.
 	qmpFD = 3
 	tapFD = 4
 )
@@ -74,7 +74,7 @@ func (*machineDriver) Info() sdk.DriverInfo {
 
 // Fingerprint reports whether QEMU is installed.
 func (*machineDriver) Fingerprint(context.Context) driver.Fingerprint {
-	if _, err := os.Stat(program); err != nil {
+	if _, err := os.Stat(qemuPath); err != nil {
 		return driver.Fingerprint{Health: driver.HealthUndetected, HealthDescription: err.Error()}
 	}
 	return driver.Fingerprint{Health: driver.HealthHealthy, Attributes: map[string]driver.Attribute{"driver.machine": {Value: true}}}
@@ -90,12 +90,12 @@ func (*machineDriver) Start(ctx context.Context, start *sdk.StartRequest) (*mach
 		return nil, sdk.Recoverable(err)
 	}
 	defer qmp.Close()
-	memory := int64(defaultMemory)
+	memory := int64(defaultMemoryBytes)
 	if start.Resources != nil && start.Resources.Linux.MemoryLimitBytes > 0 {
 		memory = start.Resources.Linux.MemoryLimitBytes
 	}
 	command := process.Command{
-		Path: program,
+		Path: qemuPath,
 		Args: []string{
 			"-nodefaults", "-display", "none", "-serial", "stdio",
 			"-m", strconv.FormatInt(memory>>20, 10) + "M",
@@ -104,7 +104,7 @@ func (*machineDriver) Start(ctx context.Context, start *sdk.StartRequest) (*mach
 			"-mon", "chardev=qmp,mode=control",
 		},
 		ExtraFiles:  []*os.File{qmp},
-		MemoryLimit: memory + emulatorMemory,
+		MemoryLimit: memory + qemuOverheadBytes,
 		Rlimits:     map[string]process.Rlimit{"core": {}}, // a core dump would have the memory of the machine
 	}
 	if config.Tap != "" {
@@ -150,7 +150,7 @@ func (*machineDriver) Sweep(ctx context.Context, allocID, taskName string) (bool
 // machine is a running virtual machine.
 type machine struct {
 	*process.Core
-	dir string
+	taskDir string
 }
 
 // Stop presses the power button, and kills QEMU if the machine is not off after timeout.
@@ -159,12 +159,12 @@ func (m *machine) Stop(ctx context.Context, timeout time.Duration, _ string) err
 }
 
 func (m *machine) powerDown(ctx context.Context) error {
-	dir, err := os.Open(m.dir)
+	dir, err := os.Open(m.taskDir)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", socketPath(dir))
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", qmpSocketPath(dir))
 	if err != nil {
 		return fmt.Errorf("connect to QMP: %w", err)
 	}
@@ -175,18 +175,18 @@ func (m *machine) powerDown(ctx context.Context) error {
 	for {
 		err := requests.Encode(map[string]string{"execute": command})
 		if err == nil {
-			err = readAnswer(answers)
+			err = readQMPResponse(answers)
 		}
 		switch {
-		case ctx.Err() != nil, command == "system_powerdown" && isClosed(err):
-			return nil // the machine is off, or has had its time
+		case ctx.Err() != nil, command == "system_powerdown" && isConnectionClosed(err):
+			return nil // the machine is off, or the timeout of Stop has passed
 		case err != nil:
 			return fmt.Errorf("QMP command %s: %w", command, err)
 		}
-		// A machine whose system has not started ignores the button, so it is pressed again.
+		// A machine whose operating system has not started ignores the button, so the loop presses it again.
 		if command == "system_powerdown" {
 			select {
-			case <-time.After(buttonInterval):
+			case <-time.After(powerButtonInterval):
 			case <-ctx.Done():
 				return nil
 			}
@@ -195,16 +195,16 @@ func (m *machine) powerDown(ctx context.Context) error {
 	}
 }
 
-// buttonInterval is the time between two presses of the power button.
-const buttonInterval = 300 * time.Millisecond
+// powerButtonInterval is the time between two presses of the power button.
+const powerButtonInterval = 300 * time.Millisecond
 
-// isClosed reports whether an error means that QEMU has exited.
-func isClosed(err error) bool {
+// isConnectionClosed reports whether an error of the QMP connection means that QEMU has exited.
+func isConnectionClosed(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// readAnswer reads until the answer of a command, and skips the greeting and events.
-func readAnswer(answers *json.Decoder) error {
+// readQMPResponse reads the response to a command, and returns its error. It skips the greeting of QMP and events.
+func readQMPResponse(answers *json.Decoder) error {
 	for {
 		var answer struct {
 			Return *struct{} `json:"return"`
@@ -224,21 +224,21 @@ func readAnswer(answers *json.Decoder) error {
 	}
 }
 
-// socketPath is the path of the QMP socket by the open task directory. The path of the
-// directory itself can be longer than the address of a unix socket.
-func socketPath(dir *os.File) string {
+// qmpSocketPath returns a path of the QMP socket through the descriptor of the open task directory, because the
+// path of the directory itself can be too long for the address of a unix socket.
+func qmpSocketPath(dir *os.File) string {
 	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), qmpSocket)
 }
 
-// listenQMP makes the QMP socket. It stays in the task's directory, so that a later process
-// of the driver can connect to it.
+// listenQMP returns a listening QMP socket, which QEMU inherits. The socket file stays in the task's directory, so
+// that a later process of the driver can connect to QEMU.
 func listenQMP(taskDir string) (*os.File, error) {
 	dir, err := os.Open(taskDir)
 	if err != nil {
 		return nil, err
 	}
 	defer dir.Close()
-	path := socketPath(dir)
+	path := qmpSocketPath(dir)
 	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
 		return nil, fmt.Errorf("remove the QMP socket of an earlier start: %w", err)
 	}
@@ -268,5 +268,5 @@ func openTap(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// escapeOption escapes a value of QEMU's option syntax, in which a comma ends the value.
+// escapeOption escapes a value for an option of QEMU: a comma would end the value.
 func escapeOption(value string) string { return strings.ReplaceAll(value, ",", ",,") }

@@ -63,11 +63,11 @@ func requireQEMU(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a virtual machine")
 	}
-	if _, err := os.Stat(program); err != nil {
+	if _, err := os.Stat(qemuPath); err != nil {
 		if os.Getenv("NOMAD_LITE_CI") != "" {
 			t.Fatal(err)
 		}
-		t.Skip("there is no " + program + " (Debian: qemu-system-x86)")
+		t.Skip("there is no " + qemuPath + " (Debian: qemu-system-x86)")
 	}
 }
 
@@ -142,7 +142,7 @@ func TestRecoveredMachineIsPoweredDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	recovered := &machine{core, m.dir}
+	recovered := &machine{core, m.taskDir}
 	if err := recovered.Stop(t.Context(), time.Minute, ""); err != nil {
 		t.Fatal(err)
 	}

@@ -24,15 +24,15 @@ func main() { sdk.ServeHook(&usageLogHook{}) }
 type usageLogHook struct {
 	host hook.Host
 
-	mu      sync.Mutex
-	watches map[string]*taskWatch // by allocation and task
+	mu            sync.Mutex
+	watchesByTask map[string]*taskWatch // key: taskKey
 }
 
-// taskWatch is the watch of one task.
+// taskWatch is the goroutine that logs the resource usage of one task.
 type taskWatch struct {
-	cancel     context.CancelFunc
-	done       chan struct{} // closed when the watching goroutine ends
-	peakMemory uint64        // bytes; valid after done is closed
+	cancel            context.CancelFunc
+	goroutineReturned chan struct{} // closed when the goroutine has returned
+	peakMemoryBytes   uint64        // may be read after goroutineReturned is closed
 }
 
 var (
@@ -64,8 +64,8 @@ func (*usageLogHook) Info() sdk.HookInfo {
 
 func (s *usageLogHook) SetHost(host hook.Host, _ hook.Node) { s.host = host }
 
-// Poststart also runs after another agent has restored the task: then it starts
-// a new watch.
+// Poststart starts the watch of a task. It is called again after a restart of the
+// agent or of this program, and then replaces the watch.
 func (s *usageLogHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	var a attachmentConfig
 	if err := req.Config(&a); err != nil {
@@ -89,21 +89,21 @@ func (s *usageLogHook) Poststart(ctx context.Context, req hook.TaskPoststartRequ
 	if err != nil {
 		return hook.TaskPoststartResponse{}, err
 	}
-	s.startWatch(key(req.Alloc, req.Task), req.Scope(), interval, log)
+	s.startWatch(taskKey(req.Alloc, req.Task), req.Scope(), interval, log)
 	return hook.TaskPoststartResponse{}, nil
 }
 
-func key(a hook.Alloc, t hook.Task) string { return a.ID + "/" + t.Name }
+func taskKey(a hook.Alloc, t hook.Task) string { return a.ID + "/" + t.Name }
 
-// startWatch watches a task in the background until the watch or the task ends.
+// startWatch starts a goroutine that logs the resource usage of a task, until cancelAndWait is called or the task exits.
 func (s *usageLogHook) startWatch(key string, scope hook.Scope, interval time.Duration, log *os.File) {
 	// The context of the call ends when Poststart returns, so the watch has its own
 	// context.
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &taskWatch{cancel: cancel, done: make(chan struct{})}
-	s.replaceWatch(key, w).end()
+	w := &taskWatch{cancel: cancel, goroutineReturned: make(chan struct{})}
+	s.replaceWatch(key, w).cancelAndWait()
 	go func() {
-		defer close(w.done)
+		defer close(w.goroutineReturned)
 		defer log.Close()
 		defer cancel()
 		samples, err := s.host.Stats(ctx, scope, interval)
@@ -112,50 +112,50 @@ func (s *usageLogHook) startWatch(key string, scope hook.Scope, interval time.Du
 			return
 		}
 		for sample := range samples {
-			w.peakMemory = max(w.peakMemory, sample.MemoryUsage)
+			w.peakMemoryBytes = max(w.peakMemoryBytes, sample.MemoryUsage)
 			fmt.Fprintf(log, "%s cpu %.1f %% memory %d kB\n", sample.Time.UTC().Format(time.RFC3339), sample.CPUPercent, sample.MemoryUsage>>10)
 		}
 	}()
 }
 
-// replaceWatch sets the watch of a task and returns the previous one. nil means no
-// watch.
+// replaceWatch sets the watch of a task, or removes it if w is nil, and returns the
+// previous one, or nil.
 func (s *usageLogHook) replaceWatch(key string, w *taskWatch) (old *taskWatch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.watches == nil {
-		s.watches = map[string]*taskWatch{}
+	if s.watchesByTask == nil {
+		s.watchesByTask = map[string]*taskWatch{}
 	}
-	old = s.watches[key]
-	if s.watches[key] = w; w == nil {
-		delete(s.watches, key)
+	old = s.watchesByTask[key]
+	if s.watchesByTask[key] = w; w == nil {
+		delete(s.watchesByTask, key)
 	}
 	return old
 }
 
-// end stops the watch, and blocks until its goroutine has returned. A nil watch
+// cancelAndWait stops the watch, and blocks until its goroutine has returned. A nil watch
 // is accepted.
-func (w *taskWatch) end() {
+func (w *taskWatch) cancelAndWait() {
 	if w != nil {
 		w.cancel()
-		<-w.done
+		<-w.goroutineReturned
 	}
 }
 
 func (s *usageLogHook) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	w := s.replaceWatch(key(req.Alloc, req.Task), nil)
+	w := s.replaceWatch(taskKey(req.Alloc, req.Task), nil)
 	if w == nil {
-		return hook.TaskExitedResponse{}, nil // the task was watched by an earlier plugin process
+		return hook.TaskExitedResponse{}, nil // an earlier process of this program watched the task
 	}
-	w.end()
+	w.cancelAndWait()
 	return hook.TaskExitedResponse{}, s.host.EmitEvent(ctx, req.Scope(), hook.Event{
-		Message: fmt.Sprintf("it used %d MB of memory at most", w.peakMemory>>20),
-		Details: map[string]string{"peak_memory": fmt.Sprint(w.peakMemory)},
+		Message: fmt.Sprintf("it used %d MB of memory at most", w.peakMemoryBytes>>20),
+		Details: map[string]string{"peak_memory": fmt.Sprint(w.peakMemoryBytes)},
 	})
 }
 
 // Stop ends the watch of a task for which Exited was not called.
 func (s *usageLogHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	s.replaceWatch(key(req.Alloc, req.Task), nil).end()
+	s.replaceWatch(taskKey(req.Alloc, req.Task), nil).cancelAndWait()
 	return hook.TaskStopResponse{}, nil
 }

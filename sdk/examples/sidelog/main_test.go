@@ -81,8 +81,8 @@ func TestTaskIsWatchedUntilItExits(t *testing.T) {
 	if _, err := s.Exited(t.Context(), hook.TaskExitedRequest{RequestMeta: meta, Task: task}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Stop(t.Context(), hook.TaskStopRequest{RequestMeta: meta, Task: task}); err != nil || len(s.watches) > 0 {
-		t.Errorf("in the end %d tasks are watched, %v", len(s.watches), err)
+	if _, err := s.Stop(t.Context(), hook.TaskStopRequest{RequestMeta: meta, Task: task}); err != nil || len(s.watchesByTask) > 0 {
+		t.Errorf("in the end %d tasks are watched, %v", len(s.watchesByTask), err)
 	}
 
 	if want := []string{"key: ls: exit code 3: ran ls -l", "key: ls: exit code 3: ran ls -l", "key: it used 3 MB of memory at most"}; !slices.Equal(h.events, want) {

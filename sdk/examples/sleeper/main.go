@@ -45,15 +45,15 @@ func (*sleeper) Start(_ context.Context, start *sdk.StartRequest) (*sleepTask, e
 		return nil, fmt.Errorf("duration: %w", err)
 	}
 	start.Event("going to bed", nil)
-	return &sleepTask{wakeTime: time.Now().Add(duration), ended: make(chan struct{})}, nil
+	return &sleepTask{wakeTime: time.Now().Add(duration), wokenEarly: make(chan struct{})}, nil
 }
 
 // sleepTask is a running task.
 type sleepTask struct {
-	wakeTime time.Time
-	endOnce  sync.Once
-	ended    chan struct{}
-	result   driver.ExitResult // set before ended is closed
+	wakeTime    time.Time
+	wakeOnce    sync.Once
+	wokenEarly  chan struct{}
+	earlyResult driver.ExitResult // set before ended is closed
 }
 
 var (
@@ -67,28 +67,28 @@ func (n *sleepTask) Wait(ctx context.Context) (driver.ExitResult, error) {
 	select {
 	case <-timer.C:
 		return driver.ExitResult{}, nil
-	case <-n.ended:
-		return n.result, nil
+	case <-n.wokenEarly:
+		return n.earlyResult, nil
 	case <-ctx.Done():
 		return driver.ExitResult{}, ctx.Err()
 	}
 }
 
-// end ends the sleep of the task; only the first call has an effect.
-func (n *sleepTask) end(result driver.ExitResult) {
-	n.endOnce.Do(func() {
-		n.result = result
-		close(n.ended)
+// wake makes Wait return the result before wakeTime; only the first call has an effect.
+func (n *sleepTask) wake(result driver.ExitResult) {
+	n.wakeOnce.Do(func() {
+		n.earlyResult = result
+		close(n.wokenEarly)
 	})
 }
 
 func (n *sleepTask) Kill(context.Context) error {
-	n.end(driver.ExitResult{ExitCode: 137, Signal: 9})
+	n.wake(driver.ExitResult{ExitCode: 137, Signal: 9})
 	return nil
 }
 
 // Signal ends the task successfully. The host stops a task with a signal first.
 func (n *sleepTask) Signal(context.Context, string) error {
-	n.end(driver.ExitResult{})
+	n.wake(driver.ExitResult{})
 	return nil
 }

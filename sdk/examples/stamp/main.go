@@ -56,8 +56,8 @@ func (lifecycleLogHook) Info() sdk.HookInfo {
 	}
 }
 
-// appendToLedger appends a line to the configured file, in a single write call, so that
-// the lines of several tasks do not mix.
+// appendToLedger appends a line to the file that the job has configured, in a single write call, so that
+// lines of concurrent calls do not mix.
 func appendToLedger(meta hook.RequestMeta, format string, values ...any) error {
 	var a attachmentConfig
 	if err := meta.Config(&a); err != nil {

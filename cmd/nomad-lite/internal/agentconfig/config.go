@@ -63,14 +63,14 @@ func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Ca
 	plugins := catalog.Config{Dir: c.PluginDir, Blocks: c.Plugins, Logger: logger}
 	for _, name := range builtins.Names() {
 		named := slices.ContainsFunc(c.Plugins, func(b catalog.PluginBlock) bool { return b.Name == name })
-		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind, Options: BuiltinOptions(c, name)}
+		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind, Options: BuiltinPluginOptions(c, name)}
 		switch {
 		case builtin.Type == base.TypeHook:
 			// A builtin hook is always available: its plugin starts when a job needs it.
 		case DriverIsDisabled(c, name):
 			continue
 		case !named:
-			builtin.NotStarted = notStartedReason(c, name)
+			builtin.NotStartedReason = notStartedReason(c, name)
 		}
 		if !named {
 			builtin.OnDemand = name == exec.Name || name == java.Name || name == qemu.Name
@@ -81,7 +81,7 @@ func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Ca
 		}
 		if name == template.Name {
 			builtin.NoTasks = true // its child process evaluates templates
-			if uids, _ := c.Artifact["download_uids"].(string); uids != "" {
+			if uids, _ := c.ArtifactLimits["download_uids"].(string); uids != "" {
 				builtin.Args = []string{"plugin", "serve", name, uids} // templates are evaluated under one of these ids
 			}
 		}
@@ -90,13 +90,13 @@ func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Ca
 	return catalog.New(plugins)
 }
 
-// BuiltinOptions returns the options of a builtin plugin that depend on other blocks of the agent's configuration.
-// nil means none.
-func BuiltinOptions(c *config.Config, name string) map[string]any {
-	if name != exec.Name && name != java.Name || c.UserDenylist == nil && c.UserDrivers == nil {
+// BuiltinPluginOptions returns the options of a builtin plugin that depend on other blocks of the agent's configuration, or
+// nil if there are none.
+func BuiltinPluginOptions(c *config.Config, name string) map[string]any {
+	if name != exec.Name && name != java.Name || c.UserDenylist == nil && c.UserCheckedDrivers == nil {
 		return nil
 	}
-	limits := allocrunner.Limits{UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserDrivers}.WithDefaults()
+	limits := allocrunner.Limits{UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserCheckedDrivers}.WithDefaults()
 	users := []any{}
 	if slices.Contains(limits.UserCheckedDrivers, name) {
 		for _, user := range limits.UserDenylist {
@@ -112,11 +112,11 @@ func notStartedReason(c *config.Config, driver string) string {
 	isRoot := os.Geteuid() == 0
 	switch driver {
 	case docker.Name:
-		if err := docker.FindEngine(); err != nil {
+		if err := docker.CheckEngineSocket(); err != nil {
 			return fmt.Sprintf("%v: start it, or add a block plugin %q with its endpoint, and reload the agent", err, driver)
 		}
 	case qemu.Name:
-		if err := qemu.FindEmulator(); err != nil {
+		if err := qemu.CheckEmulatorInstalled(); err != nil {
 			return fmt.Sprintf("%v: install it, and reload the agent", err)
 		}
 		if isRoot && !isRawExecEnabled(c) {
@@ -124,7 +124,7 @@ func notStartedReason(c *config.Config, driver string) string {
 			return fmt.Sprintf("its jobs have the rights of raw_exec, which is not enabled: add a block plugin %q to the configuration of the agent, and reload it", driver)
 		}
 	case java.Name:
-		if err := java.FindRuntime(); err != nil {
+		if err := java.CheckRuntimeInstalled(); err != nil {
 			return fmt.Sprintf("%v: install one, and reload the agent", err)
 		}
 		fallthrough
@@ -138,8 +138,8 @@ func notStartedReason(c *config.Config, driver string) string {
 
 // isRawExecEnabled reports whether raw_exec is enabled if no plugin block configures it.
 func isRawExecEnabled(c *config.Config) bool {
-	if c.RawExec != nil {
-		return *c.RawExec
+	if c.EnableRawExec != nil {
+		return *c.EnableRawExec
 	}
 	return onlyRootCanSubmitJobs(c)
 }
@@ -152,7 +152,7 @@ func onlyRootCanSubmitJobs(c *config.Config) bool {
 			return false
 		}
 	}
-	return os.Geteuid() == 0 && c.SocketGroup == "" && !c.NoTokens && !c.TLS.HTTP
+	return os.Geteuid() == 0 && c.SocketGroup == "" && !c.DisableAccessControl && !c.TLS.ServeHTTPS
 }
 
 func isLoopback(host string) bool {
@@ -162,23 +162,23 @@ func isLoopback(host string) bool {
 
 // DriverIsDisabled reports whether the operator has disabled a driver.
 func DriverIsDisabled(c *config.Config, driver string) bool {
-	return slices.Contains(c.DriverDeny, driver) || c.DriverAllow != nil && !slices.Contains(c.DriverAllow, driver)
+	return slices.Contains(c.DriverDenylist, driver) || c.DriverAllowlist != nil && !slices.Contains(c.DriverAllowlist, driver)
 }
 
-// maxStatsInterval is the longest interval in which drivers sample tasks, which they do only for some seconds after a
-// request.
+// maxStatsInterval limits the interval in which drivers sample the resource usage of tasks. A driver samples only for
+// some seconds after a request, so a longer interval could yield no sample.
 const maxStatsInterval = 5 * time.Second
 
-// New returns the configuration of an agent with these plugins.
+// New returns the configuration of an agent that has the given plugins.
 func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.Config {
 	limits := allocrunner.Limits{
-		MaxKillTimeout: c.MaxKillTimeout, UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserDrivers,
-		NomadFileModes: c.NomadFileModes, ChrootEnv: c.ChrootEnv, StatsInterval: min(c.Telemetry.CollectionInterval, maxStatsInterval),
+		MaxKillTimeout: c.MaxKillTimeout, UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserCheckedDrivers,
+		NomadFileModes: c.AllowNomadFileModes, ChrootEnv: c.ChrootEnv, StatsSampleInterval: min(c.Telemetry.CollectionInterval, maxStatsInterval),
 	}
 	if os.Geteuid() == 0 { // an agent that is not root makes all downloads as its own user
 		limits.DownloadUIDs = c.DownloadUIDs()
 	}
-	dynamicUsers, enabled := c.DynamicUsers.IDs()
+	dynamicUsers, enabled := c.DynamicUserRange.UserIDs()
 	if os.Geteuid() != 0 || !enabled { // an agent that is not root cannot give directories to other users
 		dynamicUsers = idrange.Range{}
 	}
@@ -196,7 +196,7 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 		OIDCIssuer:      c.OIDCIssuer,
 		Plugins:         plugins,
 		Hooks:           c.Hooks,
-		HookLimits:      map[string]map[string]any{artifact.Name: c.Artifact, template.Name: c.Template},
+		HookLimits:      map[string]map[string]any{artifact.Name: c.ArtifactLimits, template.Name: c.TemplateLimits},
 		FindTaskProcess: TaskProcessFromState,
 		PluginCacheFile: pluginCacheFile(),
 		Version:         version.String(),
@@ -206,19 +206,19 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 	}
 }
 
-// Traces returns the configuration of the export of traces: the settings of the files, completed by the
-// variables of OpenTelemetry in the environment. It logs which variables have no effect.
-func Traces(c *config.Config, logger hclog.Logger) otlp.Config {
-	traces, warnings := c.OTLP.WithEnv(os.Getenv)
+// TraceExportConfig returns the configuration of the export of traces: the settings of the configuration files, completed by
+// OpenTelemetry's environment variables. It logs which of these variables have no effect.
+func TraceExportConfig(c *config.Config, logger hclog.Logger) otlp.Config {
+	traces, warnings := c.OTLP.TraceConfigWithEnv(os.Getenv)
 	logWarnings(warnings, logger)
 	return traces
 }
 
-// TracesAndMetrics returns the configurations of the export of traces and of the export of metrics, from the same sources
+// TraceAndMetricExportConfigs returns the configurations of the export of traces and of the export of metrics, from the same sources
 // as Traces.
-func TracesAndMetrics(c *config.Config, logger hclog.Logger) (traces, metrics otlp.Config) {
-	traces, warnings := c.OTLP.WithEnv(os.Getenv)
-	metrics, more := c.OTLP.MetricsWithEnv(os.Getenv)
+func TraceAndMetricExportConfigs(c *config.Config, logger hclog.Logger) (traces, metrics otlp.Config) {
+	traces, warnings := c.OTLP.TraceConfigWithEnv(os.Getenv)
+	metrics, more := c.OTLP.MetricsConfigWithEnv(os.Getenv)
 	for _, warning := range more {
 		if !slices.Contains(warnings, warning) {
 			warnings = append(warnings, warning)

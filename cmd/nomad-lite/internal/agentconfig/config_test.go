@@ -104,7 +104,7 @@ func TestDeniedUsersOfDrivers(t *testing.T) {
 		}
 		got := map[string]any{}
 		for _, name := range []string{"exec", "java", "qemu", "raw_exec", "docker"} {
-			if options := BuiltinOptions(&c, name); options != nil {
+			if options := BuiltinPluginOptions(&c, name); options != nil {
 				got[name] = options["denied_users"]
 			}
 		}

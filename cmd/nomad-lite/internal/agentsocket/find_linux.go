@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// FindSocket returns the socket of an agent on this machine that accepts this user without
-// a token.
+// FindSocket returns the path of a socket through which an agent on this machine accepts this user without a token, or
+// "" if there is none.
 func FindSocket() string {
 	for _, socket := range DefaultSocketPaths() {
 		if !isTrustedSocket(socket) {
@@ -29,7 +29,7 @@ func FindSocket() string {
 	return ""
 }
 
-// DefaultSocketPaths returns the default sockets of an agent on this machine.
+// DefaultSocketPaths returns the default paths of the sockets of agents on this machine. The sockets need not exist.
 func DefaultSocketPaths() []string {
 	sockets := []string{filepath.Join(datadir.System, FileName)}
 	if dir, err := datadir.Default(); err == nil && filepath.Join(dir, FileName) != sockets[0] {
@@ -38,7 +38,8 @@ func DefaultSocketPaths() []string {
 	return append(sockets, DevSocketPaths()...)
 }
 
-// DevSocketPaths returns the sockets of agents in development mode of this user and of root.
+// DevSocketPaths returns the default paths of the sockets of agents in development mode that this user or root has
+// started.
 func DevSocketPaths() []string {
 	sockets := []string{filepath.Join(datadir.Temporary(os.Geteuid()), FileName)}
 	if os.Geteuid() != 0 {
@@ -63,8 +64,8 @@ func isTrustedSocket(socket string) bool {
 	return owned && safepath.CheckDir(filepath.Dir(real)) == nil && safepath.CheckParents(socket) == nil
 }
 
-// ReachableSocketPaths returns the default sockets of an agent on this machine in directories in which only this user and root can
-// make files.
-func ReachableSocketPaths() []string {
+// SocketPathsInTrustedDirs returns the default socket paths in directories in which only this user and root can create
+// files.
+func SocketPathsInTrustedDirs() []string {
 	return slices.DeleteFunc(DefaultSocketPaths(), func(socket string) bool { return safepath.CheckDir(filepath.Dir(socket)) != nil })
 }

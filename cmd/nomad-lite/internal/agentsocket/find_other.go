@@ -2,14 +2,14 @@
 
 package agentsocket
 
-// FindSocket returns "": agents run on Linux, so none is on this machine.
+// FindSocket returns "", because agents run only on Linux.
 func FindSocket() string { return "" }
 
-// DefaultSocketPaths returns no sockets, as do DevSocketPaths and ReachableSocketPaths.
+// DefaultSocketPaths returns nil, because agents run only on Linux.
 func DefaultSocketPaths() []string { return nil }
 
-// DevSocketPaths returns no sockets.
+// DevSocketPaths returns nil, because agents run only on Linux.
 func DevSocketPaths() []string { return nil }
 
-// ReachableSocketPaths returns no sockets.
-func ReachableSocketPaths() []string { return nil }
+// SocketPathsInTrustedDirs returns nil, because agents run only on Linux.
+func SocketPathsInTrustedDirs() []string { return nil }

@@ -10,7 +10,8 @@ import (
 // FileName is the name of the socket of an agent in its data directory.
 const FileName = "nomad.sock"
 
-// FirstDeniedSocket returns the first of the sockets for which permission is denied.
+// FirstDeniedSocket returns the first of the socket paths that this user has no permission to connect to, or "" if
+// there is none.
 func FirstDeniedSocket(sockets []string) string {
 	for _, socket := range sockets {
 		c, err := net.DialTimeout("unix", socket, time.Second)
@@ -23,8 +24,8 @@ func FirstDeniedSocket(sockets []string) string {
 	return ""
 }
 
-// DeniedSocketPath returns the unix socket for which permission was denied, "" if the error has
-// another reason.
+// DeniedSocketPath returns the path of the unix socket to which err denies the connection, or "" if err has another
+// cause.
 func DeniedSocketPath(err error) string {
 	attempt := new(net.OpError)
 	if errors.As(err, &attempt) && attempt.Net == "unix" && attempt.Addr != nil && errors.Is(err, fs.ErrPermission) {

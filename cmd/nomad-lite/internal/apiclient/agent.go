@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// ReadAgentSelf returns the agent's description of itself. The Go client's own method panics on
-// an empty answer.
+// ReadAgentSelf returns the agent's description of itself. It does not call api.Agent.Self, which panics on an empty
+// response.
 func ReadAgentSelf(c *api.Client) (*api.AgentSelf, error) {
 	var agentSelf api.AgentSelf
 	if _, err := c.Raw().Query("/v1/agent/self", &agentSelf, nil); err != nil {
@@ -17,7 +17,7 @@ func ReadAgentSelf(c *api.Client) (*api.AgentSelf, error) {
 	return &agentSelf, nil
 }
 
-// LocalNodeID returns the node id of the client's agent.
+// LocalNodeID returns the ID of the node that the client's agent runs.
 func LocalNodeID(c *api.Client) (string, error) {
 	self, err := ReadAgentSelf(c)
 	if err != nil {
@@ -29,8 +29,8 @@ func LocalNodeID(c *api.Client) (string, error) {
 	return "", errors.New("the agent that was asked is not a node itself: name a node instead of -self")
 }
 
-// SingleNode returns the node of an agent. It returns nil for a cluster of several nodes, and for a
-// client that cannot read nodes.
+// SingleNode returns the only node that the client's agent lists. It returns nil for a cluster of several nodes, and
+// for a token that cannot read nodes.
 func SingleNode(ctx context.Context, c *api.Client) *api.Node {
 	nodes, _, err := c.Nodes().List(QueryOptions(ctx, ""))
 	if err != nil || len(nodes) != 1 {

@@ -14,23 +14,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 )
 
-// AllocFlags select the allocation of a command: the argument is the id of an allocation or, with
-// -job, the id of a job that has it.
+// AllocFlags select the allocation of a command. The command's argument is the ID of the allocation or, with -job, the
+// ID of the job to which the allocation belongs.
 type AllocFlags struct {
-	Job   bool
-	Group string
+	ArgIsJobID bool
+	Group      string
 }
 
 // Register adds the flags to a command.
 func (f *AllocFlags) Register(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.Job, "job", false, "select an allocation of the named job, a running one if there is any")
+	cmd.Flags().BoolVar(&f.ArgIsJobID, "job", false, "select an allocation of the named job, a running one if there is any")
 	cmd.Flags().StringVar(&f.Group, "group", "", "with -job, take one of this `group`")
 }
 
-// FindAlloc returns the allocation that the argument selects, and a client of the agent that has
-// it.
+// FindAlloc returns the allocation that the argument name selects, and a client of its agent.
 func (f *AllocFlags) FindAlloc(ctx context.Context, client *Flags, name string) (*api.Client, *api.Allocation, error) {
-	if !f.Job {
+	if !f.ArgIsJobID {
 		return client.FindAlloc(ctx, name)
 	}
 	c, job, namespace, err := client.FindJob(ctx, name, "")
@@ -58,8 +57,7 @@ func (f *AllocFlags) FindAlloc(ctx context.Context, client *Flags, name string) 
 	return c, alloc, err
 }
 
-// FindAlloc returns the only allocation with this id or id prefix, and a client of its
-// agent.
+// FindAlloc returns the only allocation with this ID or ID prefix, and a client of its agent.
 func (f *Flags) FindAlloc(ctx context.Context, id string) (*api.Client, *api.Allocation, error) {
 	c, err := f.Client()
 	if err != nil {
@@ -81,14 +79,15 @@ func readAlloc(ctx context.Context, c *api.Client, found *api.AllocationListStub
 	return alloc, nil
 }
 
-// TasksOf returns the tasks of an allocation in the order of Nomad's command line: tasks that end
-// by themselves, sidecars, main tasks. Tasks of the same kind are sorted by lifecycle hook and name.
+// TasksOf returns the tasks of an allocation in the order of Nomad's command line: first prestart, poststart and
+// poststop tasks that are no sidecars, then sidecars, then main tasks. Tasks of the same kind are sorted by lifecycle
+// hook and name.
 func TasksOf(alloc *api.Allocation) []*api.Task {
 	var tasks []*api.Task
 	if group := TaskGroupOf(alloc); group != nil {
 		tasks = slices.Clone(group.Tasks)
 	}
-	if len(tasks) == 0 { // the answer has no job
+	if len(tasks) == 0 { // the response has no job
 		for _, name := range slices.Sorted(maps.Keys(alloc.TaskStates)) {
 			tasks = append(tasks, &api.Task{Name: name})
 		}
@@ -96,7 +95,7 @@ func TasksOf(alloc *api.Allocation) []*api.Task {
 	hooks := []string{api.TaskLifecycleHookPrestart, api.TaskLifecycleHookPoststart, api.TaskLifecycleHookPoststop, ""}
 	slices.SortFunc(tasks, func(a, b *api.Task) int {
 		return cmp.Or(
-			cmp.Compare(lifecycleKind(a), lifecycleKind(b)),
+			cmp.Compare(lifecycleSortKey(a), lifecycleSortKey(b)),
 			cmp.Compare(slices.Index(hooks, LifecycleHookOf(a)), slices.Index(hooks, LifecycleHookOf(b))),
 			strings.Compare(a.Name, b.Name),
 		)
@@ -104,8 +103,8 @@ func TasksOf(alloc *api.Allocation) []*api.Task {
 	return tasks
 }
 
-// lifecycleKind returns 0 for a task that ends by itself, 1 for a sidecar, and 2 for a main task.
-func lifecycleKind(task *api.Task) int {
+// lifecycleSortKey returns 0 for a task with a lifecycle hook that is no sidecar, 1 for a sidecar, and 2 for a main task.
+func lifecycleSortKey(task *api.Task) int {
 	switch {
 	case LifecycleHookOf(task) == "":
 		return 2
@@ -115,12 +114,12 @@ func lifecycleKind(task *api.Task) int {
 	return 0
 }
 
-// TaskGroupOf returns the task group of an allocation, or nil if the answer has no job.
+// TaskGroupOf returns the task group of an allocation, or nil if the allocation has no job, as in a list.
 func TaskGroupOf(alloc *api.Allocation) *api.TaskGroup {
 	return FindTaskGroup(alloc.Job, alloc.TaskGroup)
 }
 
-// FindTaskGroup returns the task group of this name, or nil if the job is nil or has none.
+// FindTaskGroup returns the task group of this name, or nil if the job is nil or has no such group.
 func FindTaskGroup(job *api.Job, name string) *api.TaskGroup {
 	if job == nil {
 		return nil

@@ -14,23 +14,23 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
-// completionTimeout is the timeout of a completion request.
+// completionTimeout limits a request for completions, because the shell is blocked until the response.
 const completionTimeout = 2 * time.Second
 
-// CompleteFromAgent requests suggestions from the agent. Without an agent it suggests nothing,
-// because a shell that completes cannot show an error.
-func (f *Flags) CompleteFromAgent(ctx context.Context, ask func(context.Context, *api.Client) ([]string, error)) ([]string, cobra.ShellCompDirective) {
+// CompleteFromAgent completes with the values that request returns from the agent. On an error it suggests nothing,
+// because a shell that completes cannot show the error.
+func (f *Flags) CompleteFromAgent(ctx context.Context, request func(context.Context, *api.Client) ([]string, error)) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
 	c, err := f.Client()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	values, _ := ask(ctx, c)
+	values, _ := request(ctx, c)
 	return values, cobra.ShellCompDirectiveNoFileComp
 }
 
-// CompleteJobs suggests the jobs that match a filter.
+// CompleteJobs suggests IDs of the jobs that match a filter expression of the API, or of all jobs if the filter is "".
 func (f *Flags) CompleteJobs(filter string) cli.Completer {
 	return func(cmd *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 		return f.suggestJobs(cmd.Context(), toComplete, filter)
@@ -49,7 +49,7 @@ func (f *Flags) suggestJobs(ctx context.Context, toComplete, filter string) ([]s
 	})
 }
 
-// CompleteNamespaces suggests namespaces.
+// CompleteNamespaces suggests the names of the agent's namespaces.
 func (f *Flags) CompleteNamespaces(cmd *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 	return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
 		q := QueryOptions(ctx, "")
@@ -62,29 +62,29 @@ func (f *Flags) CompleteNamespaces(cmd *cobra.Command, _ []string, toComplete st
 	})
 }
 
-// completedAllocFlags returns the flags by which a command selects its allocation, as far as the user has typed
-// them. Without such flags the command takes the id of an allocation.
-func completedAllocFlags(cmd *cobra.Command) *AllocFlags {
+// typedAllocFlags returns the values of the flags -job and -group that the command line to complete has so far, or
+// zero values for a command without these flags.
+func typedAllocFlags(cmd *cobra.Command) *AllocFlags {
 	var a AllocFlags
-	a.Job, _ = cmd.Flags().GetBool("job")
+	a.ArgIsJobID, _ = cmd.Flags().GetBool("job")
 	a.Group, _ = cmd.Flags().GetString("group")
 	return &a
 }
 
-// CompleteAlloc suggests allocations, or jobs if the command has the flag -job of [AllocFlags] and it is set.
+// CompleteAlloc suggests allocation IDs, or job IDs if the command line has the flag -job of [AllocFlags].
 func CompleteAlloc(f *Flags) cli.Completer {
 	return func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
-		if completedAllocFlags(cmd).Job {
+		if typedAllocFlags(cmd).ArgIsJobID {
 			return f.suggestJobs(cmd.Context(), toComplete, "")
 		}
 		return CompleteID(f, &AllocationLookup)(cmd, args, toComplete)
 	}
 }
 
-// CompleteAllocAndTask suggests the first argument as CompleteAlloc does, and the tasks of the allocation as
-// second.
+// CompleteAllocAndTask suggests an allocation or a job as the first argument, as CompleteAlloc does, and a task of that
+// allocation as the second.
 func CompleteAllocAndTask(f *Flags) cli.Completer {
-	return cli.CompleteArgs(CompleteAlloc(f), CompleteTask(f))
+	return cli.CompleteArgsByPosition(CompleteAlloc(f), CompleteTask(f))
 }
 
 // CompleteTask suggests the tasks of the allocation that the first argument selects. Before the user has typed
@@ -94,7 +94,7 @@ func CompleteTask(f *Flags) cli.Completer {
 		return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) ([]string, error) {
 			tasks := make(map[string]*api.TaskState)
 			if len(args) > 0 {
-				_, alloc, err := completedAllocFlags(cmd).FindAlloc(ctx, f, args[0])
+				_, alloc, err := typedAllocFlags(cmd).FindAlloc(ctx, f, args[0])
 				if err != nil {
 					return nil, err
 				}
@@ -115,12 +115,13 @@ func CompleteTask(f *Flags) cli.Completer {
 	}
 }
 
-// CompleteAllocAndPath suggests the first argument as CompleteAlloc does, and files and directories of the
-// allocation as second. A directory ends in a slash, after which the user can complete its entries.
+// CompleteAllocAndPath suggests an allocation or a job as the first argument, as CompleteAlloc does, and a path in the
+// directory of that allocation as the second. The path of a directory ends in a slash, after which the user can
+// complete the names in the directory.
 func CompleteAllocAndPath(f *Flags) cli.Completer {
-	return cli.CompleteArgs(CompleteAlloc(f), func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+	return cli.CompleteArgsByPosition(CompleteAlloc(f), func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 		paths, directive := f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, _ *api.Client) ([]string, error) {
-			c, alloc, err := completedAllocFlags(cmd).FindAlloc(ctx, f, args[0])
+			c, alloc, err := typedAllocFlags(cmd).FindAlloc(ctx, f, args[0])
 			if err != nil {
 				return nil, err
 			}

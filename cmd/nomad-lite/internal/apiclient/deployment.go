@@ -2,7 +2,7 @@ package apiclient
 
 import "github.com/hashicorp/nomad/api"
 
-// PromoteDeployment promotes the canaries of some groups, or of all.
+// PromoteDeployment promotes the canaries of the named groups, or of all groups if groups is empty.
 func PromoteDeployment(a *api.Deployments, d *api.Deployment, groups []string, w *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error) {
 	if len(groups) > 0 {
 		return a.PromoteGroups(d.ID, groups, w)

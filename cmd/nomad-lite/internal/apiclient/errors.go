@@ -15,7 +15,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/agentsocket"
 )
 
-// WrapError adds to an error of the client the operation that failed, and advice.
+// WrapError adds to an error of the API client the operation that failed, and advice for the user. It replaces the
+// client's text about an HTTP status by the body of the response.
 func WrapError(what string, err error) error {
 	if reason := new(url.Error); errors.As(err, &reason) {
 		return fmt.Errorf("%s: %w\n%s", what, err, unreachableAdvice(err))
@@ -36,17 +37,17 @@ func WrapError(what string, err error) error {
 	case strings.Contains(text, "HTTP request to an HTTPS server"):
 		text += "\nThe agent wants TLS: write https:// in -address or NOMAD_ADDR"
 	}
-	if strings.HasPrefix(text, "\n") { // a list
+	if strings.HasPrefix(text, "\n") { // FormatErrorList has returned a list, which starts on a line of its own
 		return fmt.Errorf("%s:%s", what, text)
 	}
 	return fmt.Errorf("%s: %s", what, text)
 }
 
-// errorListHeadPattern matches the head of each list in a nested list of errors of Nomad's API.
+// errorListHeadPattern matches the line "N errors occurred:" above each list in a nested list of errors of Nomad's API.
 var errorListHeadPattern = regexp.MustCompile(`\d+ errors? occurred:`)
 
-// FormatErrorList returns the text of an answer without the heads of lists of errors and without the empty
-// lines between the lists. A text without such a list is returned unchanged.
+// FormatErrorList removes the lines "N errors occurred:" and the empty lines from a nested list of errors. It returns a
+// text without such a list unchanged.
 func FormatErrorList(text string) string {
 	if !errorListHeadPattern.MatchString(text) {
 		return text
@@ -63,14 +64,13 @@ func FormatErrorList(text string) string {
 	return strings.TrimPrefix(b.String(), "\n")
 }
 
-// IsNotFound reports whether an agent has answered that the object or the endpoint does not
-// exist.
+// IsNotFound reports whether err is the response of an agent that the object or the endpoint does not exist.
 func IsNotFound(err error) bool {
 	answer := new(api.UnexpectedResponseError)
 	return errors.As(err, answer) && answer.StatusCode() == http.StatusNotFound
 }
 
-// unreachableAdvice returns advice for an agent that does not answer.
+// unreachableAdvice returns advice for the error err of a request to which no agent has responded.
 func unreachableAdvice(err error) string {
 	text := err.Error()
 	switch {
@@ -89,9 +89,9 @@ func unreachableAdvice(err error) string {
 		return socketPermissionAdvice(socket)
 	}
 	if os.Getenv("NOMAD_ADDR") == "" && strings.Contains(text, api.DefaultConfig().Address) {
-		// The client has used the default address, because FindSocket skips sockets that this user
-		// has no permission to open.
-		if socket := agentsocket.FirstDeniedSocket(agentsocket.ReachableSocketPaths()); socket != "" {
+		// The client uses the default address if FindSocket finds no socket that this user can connect to. A socket
+		// without permission explains the failure better than the default address.
+		if socket := agentsocket.FirstDeniedSocket(agentsocket.SocketPathsInTrustedDirs()); socket != "" {
 			return socketPermissionAdvice(socket)
 		}
 	}

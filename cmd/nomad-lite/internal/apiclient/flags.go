@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// Flags select the agent of a command. They are Nomad's flags.
+// Flags are Nomad's connection flags, which select the agent and the namespace of a command.
 type Flags struct {
 	address   string
 	region    string
@@ -24,7 +24,8 @@ type Flags struct {
 	tls       api.TLSConfig
 }
 
-// ConnectionFlagAnnotation annotates the connection flags, which help lists last.
+// ConnectionFlagAnnotation annotates the connection flags of a command, which the help text lists after all other
+// flags.
 const ConnectionFlagAnnotation = "connection"
 
 // Register adds the flags to a command.
@@ -47,7 +48,7 @@ func (f *Flags) Register(cmd *cobra.Command) {
 	} {
 		_ = flags.SetAnnotation(name, ConnectionFlagAnnotation, nil) // SetAnnotation fails only for an unknown flag
 	}
-	cli.CompleteFlag(cmd, "namespace", f.CompleteNamespaces)
+	cli.SetFlagCompletion(cmd, "namespace", f.CompleteNamespaces)
 }
 
 // AllNamespaces reports whether the command reads all namespaces.
@@ -63,16 +64,16 @@ func (f *Flags) Client() (*api.Client, error) {
 	return client, nil
 }
 
-// HasAgent reports whether the flags or the environment name an agent, or the socket of an agent is on
-// this machine.
+// HasAgent reports whether the flags or the environment name an agent, or an agent on this machine has a socket that
+// this user can connect to.
 func (f *Flags) HasAgent() bool { return f.NamesAgent() || agentsocket.FindSocket() != "" }
 
 // NamesAgent reports whether the flags or the environment name an agent.
 func (f *Flags) NamesAgent() bool { return f.address != "" || os.Getenv("NOMAD_ADDR") != "" }
 
-// IsThisMachine reports whether the address of the agent is one of this machine only: a socket, or a
-// loopback address.
-func (f *Flags) IsThisMachine() bool {
+// AgentIsOnThisMachine reports whether the agent's address is a unix socket or a loopback address, which only this machine can
+// reach.
+func (f *Flags) AgentIsOnThisMachine() bool {
 	address, err := url.Parse(f.ClientConfig().Address)
 	if err != nil {
 		return false
@@ -89,8 +90,8 @@ func (f *Flags) UseJobRegion(c *api.Client, job *api.Job) {
 	}
 }
 
-// ClientConfig returns the client's configuration: from the flags, else from the environment,
-// else for an agent found on this machine.
+// ClientConfig returns the configuration of an API client: from the flags, else from the environment. If neither names
+// an address, the client connects to the socket of an agent on this machine, if there is one.
 func (f *Flags) ClientConfig() *api.Config {
 	config := api.DefaultConfig()
 	switch {
@@ -122,14 +123,12 @@ func (f *Flags) ClientConfig() *api.Config {
 	return config
 }
 
-// QueryOptions returns the options of a read. An empty namespace means the namespace of the
-// client.
+// QueryOptions returns the options of a read request. An empty namespace means the client's namespace.
 func QueryOptions(ctx context.Context, namespace string) *api.QueryOptions {
 	return (&api.QueryOptions{Namespace: namespace}).WithContext(ctx)
 }
 
-// WriteOptions returns the options of a write. An empty namespace means the namespace of the
-// client.
+// WriteOptions returns the options of a write request. An empty namespace means the client's namespace.
 func WriteOptions(ctx context.Context, namespace string) *api.WriteOptions {
 	return (&api.WriteOptions{Namespace: namespace}).WithContext(ctx)
 }

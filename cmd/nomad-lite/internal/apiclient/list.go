@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// PageFlags select the part of a list. They are Nomad's flags.
+// PageFlags are Nomad's flags that filter a list and select one page of it.
 type PageFlags struct {
 	Filter    string
 	perPage   int32
@@ -21,7 +21,7 @@ func (f *PageFlags) Register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.nextToken, "page-token", "", "list what comes after this `token`, which the page before has named")
 }
 
-// QueryOptions returns the options of a read of the selected part.
+// QueryOptions returns the options of a read request for the selected page.
 func (f *PageFlags) QueryOptions(ctx context.Context) *api.QueryOptions {
 	q := QueryOptions(ctx, "")
 	q.Filter, q.PerPage, q.NextToken = f.Filter, f.perPage, f.nextToken

@@ -14,8 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 )
 
-// FindJob returns the id and the namespace of the only job with this id or id prefix. A
-// filter leaves out jobs that the command does not apply to.
+// FindJob returns the ID and the namespace of the only job with this ID or ID prefix. filter is ParameterizedJobsFilter
+// or PeriodicJobsFilter for a command that applies only to such jobs, or else "".
 func FindJob(ctx context.Context, c *api.Client, prefix, filter string) (id, namespace string, err error) {
 	prefix = strings.TrimSpace(prefix)
 	q := QueryOptions(ctx, "")
@@ -48,27 +48,25 @@ func FindJob(ctx context.Context, c *api.Client, prefix, filter string) (id, nam
 	for _, j := range jobs {
 		t.Row(j.ID, JobNamespace(j), JobType(j), j.Priority, j.Status, output.FormatDate(j.SubmitTime))
 	}
-	return "", "", AmbiguousPrefixError(fmt.Sprintf("Prefix %q matched multiple jobs", prefix), t)
+	return "", "", NewAmbiguousPrefixError(fmt.Sprintf("Prefix %q matched multiple jobs", prefix), t)
 }
 
-// These filters are for commands that apply only to parameterized or only to periodic jobs.
+// These filter expressions are for commands that apply only to parameterized or only to periodic jobs.
 const (
 	ParameterizedJobsFilter = `ParentID == "" and ParameterizedJob is not nil`
 	PeriodicJobsFilter      = "Periodic is not nil"
 )
 
-// filterNouns are the kinds of jobs that the filters select, for error messages.
+// filterNouns maps a filter to the kind of jobs that it selects, for error messages.
 var filterNouns = map[string]string{ParameterizedJobsFilter: "parameterized ", PeriodicJobsFilter: "periodic "}
 
-// jobFilterFuncs holds a Go function for each filter, for older servers, which cannot parse the
-// filter's expression.
+// jobFilterFuncs maps a filter to a Go function with the same result, for old servers that cannot parse the filter.
 var jobFilterFuncs = map[string]func(*api.JobListStub) bool{
 	ParameterizedJobsFilter: func(j *api.JobListStub) bool { return j.ParentID == "" && j.ParameterizedJob },
 	PeriodicJobsFilter:      func(j *api.JobListStub) bool { return j.Periodic },
 }
 
-// FindJob finds the only job with this id or id prefix, and also returns the client of the agent
-// that has it.
+// FindJob does the same as the function FindJob, and also returns the client that it has used.
 func (f *Flags) FindJob(ctx context.Context, prefix, filter string) (c *api.Client, id, namespace string, err error) {
 	if c, err = f.Client(); err != nil {
 		return nil, "", "", err
@@ -77,11 +75,10 @@ func (f *Flags) FindJob(ctx context.Context, prefix, filter string) (c *api.Clie
 	return c, id, namespace, err
 }
 
-// AllNamespacesFlag is the flag that shows all namespaces.
+// AllNamespacesFlag is appended to a suggested command to make it show all namespaces.
 const AllNamespacesFlag = " -namespace '*'"
 
-// JobNamespace returns the namespace of a listed job. Older agents report it only in the
-// summary.
+// JobNamespace returns the namespace of a listed job, which old agents report only in the job's summary.
 func JobNamespace(j *api.JobListStub) string {
 	if j.Namespace == "" && j.JobSummary != nil {
 		return j.JobSummary.Namespace
@@ -101,12 +98,12 @@ func JobType(j *api.JobListStub) string {
 	return kind
 }
 
-// ErrAmbiguousPrefix is wrapped by the errors of AmbiguousPrefixError.
+// ErrAmbiguousPrefix is wrapped by the errors of NewAmbiguousPrefixError.
 var ErrAmbiguousPrefix = errors.New("ambiguous prefix")
 
-// AmbiguousPrefixError returns the error for a prefix of several ids, which the table lists. The
-// sentence is Nomad's.
-func AmbiguousPrefixError(sentence string, t *output.Table) error {
+// NewAmbiguousPrefixError returns the error for a prefix that several objects have. The table lists these objects; the
+// sentence above the table is Nomad's.
+func NewAmbiguousPrefixError(sentence string, t *output.Table) error {
 	p := new(output.Page)
 	p.Table(t)
 	return ambiguousPrefixError{sentence + "\n\n" + strings.TrimRight(p.Text.String(), "\n")}
@@ -118,46 +115,46 @@ func (e ambiguousPrefixError) Error() string { return e.text }
 
 func (e ambiguousPrefixError) Unwrap() error { return ErrAmbiguousPrefix }
 
-// ObjectLookup describes one kind of object with an id.
+// ObjectLookup describes how to find the objects of one kind, such as allocations, by the prefix of their ID.
 type ObjectLookup[T any] struct {
-	noun        string
-	listPath    string // API path of the list of objects; see DESIGN.md for why it is not a method of api.Client
-	id          func(T) string
-	inNamespace bool // objects of this kind belong to a namespace
-	// columnTitles and row are the columns after the id in the table of the objects that match an
-	// ambiguous prefix. They are Nomad's.
-	columnTitles []string
-	row          func(T) []any
-	describe     func(T) string // describes an object next to its id in a shell's completion
+	noun         string
+	listPath     string // API path of the list of objects; see DESIGN.md for why it is not a method of api.Client
+	idOf         func(T) string
+	hasNamespace bool // objects of this kind belong to a namespace
+	// columnTitles and row are the columns after the ID in the table of the objects that match an ambiguous prefix. The
+	// columns are Nomad's.
+	columnTitles  []string
+	cellsAfterID  func(T) []any
+	descriptionOf func(T) string // returns the description that a shell's completion shows next to an object's ID
 }
 
 // AllocationLookup looks up allocations.
 var AllocationLookup = ObjectLookup[*api.AllocationListStub]{
 	noun:         "allocation",
 	listPath:     "/v1/allocations",
-	id:           func(a *api.AllocationListStub) string { return a.ID },
-	inNamespace:  true,
+	idOf:         func(a *api.AllocationListStub) string { return a.ID },
+	hasNamespace: true,
 	columnTitles: []string{"Node ID", "Task Group", "Version", "Desired", "Status", "Created", "Modified", "Job ID"},
-	row: func(a *api.AllocationListStub) []any {
+	cellsAfterID: func(a *api.AllocationListStub) []any {
 		return []any{
 			output.TruncateID(a.NodeID), a.TaskGroup, a.JobVersion, a.DesiredStatus, a.ClientStatus,
 			output.FormatAge(a.CreateTime, false), output.FormatAge(a.ModifyTime, false), a.JobID,
 		}
 	},
-	describe: func(a *api.AllocationListStub) string { return fmt.Sprintf("%s, %s", a.Name, a.ClientStatus) },
+	descriptionOf: func(a *api.AllocationListStub) string { return fmt.Sprintf("%s, %s", a.Name, a.ClientStatus) },
 }
 
 // EvaluationLookup looks up evaluations.
 var EvaluationLookup = ObjectLookup[*api.Evaluation]{
 	noun:         "evaluation",
 	listPath:     "/v1/evaluations",
-	id:           func(e *api.Evaluation) string { return e.ID },
-	inNamespace:  true,
+	idOf:         func(e *api.Evaluation) string { return e.ID },
+	hasNamespace: true,
 	columnTitles: []string{"Priority", "Triggered By", "Job ID", "Namespace", "Node ID", "Status", "Placement Failures"},
-	row: func(e *api.Evaluation) []any {
+	cellsAfterID: func(e *api.Evaluation) []any {
 		return []any{e.Priority, e.TriggeredBy, e.JobID, e.Namespace, output.TruncateID(e.NodeID), e.Status, PlacementFailureCell(e)}
 	},
-	describe: func(e *api.Evaluation) string { return fmt.Sprintf("%s, %s, %s", e.JobID, e.TriggeredBy, e.Status) },
+	descriptionOf: func(e *api.Evaluation) string { return fmt.Sprintf("%s, %s, %s", e.JobID, e.TriggeredBy, e.Status) },
 }
 
 // PlacementFailureCell returns the table cell that shows whether an evaluation has failed to place
@@ -173,11 +170,11 @@ func PlacementFailureCell(e *api.Evaluation) string {
 var DeploymentLookup = ObjectLookup[*api.Deployment]{
 	noun:         "deployment",
 	listPath:     "/v1/deployments",
-	id:           func(d *api.Deployment) string { return d.ID },
-	inNamespace:  true,
+	idOf:         func(d *api.Deployment) string { return d.ID },
+	hasNamespace: true,
 	columnTitles: []string{"Job ID", "Job Version", "Status", "Description"},
-	row:          func(d *api.Deployment) []any { return []any{d.JobID, d.JobVersion, d.Status, d.StatusDescription} },
-	describe: func(d *api.Deployment) string {
+	cellsAfterID: func(d *api.Deployment) []any { return []any{d.JobID, d.JobVersion, d.Status, d.StatusDescription} },
+	descriptionOf: func(d *api.Deployment) string {
 		return fmt.Sprintf("%s, version %d, %s", d.JobID, d.JobVersion, d.Status)
 	},
 }
@@ -186,12 +183,12 @@ var DeploymentLookup = ObjectLookup[*api.Deployment]{
 var NodeLookup = ObjectLookup[*api.NodeListStub]{
 	noun:         "node",
 	listPath:     "/v1/nodes",
-	id:           func(n *api.NodeListStub) string { return n.ID },
+	idOf:         func(n *api.NodeListStub) string { return n.ID },
 	columnTitles: []string{"DC", "Name", "Class", "Drain", "Eligibility", "Status"},
-	row: func(n *api.NodeListStub) []any {
+	cellsAfterID: func(n *api.NodeListStub) []any {
 		return []any{n.Datacenter, n.Name, n.NodeClass, n.Drain, n.SchedulingEligibility, n.Status}
 	},
-	describe: func(n *api.NodeListStub) string {
+	descriptionOf: func(n *api.NodeListStub) string {
 		return fmt.Sprintf("%s, %s, %s", n.Name, n.SchedulingEligibility, n.Status)
 	},
 }
@@ -200,29 +197,30 @@ var NodeLookup = ObjectLookup[*api.NodeListStub]{
 var HostVolumeLookup = ObjectLookup[*api.HostVolumeStub]{
 	noun:         "host volume",
 	listPath:     "/v1/volumes?type=host",
-	id:           func(v *api.HostVolumeStub) string { return v.ID },
-	inNamespace:  true,
+	idOf:         func(v *api.HostVolumeStub) string { return v.ID },
+	hasNamespace: true,
 	columnTitles: []string{"Name", "Namespace", "Plugin ID", "Node ID", "Node Pool", "State"},
-	row: func(v *api.HostVolumeStub) []any {
+	cellsAfterID: func(v *api.HostVolumeStub) []any {
 		return []any{v.Name, v.Namespace, v.PluginID, output.TruncateID(v.NodeID), v.NodePool, v.State}
 	},
-	describe: func(v *api.HostVolumeStub) string { return fmt.Sprintf("%s, %s", v.Name, v.State) },
+	descriptionOf: func(v *api.HostVolumeStub) string { return fmt.Sprintf("%s, %s", v.Name, v.State) },
 }
 
-// VolumeClaimLookup looks up the claims of groups with sticky volumes.
+// VolumeClaimLookup looks up the claims by which task groups with sticky volumes keep their host volumes.
 var VolumeClaimLookup = ObjectLookup[*api.TaskGroupHostVolumeClaim]{
 	noun:         "claim",
 	listPath:     "/v1/volumes/claims",
-	id:           func(c *api.TaskGroupHostVolumeClaim) string { return c.ID },
-	inNamespace:  true,
+	idOf:         func(c *api.TaskGroupHostVolumeClaim) string { return c.ID },
+	hasNamespace: true,
 	columnTitles: []string{"Namespace", "Job ID", "Volume ID", "Volume Name"},
-	row: func(c *api.TaskGroupHostVolumeClaim) []any {
+	cellsAfterID: func(c *api.TaskGroupHostVolumeClaim) []any {
 		return []any{c.Namespace, c.JobID, output.TruncateID(c.VolumeID), c.VolumeName}
 	},
-	describe: func(c *api.TaskGroupHostVolumeClaim) string { return fmt.Sprintf("%s, %s", c.JobID, c.VolumeName) },
+	descriptionOf: func(c *api.TaskGroupHostVolumeClaim) string { return fmt.Sprintf("%s, %s", c.JobID, c.VolumeName) },
 }
 
-// FindOneByPrefix returns the only object of a kind with this id or id prefix. It is not a method: see DESIGN.md.
+// FindOneByPrefix returns the only object of a kind with this ID or ID prefix. DESIGN.md gives the reason why it is not
+// a method of api.Client.
 func FindOneByPrefix[T any](ctx context.Context, c *api.Client, k *ObjectLookup[T], prefix string) (T, error) {
 	var zero T
 	digits := normalizeID(prefix)
@@ -237,7 +235,7 @@ func FindOneByPrefix[T any](ctx context.Context, c *api.Client, k *ObjectLookup[
 	switch len(all) {
 	case 0:
 		notFound := fmt.Sprintf("No %s(s) with prefix or id %q found", k.noun, prefix)
-		if k.inNamespace {
+		if k.hasNamespace {
 			notFound += "\nIn another namespace? Add" + AllNamespacesFlag
 		}
 		return zero, errors.New(notFound)
@@ -246,9 +244,9 @@ func FindOneByPrefix[T any](ctx context.Context, c *api.Client, k *ObjectLookup[
 	}
 	t := output.NewTable(append([]string{"ID"}, k.columnTitles...)...)
 	for _, one := range all {
-		t.Row(append([]any{k.id(one)}, k.row(one)...)...)
+		t.Row(append([]any{k.idOf(one)}, k.cellsAfterID(one)...)...)
 	}
-	return zero, AmbiguousPrefixError(fmt.Sprintf("Prefix matched multiple %ss", k.noun), t)
+	return zero, NewAmbiguousPrefixError(fmt.Sprintf("Prefix matched multiple %ss", k.noun), t)
 }
 
 // listWithPrefix returns the objects whose id has this prefix of hexadecimal digits.
@@ -259,10 +257,10 @@ func (k *ObjectLookup[T]) listWithPrefix(ctx context.Context, c *api.Client, dig
 	if _, err := c.Raw().Query(k.listPath, &all, q); err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(all, func(one T) bool { return !strings.HasPrefix(normalizeID(k.id(one)), digits) }), nil
+	return slices.DeleteFunc(all, func(one T) bool { return !strings.HasPrefix(normalizeID(k.idOf(one)), digits) }), nil
 }
 
-// CompleteID suggests ids of a kind of object.
+// CompleteID suggests IDs of the objects of one kind.
 func CompleteID[T any](f *Flags, k *ObjectLookup[T]) cli.Completer {
 	return func(cmd *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 		return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) ([]string, error) { return k.suggestIDs(ctx, c, toComplete) })
@@ -272,7 +270,7 @@ func CompleteID[T any](f *Flags, k *ObjectLookup[T]) cli.Completer {
 func (k *ObjectLookup[T]) suggestIDs(ctx context.Context, c *api.Client, toComplete string) (ids []string, err error) {
 	all, err := k.listWithPrefix(ctx, c, normalizeID(toComplete))
 	for _, one := range all {
-		ids = append(ids, cobra.CompletionWithDesc(k.id(one), k.describe(one)))
+		ids = append(ids, cobra.CompletionWithDesc(k.idOf(one), k.descriptionOf(one)))
 	}
 	return ids, err
 }
@@ -281,7 +279,7 @@ func normalizeID(id string) string {
 	return strings.ToLower(strings.ReplaceAll(strings.TrimSpace(id), "-", ""))
 }
 
-// OneJobArg checks the arguments of a command that takes one job.
+// OneJobArg is a cobra.PositionalArgs function for a command that takes the ID of one job.
 func OneJobArg(cmd *cobra.Command, args []string) error {
 	return cli.RequireArgCount(1, 1, "one argument: the id of a job, or its beginning")(cmd, args)
 }

@@ -26,8 +26,9 @@ func HasTerminalStatus(a *api.AllocationListStub) bool {
 	return (&api.Allocation{ClientStatus: a.ClientStatus}).ClientTerminalStatus()
 }
 
-// ForEachService calls do for each service of a group and of its tasks. The task is "" for a service of
-// the group. The group can be nil. ForEachService skips nil tasks and services, which an invalid job can have.
+// ForEachService calls do for each service of a group and of the group's tasks. The parameter task of do is the name of
+// the task, or "" for a service of the group itself. The group can be nil. ForEachService skips nil tasks and services,
+// which an invalid job can have.
 func ForEachService(group *api.TaskGroup, do func(service *api.Service, task string)) {
 	if group == nil {
 		return
@@ -46,7 +47,7 @@ func ForEachService(group *api.TaskGroup, do func(service *api.Service, task str
 	}
 }
 
-// DesiredAllocCount returns the number of allocations that a job requests.
+// DesiredAllocCount returns the sum of the counts of a job's groups.
 func DesiredAllocCount(job *api.Job) int {
 	n := 0
 	for _, g := range job.TaskGroups {

@@ -19,14 +19,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// All are the builtin drivers and hooks. Each runs in a process of its own, like
-// third-party plugins: this binary, started again with `plugin serve NAME`.
+// All maps the name of each builtin driver and hook to its kind and its server. Each builtin runs in a process of its
+// own, as third-party plugins do: the process runs this binary with the arguments `plugin serve NAME`.
 var All = map[string]struct {
 	Kind  base.Type
 	serve func(args []string)
 }{
 	artifact.Name: {base.TypeHook, func([]string) {
-		artifact.ConfineProcess()
+		artifact.ConfineHookProcess()
 		sdk.ServeHook(&artifact.Hook{DownloadArgs: []string{ArtifactDownloadCommand}})
 	}},
 	docker.Name:   {base.TypeDriver, func([]string) { sdk.ServeDriver(&docker.Driver{}) }},
@@ -34,27 +34,28 @@ var All = map[string]struct {
 	java.Name:     {base.TypeDriver, func([]string) { sdk.ServeDriver(&java.Driver{}) }},
 	qemu.Name:     {base.TypeDriver, func([]string) { sdk.ServeDriver(&qemu.Driver{}) }},
 	rawexec.Name:  {base.TypeDriver, func([]string) { sdk.ServeDriver(&rawexec.Driver{}) }},
-	script.Name:   {base.TypeHook, func([]string) { sdk.ServeHook(&script.Hook{DedicatedProcess: true}) }},
-	template.Name: {base.TypeHook, serveTemplates},
+	script.Name:   {base.TypeHook, func([]string) { sdk.ServeHook(&script.Hook{IsDedicatedProcess: true}) }},
+	template.Name: {base.TypeHook, serveTemplateHook},
 }
 
-// DevPluginConfigs is the configuration with which builtins run commands without isolation.
+// DevPluginConfigs maps the name of a builtin to the configuration that lets it run commands without isolation, as in
+// development mode.
 var DevPluginConfigs = map[string]map[string]any{
 	rawexec.Name: {"enabled": true},
 	script.Name:  {"commands": true},
 }
 
-// serveTemplates serves the hook template. The only argument, if there is one, are the download_uids of the agent.
-func serveTemplates(args []string) {
+// serveTemplateHook serves the builtin hook template. args has at most one element: the agent's setting download_uids.
+func serveTemplateHook(args []string) {
 	uids := strings.Join(args, "")
-	evaluator := template.ConfineProcess([]string{TemplateEvaluatorCommand}, func() (uint32, error) {
-		return artifact.FindUserID(context.Background(), uids)
+	evaluator := template.ConfineHookProcess([]string{TemplateEvaluatorCommand}, func() (uint32, error) {
+		return artifact.FindUnusedUserID(context.Background(), uids)
 	})
 	sdk.ServeHook(&template.Hook{Evaluator: evaluator})
 }
 
-// ServePlugin serves a builtin as a plugin process, with the arguments after its name. If a user runs the command directly, it
-// prints that it is a plugin.
+// ServePlugin serves a builtin as a plugin process. args are the command-line arguments after the builtin's name. If a
+// user runs the command directly, ServePlugin prints that the program is a plugin.
 func ServePlugin(name string, args ...string) error {
 	builtin, ok := All[name]
 	if !ok {
@@ -73,9 +74,10 @@ func DriverNames() []string {
 	return slices.DeleteFunc(Names(), func(name string) bool { return All[name].Kind != base.TypeDriver })
 }
 
-// ArtifactDownloadCommand is the hidden command of the helper process that downloads one artifact
-// with restricted rights.
+// ArtifactDownloadCommand is the name of the hidden command that downloads one artifact in a process with restricted
+// rights.
 const ArtifactDownloadCommand = "artifact-download"
 
-// TemplateEvaluatorCommand is the hidden command of the helper process that evaluates templates without rights.
+// TemplateEvaluatorCommand is the name of the hidden command that evaluates templates in a process with restricted
+// rights.
 const TemplateEvaluatorCommand = "template-evaluator"

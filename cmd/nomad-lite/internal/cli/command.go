@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// NewGroupCommand returns a command that only has subcommands.
+// NewGroupCommand returns a command whose only purpose is to have subcommands.
 func NewGroupCommand(use, short string, children ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   use,
@@ -39,8 +39,8 @@ func missingCommandExitCode(cmd *cobra.Command) int {
 	return 127
 }
 
-// UnknownCommandError returns the error for a command that does not exist, with a suggestion and the
-// exit code of Nomad's command line.
+// UnknownCommandError returns the error for a subcommand of cmd that does not exist, with a suggestion and the exit
+// code of Nomad's command line.
 func UnknownCommandError(cmd *cobra.Command, name string) error {
 	text := fmt.Sprintf("%s: there is no command %q", cmd.CommandPath(), name)
 	cmd.SuggestionsMinimumDistance = 2
@@ -52,8 +52,8 @@ func UnknownCommandError(cmd *cobra.Command, name string) error {
 	return &ExitError{missingCommandExitCode(cmd), fmt.Errorf("%s\nRun '%s -help' for the commands that there are", text, cmd.CommandPath())}
 }
 
-// suggestCommands returns commands with a similar name, and commands with the same name below
-// another command.
+// suggestCommands returns the subcommands of cmd with a name similar to name, and the paths of subcommands of these
+// that have exactly this name.
 func suggestCommands(cmd *cobra.Command, name string) []string {
 	near := cmd.SuggestionsFor(name)
 	for _, child := range cmd.Commands() {
@@ -66,8 +66,8 @@ func suggestCommands(cmd *cobra.Command, name string) []string {
 	return near
 }
 
-// FlagError returns the error for an unknown flag, with the name of the command. If the subcommand
-// is unknown as well, the error names the subcommand instead.
+// FlagError returns the error for an invalid flag, with the path of the command. If the command line also names an
+// unknown subcommand, the error is about the subcommand instead.
 func FlagError(cmd *cobra.Command, err error) error {
 	if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 {
 		return UnknownCommandError(cmd, args[0])
@@ -75,8 +75,8 @@ func FlagError(cmd *cobra.Command, err error) error {
 	return UsageError(cmd, withSingleDash(err))
 }
 
-// withSingleDash returns an error of pflag with one dash before the name of the flag, as users of Nomad
-// type it.
+// withSingleDash rewrites an error of pflag so that one dash precedes the name of the flag, as Nomad's users type
+// flags.
 func withSingleDash(err error) error {
 	var unknown *pflag.NotExistError
 	var noValue *pflag.ValueRequiredError
@@ -92,13 +92,13 @@ func withSingleDash(err error) error {
 	return err
 }
 
-// UsageError is the error of an invalid command line.
+// UsageError adds to an error about flags or arguments the path of the command and a hint at its help.
 func UsageError(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("%s: %w\nRun '%s -help' for its flags and arguments", cmd.CommandPath(), err, cmd.CommandPath())
 }
 
-// RequireArgCount returns a check that the number of arguments is between least and most. A
-// negative most means no limit.
+// RequireArgCount returns a check that the number of arguments is between least and most. A negative most means no
+// limit. The error names the arguments that the command takes by the text what.
 func RequireArgCount(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) >= least && (most < 0 || len(args) <= most) {
@@ -123,25 +123,24 @@ func argumentError(cmd *cobra.Command, args []string, what string) error {
 	return UsageError(cmd, fmt.Errorf("takes %s, and not %q", what, args))
 }
 
-// HideFlagDefaults removes the defaults of flags from the help text, such as the -1 of a flag that is
-// not given.
+// HideFlagDefaults removes the default values of flags from the help text, such as a -1 that means that the flag is not
+// given.
 func HideFlagDefaults(cmd *cobra.Command, flags ...string) {
 	for _, name := range flags {
 		cmd.Flags().Lookup(name).DefValue = "0"
 	}
 }
 
-// RunsProgramAnnotation marks a command whose arguments after the first are the command line of a
-// program: the flags among them belong to the program.
+// RunsProgramAnnotation marks a command whose second and later arguments are the command line of another program, so
+// that flags among these arguments belong to that program.
 const RunsProgramAnnotation = "runs a program"
 
-// MarkRunsProgram marks a command with RunsProgramAnnotation.
+// MarkRunsProgram marks cmd with RunsProgramAnnotation, and lets cobra parse no flags after the first argument.
 func MarkRunsProgram(cmd *cobra.Command) *cobra.Command {
 	cmd.Flags().SetInterspersed(false)
 	cmd.Annotations = map[string]string{RunsProgramAnnotation: "yes"}
 	return cmd
 }
 
-// TwoWordsAnnotation annotates a flag whose value is two words of the command line, such as a path and
-// an item.
+// TwoWordsAnnotation annotates a flag whose value is two words of the command line, such as a path and a key.
 const TwoWordsAnnotation = "two words"

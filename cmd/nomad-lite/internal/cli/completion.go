@@ -5,8 +5,9 @@ import "github.com/spf13/cobra"
 // Completer suggests values for an argument; cobra calls it.
 type Completer = func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective)
 
-// CompleteArgs completes each argument with the completer at its position, and no further arguments.
-func CompleteArgs(completers ...Completer) Completer {
+// CompleteArgsByPosition returns a completer that completes each argument with the completer at its position, and suggests
+// nothing for further arguments.
+func CompleteArgsByPosition(completers ...Completer) Completer {
 	return func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 		if len(args) >= len(completers) {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -15,9 +16,9 @@ func CompleteArgs(completers ...Completer) Completer {
 	}
 }
 
-// CompleteFlag sets the completion of a flag. It panics if the command does not have the
+// SetFlagCompletion sets the completion of a flag. It panics if the command does not have the
 // flag, or has a completion for it.
-func CompleteFlag(cmd *cobra.Command, flag string, complete Completer) {
+func SetFlagCompletion(cmd *cobra.Command, flag string, complete Completer) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
 		panic(err)
 	}

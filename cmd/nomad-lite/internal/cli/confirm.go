@@ -10,9 +10,9 @@ import (
 	"golang.org/x/term"
 )
 
-// Confirm asks the user a question on standard output, and returns nil for the answer "y". The answer
-// is a line of standard input, which can be a pipe. For each other answer Confirm prints a message,
-// declined if the answer is no, and returns an error with the exit code of Nomad's command line.
+// Confirm asks the user a question on standard output, and returns nil for the answer "y". Confirm reads the answer
+// from a line of standard input, which can be a pipe. For each other answer Confirm prints a message and returns an
+// error with the exit code of Nomad's command line. For "no", the message is declined.
 func (s *Streams) Confirm(question, declined string) error {
 	fmt.Fprintf(s.Out, "%s [y/N] ", question)
 	answer, err := readLine(s.In)
@@ -35,9 +35,8 @@ func (s *Streams) Confirm(question, declined string) error {
 	return &ExitError{Code: code}
 }
 
-// readLine reads a line without surrounding spaces. It reads single bytes, so that a later question
-// gets the next line. At the end of the input, readLine returns the text so far, or io.EOF if there is
-// none.
+// readLine reads a line and trims the surrounding spaces. It reads single bytes, so that the next line remains for a
+// later question. At the end of the input, readLine returns the incomplete line, or io.EOF if it is empty.
 func readLine(r io.Reader) (string, error) {
 	var line strings.Builder
 	for b := make([]byte, 1); ; {
@@ -54,7 +53,7 @@ func readLine(r io.Reader) (string, error) {
 	}
 }
 
-// IsInteractive reports whether the user can answer a question on a terminal.
+// IsInteractive reports whether standard input is a terminal, so that a user can answer questions.
 func (s *Streams) IsInteractive() bool {
 	file, ok := s.In.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))

@@ -2,8 +2,8 @@ package cli
 
 import "fmt"
 
-// ExitError ends the command with an exit code of its own. A nil Err prints nothing,
-// because the command has already printed the reason.
+// ExitError makes the program exit with Code. If Err is nil, the program prints no error, because the command has
+// already printed the reason.
 type ExitError struct {
 	Code int
 	Err  error

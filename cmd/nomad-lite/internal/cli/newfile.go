@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// WriteNewFile creates a file with a text. It returns an error for which errors.Is with fs.ErrExist is true if the name is in use.
+// WriteNewFile creates a file with a text. If a file with this name exists, errors.Is(err, fs.ErrExist) is true.
 func WriteNewFile(name, text string, mode fs.FileMode) error {
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {

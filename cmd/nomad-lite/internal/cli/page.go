@@ -5,28 +5,28 @@ import (
 	"net/url"
 )
 
-type pageKey struct{}
+type webPagePathKey struct{}
 
-// WithPage returns a context for a command whose flag -ui opens a web page after the command. SetPage stores the path of
-// the page in path, below /ui/.
-func WithPage(ctx context.Context, path *string) context.Context {
-	return context.WithValue(ctx, pageKey{}, path)
+// WithWebPagePath returns a context in which SetWebPagePath stores the path of a web page in path. A command with the flag -ui opens
+// this page after it has run.
+func WithWebPagePath(ctx context.Context, path *string) context.Context {
+	return context.WithValue(ctx, webPagePathKey{}, path)
 }
 
-// SetPage names the web page about the object that the command of ctx shows or changes. path is below /ui/, and its parts
-// are escaped. Without WithPage it has no effect.
-func SetPage(ctx context.Context, path string) {
-	if stored, ok := ctx.Value(pageKey{}).(*string); ok {
+// SetWebPagePath sets the web page that shows the object of the command that runs with ctx. path is relative to /ui/, and its
+// elements are escaped. Without WithWebPagePath, SetWebPagePath has no effect.
+func SetWebPagePath(ctx context.Context, path string) {
+	if stored, ok := ctx.Value(webPagePathKey{}).(*string); ok {
 		*stored = path
 	}
 }
 
-// JobPage returns the path of the page of a job for SetPage.
-func JobPage(id, namespace string) string {
+// JobWebPagePath returns the path of a job's web page, relative to /ui/, for SetWebPagePath.
+func JobWebPagePath(id, namespace string) string {
 	return "jobs/" + url.PathEscape(id) + "@" + url.PathEscape(namespace)
 }
 
-// VariablePage returns the path of the page of a variable for SetPage.
-func VariablePage(path, namespace string) string {
+// VariableWebPagePath returns the path of a variable's web page, relative to /ui/, for SetWebPagePath.
+func VariableWebPagePath(path, namespace string) string {
 	return "variables/var/" + url.PathEscape(path) + "@" + url.PathEscape(namespace)
 }

@@ -2,13 +2,13 @@ package cli
 
 import "strings"
 
-// ShellQuote quotes a text as one word of a shell.
+// ShellQuote returns text in single quotes, so that a POSIX shell reads it as one word.
 func ShellQuote(text string) string {
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
-// ShellWord returns a text as one word of a shell. It quotes the text only if that is necessary.
-func ShellWord(text string) string {
+// ShellQuoteIfNeeded does the same as ShellQuote, but returns a text without special characters unchanged.
+func ShellQuoteIfNeeded(text string) string {
 	special := func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-_=./:,@%+", r)
 	}

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// ContextUntilInterrupted returns a context that ends when the user interrupts the command. For a
-// command that follows output, an interrupt is a success.
+// ContextUntilInterrupted returns a context that ends when the process receives a termination signal. It is for
+// commands that follow output, for which an interrupt is no failure.
 func ContextUntilInterrupted(ctx context.Context) (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(ctx, TerminationSignals()...)
 }
 
-// TerminationSignals returns the signals that end a command. Signals that were ignored at its start,
-// as under nohup, stay ignored.
+// TerminationSignals returns the signals that end a command. Signals that the process ignores since its start, as under
+// nohup, are not among them.
 func TerminationSignals() []os.Signal {
 	all := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}
 	return slices.DeleteFunc(all, signal.Ignored)

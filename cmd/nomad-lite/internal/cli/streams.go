@@ -7,19 +7,20 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
-// Streams are the standard streams of a command: data goes to Out, all other text to Err.
+// Streams are the standard streams of a command and the settings of their colours. A command writes data to Out and all
+// other text to Err.
 type Streams struct {
 	In  io.Reader
 	Out io.Writer
 	Err io.Writer
 
-	CommandLine []string // arguments of the program
+	CommandLine []string // arguments of nomad-lite, without the program name
 
 	NoColour, ForceColour bool
 }
 
-// JSON returns standard output for JSON, which a terminal gets in a form without control characters.
-func (s *Streams) JSON() io.Writer { return terminal.JSONWriter(s.Out) }
+// JSONOutput returns a writer to standard output for JSONOutput. On a terminal, the writer escapes control characters.
+func (s *Streams) JSONOutput() io.Writer { return terminal.JSONWriter(s.Out) }
 
 // SupportsColours reports whether output to w can have colours.
 func (s *Streams) SupportsColours(w io.Writer) bool {

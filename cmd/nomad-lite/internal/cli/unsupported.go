@@ -6,14 +6,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// These are reasons why nomad-lite does not have a command.
+// These reasons are the texts for NewUnsupportedCommand that several commands share.
 const (
 	NoServersReason      = "there are no servers to look after; for a cluster use Nomad's own command line"
 	EnterpriseOnlyReason = "it belongs to Nomad Enterprise"
 )
 
-// NewUnsupportedCommand returns a command of Nomad that nomad-lite does not have. It prints what
-// to use instead.
+// NewUnsupportedCommand returns a hidden command for a command that only Nomad has. It fails with the text instead,
+// which names the reason or a replacement.
 func NewUnsupportedCommand(name, instead string) *cobra.Command {
 	return &cobra.Command{
 		Use:                name,

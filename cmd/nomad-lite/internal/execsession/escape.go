@@ -2,10 +2,10 @@ package execsession
 
 import "io"
 
-// escapeReader reads the input of a session. At the start of a line, the escape character and a dot
-// end the session, and the escape character twice is sent as one.
+// escapeReader reads the input that the user types in a session. At the start of a line, the escape character and a dot
+// end the session. The escape character typed twice is sent once.
 type escapeReader struct {
-	r               io.Reader
+	input           io.Reader
 	escapeChar      byte
 	onDetach        func()
 	atLineStart     bool   // the next byte starts a line
@@ -16,9 +16,9 @@ type escapeReader struct {
 func (e *escapeReader) Read(p []byte) (int, error) {
 	for len(e.unreadInput) == 0 {
 		typed := make([]byte, len(p))
-		n, err := e.r.Read(typed)
+		n, err := e.input.Read(typed)
 		for _, c := range typed[:n] {
-			if !e.add(c) {
+			if !e.acceptByte(c) {
 				e.onDetach()
 				return 0, io.EOF
 			}
@@ -32,8 +32,9 @@ func (e *escapeReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// add processes the input byte c, and reports whether the session continues.
-func (e *escapeReader) add(c byte) bool {
+// acceptByte appends c to unreadInput unless c belongs to an escape sequence. It returns false if c completes the sequence
+// that ends the session.
+func (e *escapeReader) acceptByte(c byte) bool {
 	switch {
 	case e.afterEscapeChar && c == '.':
 		return false

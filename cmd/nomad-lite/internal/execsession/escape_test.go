@@ -22,7 +22,7 @@ func TestEscapeReader(t *testing.T) {
 		"followed by the end of the line": {"~\r~.", "~\r", true},
 	} {
 		left := false
-		e := &escapeReader{r: iotest.OneByteReader(strings.NewReader(c.typed)), escapeChar: '~', atLineStart: true, onDetach: func() { left = true }}
+		e := &escapeReader{input: iotest.OneByteReader(strings.NewReader(c.typed)), escapeChar: '~', atLineStart: true, onDetach: func() { left = true }}
 		got, err := io.ReadAll(e)
 		if err != nil || string(got) != c.want || left != c.left {
 			t.Errorf("%s: got %q, left %v, error %v; want %q, %v", name, got, left, err, c.want, c.left)

@@ -19,8 +19,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
-// Flags select the input, the terminal and the escape character of a command that runs in a task.
-// They are Nomad's flags.
+// Flags are Nomad's flags that select the input, the terminal and the escape character of a command that runs in a
+// task.
 type Flags struct {
 	stdin       bool
 	TTY         bool
@@ -28,7 +28,7 @@ type Flags struct {
 	escapeChar  string
 }
 
-// TerminalFlags returns the flags of a session on the user's terminal.
+// TerminalFlags returns the flags of a session that has the user's terminal, with the default escape character.
 func TerminalFlags() Flags { return Flags{stdin: true, TTY: true, escapeChar: "~"} }
 
 // Register adds the flags to a command.
@@ -39,8 +39,8 @@ func (f *Flags) Register(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.escapeChar, "escape", "e", "~", "`character` that begins an escape at the begin of a line, or none")
 }
 
-// Run calls exec, which runs a command in a task with the user's streams. The error holds the exit
-// code of the command; what names the operation.
+// Run calls exec with the user's streams; exec runs a command in a task and returns its exit code. The error of Run
+// holds the exit code, or is an error of exec with the operation what in its text.
 func (f *Flags) Run(ctx context.Context, s *cli.Streams, what string, exec func(context.Context, Session) (int, error)) error {
 	session := Session{Stdin: s.In, Stdout: s.Out, Stderr: s.Err}
 	if !f.stdin {
@@ -49,8 +49,8 @@ func (f *Flags) Run(ctx context.Context, s *cli.Streams, what string, exec func(
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if f.TTY {
-		// A program with a terminal draws on it.
-		session.Stdout, session.Stderr = terminal.Raw(s.Out), terminal.Raw(s.Err)
+		// The command has a terminal, so its output contains escape sequences that the user's terminal must interpret.
+		session.Stdout, session.Stderr = terminal.UnsanitizedStream(s.Out), terminal.UnsanitizedStream(s.Err)
 		restore, err := session.attachTerminal(ctx, s, f.escapeChar, cancel)
 		if err != nil {
 			return err
@@ -62,7 +62,7 @@ func (f *Flags) Run(ctx context.Context, s *cli.Streams, what string, exec func(
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, cli.TerminationSignals()...)
 	defer signal.Stop(signals)
-	go func() { // cancel ends this goroutine
+	go func() { // the deferred cancel ends this goroutine
 		select {
 		case sig := <-signals:
 			cancel(interruptedError{sig.(syscall.Signal)})
@@ -107,7 +107,8 @@ type Session struct {
 	TerminalSizes <-chan api.TerminalSize
 }
 
-// ResolveDefaults sets the flags that the user has not given.
+// ResolveDefaults sets the flags that the user has not given, and returns an error for flags that contradict each
+// other.
 func (f *Flags) ResolveDefaults(cmd *cobra.Command, s *cli.Streams) error {
 	if f.stdinAndTTY {
 		f.stdin, f.TTY = true, true
@@ -123,9 +124,9 @@ func (f *Flags) ResolveDefaults(cmd *cobra.Command, s *cli.Streams) error {
 	return nil
 }
 
-// attachTerminal puts the terminal into raw mode and passes all keys to the command. It sends the
-// terminal's size to the command until ctx ends. The returned function restores the
-// terminal, and ends a blocked read of the terminal: the next key is not for the command.
+// attachTerminal puts the user's terminal into raw mode, so that all keys reach the command, and sends the size of the
+// terminal to the command until ctx ends. The returned function restores the terminal and ends a blocked read of it, so
+// that the next key is not lost to the command.
 func (e *Session) attachTerminal(ctx context.Context, s *cli.Streams, escape string, leave context.CancelCauseFunc) (func(), error) {
 	in, ok := s.In.(*os.File)
 	restore := func() {}
@@ -144,10 +145,10 @@ func (e *Session) attachTerminal(ctx context.Context, s *cli.Streams, escape str
 		}
 		e.Stdin = input
 		if escape != "none" && escape != "" {
-			e.Stdin = &escapeReader{r: input, escapeChar: escape[0], atLineStart: true, onDetach: func() { leave(errDetached) }}
+			e.Stdin = &escapeReader{input: input, escapeChar: escape[0], atLineStart: true, onDetach: func() { leave(errDetached) }}
 		}
 	}
-	out, ok := terminal.File(s.Out)
+	out, ok := terminal.FileOfStream(s.Out)
 	if !ok || !term.IsTerminal(int(out.Fd())) {
 		return restore, nil
 	}

@@ -1,5 +1,5 @@
-// Package filewatch detects changes of files by looking at them again and again. It needs no support of
-// the file system. It reads no content: a file has changed if its size, its time or its name has.
+// Package filewatch detects changes of files by polling, so that it needs no support of the file system. It reads no
+// content: a file has changed if its size, its modification time or its name has.
 package filewatch
 
 import (
@@ -14,40 +14,40 @@ import (
 	"time"
 )
 
-// interval is the time between two looks at the watched files.
+// interval is the time between two polls of the watched files.
 const interval = 200 * time.Millisecond
 
 // Watcher detects changes of files and directories, which need not exist.
 type Watcher struct {
-	ignore func(path string) bool
-	states map[string]uint64 // last known state of each path
+	isIgnored   func(path string) bool
+	stateHashes map[string]uint64 // path -> hash of the last known state, from hashState
 }
 
-// New returns a watcher that compares with the present state of the paths. It ignores the files and directories
-// below a path for which ignore returns true; nil ignores none.
+// New returns a watcher that compares with the present state of the paths. The watcher ignores files and directories in
+// these paths for which ignore returns true; a nil ignore means none.
 func New(paths []string, ignore func(path string) bool) *Watcher {
-	w := &Watcher{ignore: ignore, states: make(map[string]uint64)}
-	w.add(paths)
+	w := &Watcher{isIgnored: ignore, stateHashes: make(map[string]uint64)}
+	w.addPaths(paths)
 	return w
 }
 
-// add reads the states of the paths that the watcher does not know.
-func (w *Watcher) add(paths []string) {
+// addPaths reads the states of those paths that the watcher does not watch yet.
+func (w *Watcher) addPaths(paths []string) {
 	for _, path := range paths {
-		if _, known := w.states[path]; !known {
-			w.states[path] = w.readState(path)
+		if _, known := w.stateHashes[path]; !known {
+			w.stateHashes[path] = w.hashState(path)
 		}
 	}
 }
 
-// Wait blocks until paths have changed and the changes have stopped, because an editor can write a file in
-// several steps. It returns the changed paths, or nil when ctx ends. The first wait for a path compares with
-// its present state. Wait must not be called concurrently.
-func (w *Watcher) Wait(ctx context.Context, paths []string) []string {
-	w.add(paths)
+// WaitForChange blocks until some of the paths have changed and then have the same state in two polls, because an editor can
+// write a file in several steps. It returns the changed paths, or nil when ctx ends. A path that is new to the watcher
+// is compared with its state at the call. Wait must not be called concurrently.
+func (w *Watcher) WaitForChange(ctx context.Context, paths []string) []string {
+	w.addPaths(paths)
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	before := maps.Clone(w.states)
+	before := maps.Clone(w.stateHashes)
 	for {
 		select {
 		case <-ticker.C:
@@ -56,19 +56,19 @@ func (w *Watcher) Wait(ctx context.Context, paths []string) []string {
 		}
 		states := make(map[string]uint64, len(paths))
 		for _, path := range paths {
-			states[path] = w.readState(path)
+			states[path] = w.hashState(path)
 		}
-		changed := changedPaths(w.states, states)
+		changed := changedPaths(w.stateHashes, states)
 		settled := len(changedPaths(before, states)) == 0
 		before = states
 		if len(changed) > 0 && settled {
-			maps.Copy(w.states, states)
+			maps.Copy(w.stateHashes, states)
 			return changed
 		}
 	}
 }
 
-// changedPaths returns the paths of both maps whose states differ, sorted.
+// changedPaths returns the sorted paths that are in both maps with different states.
 func changedPaths(before, after map[string]uint64) []string {
 	var changed []string
 	for path, state := range after {
@@ -80,15 +80,15 @@ func changedPaths(before, after map[string]uint64) []string {
 	return changed
 }
 
-// readState returns a hash of the names, sizes and times of a file, or of all files in a directory. It
-// ignores the directories of version control.
-func (w *Watcher) readState(path string) uint64 {
+// hashState returns a hash of the name, size and modification time of a file, or of all files in a directory. It
+// ignores directories named .git, because version control changes them.
+func (w *Watcher) hashState(path string) uint64 {
 	hash := fnv.New64a()
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
 	}
 	_ = filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
-		if err == nil && name != path && w.ignore != nil && w.ignore(name) {
+		if err == nil && name != path && w.isIgnored != nil && w.isIgnored(name) {
 			if entry.IsDir() {
 				return fs.SkipDir
 			}

@@ -123,9 +123,9 @@ type outcome struct {
 func (c *callersFixture) command(t *testing.T, file *jobfile.File, caller admission.Caller) (o outcome) {
 	t.Helper()
 	model.Canonicalize(file.Job)
-	answer := file.Check(t.Context(), c.facts(file.Job), admission.Flags{Caller: caller})
+	answer := file.CheckAdmission(t.Context(), c.facts(file.Job), admission.Flags{Caller: caller})
 	report := jobfile.NewReport()
-	accepted, err := file.PrintAnswer(&cli.Streams{Out: report, Err: report, NoColour: true}, "heading", &answer)
+	accepted, err := file.PrintAdmissionAnswer(&cli.Streams{Out: report, Err: report, NoColour: true}, "heading", &answer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func (c *callersFixture) compare(t *testing.T, file *jobfile.File) []string {
 	if !slices.Equal(validate.ids, run.ids) || !slices.Equal(validate.fault, run.fault) || !slices.Equal(validate.config, run.config) {
 		t.Errorf("validate and run differ:\n%+v\n%+v", validate, run)
 	}
-	answer := file.Check(t.Context(), c.facts(file.Job), admission.Flags{Caller: admission.API})
+	answer := file.CheckAdmission(t.Context(), c.facts(file.Job), admission.Flags{Caller: admission.API})
 	want := ""
 	if rejected := answer.With(admission.Rejects); answer.Fault != nil {
 		want = answer.Fault.Error()
@@ -240,7 +240,7 @@ func parseFile(t *testing.T, name string, text []byte) *jobfile.File {
 	if diags.HasErrors() {
 		t.Fatal(jobspec.DiagnosticsText(diags))
 	}
-	return &jobfile.File{Job: file.Job, File: file, Source: text}
+	return &jobfile.File{Job: file.Job, Parsed: file, Source: text}
 }
 
 // TestCallersAgreeOnTheCorpus compares the answers about Nomad's own job files.

@@ -26,8 +26,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 )
 
-// CheckTasks prints the errors in a job's templates and, if the job runs on this machine, what its tasks
-// need and the machine does not have. It returns true if there are no errors.
+// CheckTasks prints the errors in a job's templates. If the job runs on this machine, it also prints which users and
+// commands of the job's tasks the machine does not have. It returns true if there are no errors.
 func CheckTasks(j *jobfile.File, s *cli.Streams, onThisMachine bool) (bool, error) {
 	templatesParse, err := checkTemplates(j, s, onThisMachine)
 	if err != nil || !onThisMachine {
@@ -37,13 +37,13 @@ func CheckTasks(j *jobfile.File, s *cli.Streams, onThisMachine bool) (bool, erro
 	return templatesParse && usersExist, err
 }
 
-// checkTemplates prints the errors in the texts of the job's templates, with their lines in the job file or
-// in the source. It reads sources that are absolute paths, if the job runs on this machine, and no source
-// in the directory of a task.
+// checkTemplates prints the errors in the texts of the job's templates, with their lines in the job file or in the
+// template's source. If the job runs on this machine, it reads sources that are absolute paths. It reads no other
+// source, because the source can be created in the task's directory later.
 func checkTemplates(j *jobfile.File, s *cli.Streams, onThisMachine bool) (bool, error) {
 	var diags hcl.Diagnostics
 	texts := make(map[string][]byte)
-	maps.Copy(texts, j.File.SourceTexts)
+	maps.Copy(texts, j.Parsed.SourceTexts)
 	apiclient.ForEachTask(j.Job, func(group *api.TaskGroup, task *api.Task) {
 		for i, t := range task.Templates {
 			path := append(jobfile.TaskPath(group, task), "template", strconv.Itoa(i))
@@ -74,8 +74,8 @@ func checkTemplateText(t *api.Template, text string) *template.TextError {
 	return template.CheckText(text, pointer.Value(t.LeftDelim), pointer.Value(t.RightDelim))
 }
 
-// readTemplateSource returns the text of a template's source. It reads only regular files, because other
-// files can block the reader.
+// readTemplateSource returns the text of a template's source file. It returns no text for a file that is not regular,
+// because a read can block, and for a file that is too large.
 func readTemplateSource(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil || !info.Mode().IsRegular() || info.Size() > jobspec.MaxTextSize {
@@ -84,14 +84,14 @@ func readTemplateSource(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// newTemplateDiagnostic returns a diagnostic for an error in the text of a template. If the text is a
-// heredoc, the position is a line of it, and otherwise the attribute.
+// newTemplateDiagnostic returns a diagnostic for an error in the text of a template in the job file. Its position is a
+// line of the text if that is a heredoc, and else the attribute with the text.
 func newTemplateDiagnostic(j *jobfile.File, path []string, err *template.TextError) *hcl.Diagnostic {
 	diag := j.NewDiagnostic(path, "template: "+err.Reason)
 	if diag.Subject == nil {
 		return diag
 	}
-	source, attribute := j.File.SourceTexts[diag.Subject.Filename], *diag.Subject
+	source, attribute := j.Parsed.SourceTexts[diag.Subject.Filename], *diag.Subject
 	number := attribute.Start.Line + err.Line
 	switch {
 	case err.Line > 0 && number <= attribute.End.Line && isHeredoc(source, attribute):
@@ -112,8 +112,8 @@ func isHeredoc(source []byte, attribute hcl.Range) bool {
 	return attribute.End.Line <= len(lines) && bytes.Contains(lines[attribute.Start.Line-1], []byte("<<"))
 }
 
-// lineRange returns the range of a line of a file, without leading blanks. A number behind the end
-// is the last line.
+// lineRange returns the range of the line with this number, without its leading blanks. A number after the last line
+// means the last line.
 func lineRange(name string, source []byte, number int) *hcl.Range {
 	lines := bytes.SplitAfter(source, []byte("\n"))
 	number = min(number, len(lines))
@@ -151,7 +151,7 @@ func checkUsersAndCommands(j *jobfile.File, s *cli.Streams) (bool, error) {
 	if diags.HasErrors() {
 		fmt.Fprintln(s.Err, "This job cannot run here:")
 	}
-	return !diags.HasErrors(), jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
+	return !diags.HasErrors(), jobspec.WriteDiagnostics(s.Err, diags, j.Parsed.SourceTexts)
 }
 
 func isInterpolated(text string) bool { return strings.Contains(text, "${") }

@@ -25,9 +25,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// CheckLocally checks a canonical job against plugins and this machine. drivers are the names of the available drivers; each is
-// started if the job uses it, unless saved has its schema, and so are the hooks of the job. It prints the errors, and
-// warnings about plugins. It returns true if the job can run.
+// CheckLocally checks a canonical job against plugins that this process starts and against this machine. It starts the
+// job's hooks, and those of the job's drivers whose schema saved does not have. drivers are the names of the available
+// drivers. CheckLocally prints the errors, and warnings about plugins. good is true if the job can run.
 func CheckLocally(ctx context.Context, j *jobfile.File, plugins localplugins.Plugins, drivers []string, saved map[string]*hclspec.Spec, s *cli.Streams) (answer admission.Answer, good bool, err error) {
 	flags := admission.Flags{Caller: admission.Validate}
 	node := admission.Node{Drivers: drivers, Schemas: make(map[string]admission.Schema)}
@@ -39,9 +39,9 @@ func CheckLocally(ctx context.Context, j *jobfile.File, plugins localplugins.Plu
 		return isSaved || !slices.Contains(drivers, name)
 	})
 	hooks := append(HookNames(j), plugins.HookNames()...)
-	before := j.Check(ctx, node, flags)
+	before := j.CheckAdmission(ctx, node, flags)
 	if len(wanted)+len(hooks) == 0 && before.Rejected() {
-		good, err = j.PrintAnswer(s, "", &before)
+		good, err = j.PrintAdmissionAnswer(s, "", &before)
 		return before, good, err
 	}
 	asked := localplugins.RunWithAgent(ctx, plugins, slices.Concat([]string{}, wanted, hooks), func(a *agent.Agent) {
@@ -51,20 +51,20 @@ func CheckLocally(ctx context.Context, j *jobfile.File, plugins localplugins.Plu
 		}
 		node.HookFaults, node.UncheckedHooks = a.CheckHookAttachments(ctx, j.Job)
 		if !before.Rejected() {
-			wait := a.WaitReady
+			wait := a.WaitDriversReady
 			if j.RequestsDevices() {
-				wait = func(ctx context.Context) error { return localplugins.WaitPlugins(ctx, a) } // a device plugin may start slowly
+				wait = func(ctx context.Context) error { return localplugins.WaitPluginsLaunched(ctx, a) } // a device plugin may start slowly
 			}
 			if err = wait(ctx); err != nil {
 				return
 			}
-			node.Features = featuresOf(a)
+			node.Features = nodeFeaturesOf(a)
 		}
-		answer = j.Check(ctx, node, flags)
-		if good, err = j.PrintAnswer(s, j.CapacityHeading(), &answer); err != nil || answer.Rejected() || answer.IsNeverPlaced() {
+		answer = j.CheckAdmission(ctx, node, flags)
+		if good, err = j.PrintAdmissionAnswer(s, j.DoesNotFitHeading(), &answer); err != nil || answer.Rejected() || answer.IsNeverPlaced() {
 			return
 		}
-		// All ports count as free, because the job itself can be running and use them.
+		// All ports count as free, because an earlier version of the job can be running and use them.
 		fits := false
 		fits, err = CheckCapacity(j, s, a, func(scheduler.HostPort) bool { return true })
 		good = good && fits
@@ -72,18 +72,18 @@ func CheckLocally(ctx context.Context, j *jobfile.File, plugins localplugins.Plu
 	return answer, good, errors.Join(err, asked)
 }
 
-// AgentFacts returns the facts about an agent of this process for a canonical job. It prints a warning for a driver that
-// cannot be started.
-func AgentFacts(ctx context.Context, j *jobfile.File, a *agent.Agent, drivers []string, s *cli.Streams) admission.Node {
-	node := admission.Node{Drivers: drivers, Schemas: make(map[string]admission.Schema), Features: featuresOf(a)}
+// AdmissionNodeOf returns what admission checks of a canonical job must know about an agent in this process. It prints a
+// warning for a driver that cannot be started.
+func AdmissionNodeOf(ctx context.Context, j *jobfile.File, a *agent.Agent, drivers []string, s *cli.Streams) admission.Node {
+	node := admission.Node{Drivers: drivers, Schemas: make(map[string]admission.Schema), Features: nodeFeaturesOf(a)}
 	node.HookFaults, node.UncheckedHooks = a.CheckHookAttachments(ctx, j.Job)
 	wanted := slices.DeleteFunc(j.DriverNames(), func(name string) bool { return !slices.Contains(drivers, name) })
 	readDriverSchemas(ctx, a, wanted, node.Schemas, s)
 	return node
 }
 
-// readDriverSchemas adds the schemas of the drivers with the wanted names, and warns of drivers that cannot be
-// started.
+// readDriverSchemas adds the task config schemas of the wanted drivers to schemas, and prints a warning for each driver
+// that cannot be started.
 func readDriverSchemas(ctx context.Context, a *agent.Agent, wanted []string, schemas map[string]admission.Schema, s *cli.Streams) {
 	for _, name := range wanted {
 		spec, err := a.TaskConfigSchema(ctx, name)
@@ -94,7 +94,7 @@ func readDriverSchemas(ctx context.Context, a *agent.Agent, wanted []string, sch
 	}
 }
 
-// PrintHookErrors prints the errors of hooks that could not be started, each once.
+// PrintHookErrors prints each distinct error of the hooks that could not be started, as a warning.
 func PrintHookErrors(s *cli.Streams, hookErrs []error) {
 	printed := make(map[string]bool)
 	for _, err := range hookErrs {
@@ -105,8 +105,8 @@ func PrintHookErrors(s *cli.Streams, hookErrs []error) {
 	}
 }
 
-// featuresOf returns the features of the machine of an agent.
-func featuresOf(a *agent.Agent) *admission.Features {
+// nodeFeaturesOf returns the properties of an agent's node by which the scheduler places allocations.
+func nodeFeaturesOf(a *agent.Agent) *admission.Features {
 	f := &admission.Features{
 		NodeFacts: a.Node().TaskEnvNode().NodeFacts, HostVolumes: a.Node().HostVolumes(),
 		NetworkModes: append([]string{}, a.Host().NetworkModes...), HostNetworks: make(map[string]admission.HostNetwork),
@@ -117,15 +117,15 @@ func featuresOf(a *agent.Agent) *admission.Features {
 	return f
 }
 
-// CheckCapacity prints which groups of an admitted job do not fit on the machine of an
-// idle agent. It reports whether the job fits.
+// CheckCapacity prints which groups of a job that passed admission do not fit on the machine of an agent, as if the
+// agent ran no allocation. It returns true if the job fits.
 func CheckCapacity(j *jobfile.File, s *cli.Streams, a *agent.Agent, portFree func(scheduler.HostPort) bool) (bool, error) {
-	node := scheduler.Node{Features: *featuresOf(a), IP: a.Host().IP, Devices: devices.NodeResources(a.DeviceGroups())}
-	return checkPlacement(j, s, j.CapacityHeading(), node, portFree)
+	node := scheduler.Node{Features: *nodeFeaturesOf(a), IP: a.Host().IP, Devices: devices.NodeResources(a.DeviceGroups())}
+	return checkPlacement(j, s, j.DoesNotFitHeading(), node, portFree)
 }
 
-// checkPlacement prints under a heading which groups of an admitted job do not fit on a node
-// without allocations. It returns true if the job fits.
+// checkPlacement prints under a heading which groups of a job that passed admission do not fit on a node without
+// allocations. It returns true if the job fits.
 func checkPlacement(j *jobfile.File, s *cli.Streams, heading string, node scheduler.Node, portFree func(scheduler.HostPort) bool) (bool, error) {
 	_, err := scheduler.Place(j.Job, node, scheduler.Env{
 		NewID:         uuid.NewString,
@@ -138,10 +138,10 @@ func checkPlacement(j *jobfile.File, s *cli.Streams, heading string, node schedu
 		return true, nil
 	}
 	fmt.Fprintln(s.Err, heading)
-	return false, jobspec.WriteDiagnostics(s.Err, newPlacementDiagnostics(j, err), j.File.SourceTexts)
+	return false, jobspec.WriteDiagnostics(s.Err, newPlacementDiagnostics(j, err), j.Parsed.SourceTexts)
 }
 
-// newPlacementDiagnostics returns a diagnostic for each group that does not fit on a node.
+// newPlacementDiagnostics returns a diagnostic for each group that err, the error of scheduler.Place, names.
 func newPlacementDiagnostics(j *jobfile.File, err error) hcl.Diagnostics {
 	errs := []error{err}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
@@ -151,7 +151,7 @@ func newPlacementDiagnostics(j *jobfile.File, err error) hcl.Diagnostics {
 	for _, err := range errs {
 		diag := &hcl.Diagnostic{Severity: hcl.DiagError, Summary: err.Error()}
 		if group := new(scheduler.GroupPlacementError); errors.As(err, &group) {
-			if rng, ok := j.File.Range("group", group.Group); ok {
+			if rng, ok := j.Parsed.Range("group", group.Group); ok {
 				diag.Subject = &rng
 			}
 		}
@@ -160,7 +160,7 @@ func newPlacementDiagnostics(j *jobfile.File, err error) hcl.Diagnostics {
 	return diags
 }
 
-// HookNames returns the names of the hooks that take part in the job.
+// HookNames returns the names of the hooks that the job attaches, and of the builtin hooks that its blocks need.
 func HookNames(j *jobfile.File) []string {
 	var hookNames []string
 	for _, at := range model.HookAttachments(j.Job) {
@@ -171,9 +171,9 @@ func HookNames(j *jobfile.File) []string {
 	return slices.Compact(hookNames)
 }
 
-// CheckWithAgent prints the errors of a canonical job for the drivers and the node of an agent, and the errors that the agent
-// has found. It returns true if there are none.
-func CheckWithAgent(ctx context.Context, j *jobfile.File, s *cli.Streams, a *jobfile.AgentAnswer) (bool, error) {
+// CheckWithAgent prints the errors of a canonical job for the drivers and the node of an agent, and the errors that the
+// agent has found. It returns true if there are none and the job fits on the node.
+func CheckWithAgent(ctx context.Context, j *jobfile.File, s *cli.Streams, a *jobfile.AgentValidation) (bool, error) {
 	return j.CheckWithAgent(ctx, s, a, func(heading string, features admission.Features) (bool, error) {
 		return checkPlacement(j, s, heading, scheduler.Node{Features: features}, func(scheduler.HostPort) bool { return true })
 	})

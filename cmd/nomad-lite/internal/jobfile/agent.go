@@ -18,22 +18,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// AgentAnswer is what an agent has answered about a job.
-type AgentAnswer struct {
-	validation *api.JobValidateResponse
-	node       *api.Node // node is nil if the agent is part of a cluster of several nodes
+// AgentValidation is an agent's validation of a job, together with the node that the job would run on.
+type AgentValidation struct {
+	response *api.JobValidateResponse
+	node     *api.Node // nil if the agent is part of a cluster of several nodes
 }
 
-// AskAgent lets an agent validate the job.
-func (j *File) AskAgent(ctx context.Context, c *api.Client) (*AgentAnswer, error) {
+// ValidateWithAgent lets an agent validate the job. An agent of another region counts as one that rejects the job.
+func (j *File) ValidateWithAgent(ctx context.Context, c *api.Client) (*AgentValidation, error) {
 	validation, _, err := c.Jobs().Validate(j.Job, apiclient.WriteOptions(ctx, pointer.Value(j.Job.Namespace)))
 	if isRegionError(err) {
-		return &AgentAnswer{validation: &api.JobValidateResponse{ValidationErrors: []string{"region: " + j.regionReason()}}}, nil
+		return &AgentValidation{response: &api.JobValidateResponse{ValidationErrors: []string{"region: " + j.wrongRegionReason()}}}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return &AgentAnswer{validation, apiclient.SingleNode(ctx, c)}, nil
+	return &AgentValidation{validation, apiclient.SingleNode(ctx, c)}, nil
 }
 
 // isRegionError reports whether an agent has rejected a request because of its region.
@@ -41,17 +41,18 @@ func isRegionError(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "No path to region")
 }
 
-// regionReason returns the reason why an agent of another region rejects the job.
-func (j *File) regionReason() string {
+// wrongRegionReason returns the text with which an agent of another region rejects the job.
+func (j *File) wrongRegionReason() string {
 	return fmt.Sprintf("No path to region %q: the agent is of another region, correct or remove the attribute", pointer.Value(j.Job.Region))
 }
 
 // Warnings returns the agent's warnings about the job.
-func (a *AgentAnswer) Warnings() string { return a.validation.Warnings }
+func (a *AgentValidation) Warnings() string { return a.response.Warnings }
 
-// DriverNames returns the names of the drivers of the agent's node, or nil if they are unknown. A driver
-// that is not detected counts if the job uses it and it reports the reason, which CheckWithAgent prints.
-func (a *AgentAnswer) DriverNames(j *File) []string {
+// DriverNames returns the names of the drivers of the agent's node, or nil if the node is unknown. It includes a driver
+// that is not detected if the job uses the driver and the driver reports the reason, because CheckWithAgent prints that
+// reason.
+func (a *AgentValidation) DriverNames(j *File) []string {
 	if a.node == nil {
 		return nil
 	}
@@ -64,10 +65,10 @@ func (a *AgentAnswer) DriverNames(j *File) []string {
 	return names
 }
 
-// CheckWithAgent prints the errors of a canonical job for the drivers and the node of an agent, and the errors that the agent
-// has found, with their places in the file. If there are none, it calls fits, which prints under a heading which groups do not fit
-// on the agent's node. It returns true if there are no errors and the job fits.
-func (j *File) CheckWithAgent(ctx context.Context, s *cli.Streams, a *AgentAnswer, fits func(heading string, features admission.Features) (bool, error)) (bool, error) {
+// CheckWithAgent prints the errors of a canonical job for the drivers and the node of an agent, and the errors that the
+// agent has found, with their positions in the file. If there are none, it calls fits, which prints under a heading
+// which groups do not fit on the agent's node. It returns true if there are no errors and the job fits.
+func (j *File) CheckWithAgent(ctx context.Context, s *cli.Streams, a *AgentValidation, fits func(heading string, features admission.Features) (bool, error)) (bool, error) {
 	facts := admission.Node{Drivers: a.DriverNames(j)}
 	heading := ""
 	var features admission.Features
@@ -76,21 +77,21 @@ func (j *File) CheckWithAgent(ctx context.Context, s *cli.Streams, a *AgentAnswe
 		facts.Features = &features
 		heading = fmt.Sprintf("job %q does not fit on node %q:", pointer.Value(j.Job.ID), a.node.Name)
 	}
-	local := j.Check(ctx, facts, admission.Flags{Caller: admission.Validate})
-	good, err := j.PrintAnswer(s, heading, &local)
+	local := j.CheckAdmission(ctx, facts, admission.Flags{Caller: admission.Validate})
+	good, err := j.PrintAdmissionAnswer(s, heading, &local)
 	if err != nil {
 		return false, err
 	}
 	if err := j.warnUnusableDrivers(s, a); err != nil {
 		return false, err
 	}
-	configErrors, otherErrors := j.splitAgentErrors(a.validation)
+	configErrors, otherErrors := j.splitAgentErrors(a.response)
 	if err := j.printConfigErrors(s, configErrors); err != nil || !good { // the errors of an invalid job have been printed
 		return false, err
 	}
 	if len(otherErrors) > 0 {
 		fmt.Fprintln(s.Err, "The agent rejects this job:")
-		return false, jobspec.WriteDiagnostics(s.Err, otherErrors, j.File.SourceTexts)
+		return false, jobspec.WriteDiagnostics(s.Err, otherErrors, j.Parsed.SourceTexts)
 	}
 	if a.node == nil || local.IsNeverPlaced() {
 		return len(configErrors) == 0, nil
@@ -104,9 +105,9 @@ func FeaturesOf(n *api.Node) admission.Features {
 	return admission.Features{NodeFacts: model.NodeFactsOf(n), HostVolumes: n.HostVolumes}
 }
 
-// warnUnusableDrivers warns of drivers that the agent has and that cannot run tasks at present, with the
-// sentence of the driver.
-func (j *File) warnUnusableDrivers(s *cli.Streams, a *AgentAnswer) error {
+// warnUnusableDrivers prints a warning for each of the job's tasks whose driver the agent has but cannot use at
+// present, with the driver's health description.
+func (j *File) warnUnusableDrivers(s *cli.Streams, a *AgentValidation) error {
 	if a.node == nil {
 		return nil
 	}
@@ -117,12 +118,12 @@ func (j *File) warnUnusableDrivers(s *cli.Streams, a *AgentAnswer) error {
 			diags = append(diags, j.NewWarning(append(TaskPath(group, task), "driver"), text))
 		}
 	})
-	return jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
+	return jobspec.WriteDiagnostics(s.Err, diags, j.Parsed.SourceTexts)
 }
 
 var agentConfigErrorPattern = regexp.MustCompile(`(?s)^Task group (.+), task (.+): driver \S+: config: (.*)$`)
 
-// splitAgentErrors returns the errors of an agent as diagnostics: the errors in config blocks, and the
+// splitAgentErrors converts the errors of an agent to diagnostics, and separates the errors in config blocks from the
 // others.
 func (j *File) splitAgentErrors(v *api.JobValidateResponse) (configErrors, otherErrors hcl.Diagnostics) {
 	for _, text := range v.ValidationErrors {
@@ -145,15 +146,16 @@ func (j *File) splitAgentErrors(v *api.JobValidateResponse) (configErrors, other
 	return configErrors, otherErrors
 }
 
-// isJobPath reports whether the text before an agent's reason is the path of a part of the job.
+// isJobPath reports whether text, which precedes the reason in an agent's error, is the path of an attribute or block
+// of the job.
 func isJobPath(text string) bool {
 	return text == "region" || strings.HasPrefix(text, "group.") || strings.HasPrefix(text, "meta.")
 }
 
-// newValidationDiagnostic returns a diagnostic for an error of Nomad's validation, at the part of the job if
-// it is an error that this program knows.
+// newValidationDiagnostic returns a diagnostic for an error text of Nomad's validation. The diagnostic has a position
+// in the file if this program's own validation returns the same text.
 func (j *File) newValidationDiagnostic(text string) *hcl.Diagnostic {
-	for _, fault := range j.faults() {
+	for _, fault := range j.faultsAgentCanReport() {
 		if fault.Text == text {
 			return j.NewDiagnostic(fault.Path, text+fault.Hint())
 		}

@@ -12,24 +12,23 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// Check brings the job into canonical form and returns whether it can run on a node.
-func (j *File) Check(ctx context.Context, node admission.Node, flags admission.Flags) admission.Answer {
+// CheckAdmission canonicalizes the job, and returns whether and why a node rejects it.
+func (j *File) CheckAdmission(ctx context.Context, node admission.Node, flags admission.Flags) admission.Answer {
 	model.Canonicalize(j.Job)
 	return admission.Check(ctx, j.Job, node, flags)
 }
 
-// faults returns the faults that a canonical job has on an agent with only the default namespace: those that an agent can
-// have reported.
-func (j *File) faults() []*model.Fault {
+// faultsAgentCanReport returns the errors that an agent with only the default namespace can find in the canonical job.
+func (j *File) faultsAgentCanReport() []*model.Fault {
 	return model.Faults(admission.Fault(j.Job, []string{}))
 }
 
-// refusalHeading stands above refusals, in the output of commands and in an agent's errors.
+// refusalHeading is printed above refusals, by commands and in an agent's errors.
 const refusalHeading = "This job cannot run here:"
 
-// PrintAnswer prints the faults and refusals of an answer, with their places in the file, and the errors in config blocks.
-// The heading stands above the requirements that the node does not meet. It returns true if the job can run.
-func (j *File) PrintAnswer(s *cli.Streams, heading string, a *admission.Answer) (bool, error) {
+// PrintAdmissionAnswer prints the faults, the refusals and the config errors of an admission answer, with their positions in the
+// file. It prints heading above the refusals that depend on the node. It returns true if the job can run.
+func (j *File) PrintAdmissionAnswer(s *cli.Streams, heading string, a *admission.Answer) (bool, error) {
 	if a.Fault != nil {
 		fmt.Fprintln(s.Err, "Job validation errors:")
 		faults := model.Faults(a.Fault)
@@ -71,7 +70,7 @@ func (j *File) PrintAnswer(s *cli.Streams, heading string, a *admission.Answer) 
 	return !a.Rejected() && len(configDiags) == 0, j.PrintRefusals(s, heading, requirements)
 }
 
-// PrintRefusals prints refusals under a heading, with their places in the file. It prints nothing if there are none.
+// PrintRefusals prints refusals under a heading, with their positions in the file. It prints nothing if there are none.
 func (j *File) PrintRefusals(s *cli.Streams, heading string, refusals []admission.Refusal) error {
 	if len(refusals) == 0 {
 		return nil
@@ -89,29 +88,31 @@ func (j *File) PrintRefusals(s *cli.Streams, heading string, refusals []admissio
 // refusalID is the id of the refusal that a diagnostic prints.
 type refusalID string
 
-// CheckBeforeSubmit prints the mistakes that Nomad's API accepts and Nomad's command line rejects, for commands that leave
-// all other checks to an agent. The job need not be canonical. It returns true if there are none.
+// CheckBeforeSubmit prints the mistakes that Nomad's API accepts and Nomad's command line rejects. It is for commands
+// that leave all other checks to an agent. The job need not be canonical. It returns true if there are no such
+// mistakes.
 func (j *File) CheckBeforeSubmit(s *cli.Streams) (bool, error) {
 	refusals := admission.RefusePortLabels(j.Job)
 	return len(refusals) == 0, j.PrintRefusals(s, refusalHeading, refusals)
 }
 
-// PrintIgnoredParts prints the parts of the job that a run in the foreground ignores.
+// PrintIgnoredParts prints a warning for each attribute or block of the job that `nomad-lite run` without an agent
+// ignores.
 func (j *File) PrintIgnoredParts(s *cli.Streams, a *admission.Answer) error {
 	var diags hcl.Diagnostics
 	for _, fault := range a.Ignored {
 		diags = append(diags, j.NewWarning(fault.Path, fault.Text))
 	}
-	return jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
+	return jobspec.WriteDiagnostics(s.Err, diags, j.Parsed.SourceTexts)
 }
 
-// printDiagnostics prints diagnostics in the order of the file.
+// printDiagnostics sorts diagnostics by their position in the file, and prints them.
 func (j *File) printDiagnostics(s *cli.Streams, diags hcl.Diagnostics) error {
 	sortByPosition(diags)
-	return jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
+	return jobspec.WriteDiagnostics(s.Err, diags, j.Parsed.SourceTexts)
 }
 
-// CapacityHeading stands above the parts of the job that do not fit on this machine.
-func (j *File) CapacityHeading() string {
+// DoesNotFitHeading returns the heading above the list of groups that do not fit on this machine.
+func (j *File) DoesNotFitHeading() string {
 	return fmt.Sprintf("job %q does not fit on this machine:", *j.Job.ID)
 }

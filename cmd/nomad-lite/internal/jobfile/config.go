@@ -17,16 +17,16 @@ func (j *File) printConfigErrors(s *cli.Streams, diags hcl.Diagnostics) error {
 		return nil
 	}
 	fmt.Fprintln(s.Err, "Driver configuration errors:")
-	return jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
+	return jobspec.WriteDiagnostics(s.Err, diags, j.Parsed.SourceTexts)
 }
 
-// configPartPattern matches the attribute or block that a message of a driver's schema names.
+// configPartPattern matches the name of the attribute or block in an error message of a driver's schema.
 var configPartPattern = regexp.MustCompile(`(?:named|attribute|argument) "([^"]+)"`)
 
 // newConfigDiagnostic returns a diagnostic for an error in the config block of a task. Its position is
 // the attribute that the message names, or else the block.
 func (j *File) newConfigDiagnostic(group, task, message string) *hcl.Diagnostic {
-	// Nomad's title is about the JSON form of the block.
+	// Nomad's title of this message is about the JSON form of the block.
 	if rest, isUnknown := strings.CutPrefix(message, "Invalid label: "); isUnknown {
 		message = "Unsupported argument: " + rest
 	}
@@ -36,7 +36,7 @@ func (j *File) newConfigDiagnostic(group, task, message string) *hcl.Diagnostic 
 	if part == nil || strings.HasPrefix(message, "Missing ") {
 		return diag
 	}
-	if rng, ok := j.File.RangeOfName(part[1], path...); ok {
+	if rng, ok := j.Parsed.RangeOfName(part[1], path...); ok {
 		diag.Subject = &rng
 	}
 	return diag

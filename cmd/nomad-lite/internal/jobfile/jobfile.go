@@ -25,7 +25,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// Flags are the flags of commands that read a job file. They are Nomad's.
+// Flags are Nomad's flags of commands that read a job file.
 type Flags struct {
 	Vars     []string
 	VarFiles []string
@@ -42,7 +42,7 @@ func (f *Flags) Register(cmd *cobra.Command) {
 	flags.BoolVar(&f.Strict, "hcl2-strict", true, "refuse values for variables that the job file does not declare")
 }
 
-// OneFileArg accepts the arguments of a command that reads one job file.
+// OneFileArg is a cobra.PositionalArgs function for a command that reads one job file.
 func OneFileArg(cmd *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
@@ -50,18 +50,19 @@ func OneFileArg(cmd *cobra.Command, args []string) error {
 	return cli.UsageError(cmd, errors.New("takes one argument: the path or the URL of a job file, or - for standard input"))
 }
 
-// File is a parsed job and the source positions of its parts.
+// File is a parsed job and the source positions of its attributes and blocks.
 type File struct {
 	Job    *api.Job
-	File   *jobspec.File
+	Parsed *jobspec.File
 	Source []byte
 
-	// jsonName is the name of a job in JSON, whose parts have no positions.
+	// jsonName is the path of a job file in JSON, and "" for HCL. The attributes and blocks of a job in JSON have no
+	// source positions.
 	jsonName string
 }
 
-// Read reads and parses a job file. It prints diagnostics to standard error; its error then
-// holds only the exit code.
+// Read reads and parses a job file, and prints warnings and errors to standard error. The returned error has the exit
+// code code.
 func (f *Flags) Read(s *cli.Streams, path string, code int) (*File, error) {
 	fail := func(err error) error {
 		//lint:ignore ST1005 the text is Nomad's
@@ -87,7 +88,7 @@ func (f *Flags) Read(s *cli.Streams, path string, code int) (*File, error) {
 			//lint:ignore ST1005 the text is Nomad's
 			return nil, fail(fmt.Errorf("Error parsing job file from %s:\n%w", path, err))
 		}
-		return &File{Job: job, File: &jobspec.File{}, Source: text, jsonName: name}, nil
+		return &File{Job: job, Parsed: &jobspec.File{}, Source: text, jsonName: name}, nil
 	}
 	file, diags := jobspec.Parse(jobspec.Source{
 		Name: name, Text: text, Vars: f.Vars, VarFiles: f.VarFiles, Environ: os.Environ(), FileFunctions: true, Strict: f.Strict,
@@ -109,10 +110,10 @@ func (f *Flags) Read(s *cli.Streams, path string, code int) (*File, error) {
 		}
 		return nil, &cli.ExitError{Code: code}
 	}
-	return &File{Job: file.Job, File: file, Source: text}, nil
+	return &File{Job: file.Job, Parsed: file, Source: text}, nil
 }
 
-// readSource returns the text of a job file and its name for diagnostics: the path as the user typed it,
+// readSource returns the text of a job file and its name in diagnostics. The name is the path as the user has typed it,
 // so that an editor finds the file.
 func readSource(s *cli.Streams, path string) (text []byte, name string, err error) {
 	if path == "-" {
@@ -131,7 +132,7 @@ func readSource(s *cli.Streams, path string) (text []byte, name string, err erro
 	return text, path, errors.Join(err, f.Close())
 }
 
-// downloadTimeout is the time that the download of a job file can take.
+// downloadTimeout limits the download of a job file.
 const downloadTimeout = 30 * time.Second
 
 // downloadSource returns the text of the job file at a URL.
@@ -155,7 +156,8 @@ func downloadSource(address string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(answer.Body, jobspec.MaxTextSize+1))
 }
 
-// AddSourcePositions adds the place in the file to an error with which an agent has rejected the job.
+// AddSourcePositions appends source lines of the job file to the error with which an agent has rejected the job, if the
+// error is about an attribute or block in the file.
 func (j *File) AddSourcePositions(refusal error) error {
 	text := refusal.Error()
 	var diags hcl.Diagnostics
@@ -166,16 +168,16 @@ func (j *File) AddSourcePositions(refusal error) error {
 		}
 	}
 	if isRegionError(refusal) && j.Job.Region != nil {
-		diags = append(diags, j.NewDiagnostic([]string{"region"}, j.regionReason()))
+		diags = append(diags, j.NewDiagnostic([]string{"region"}, j.wrongRegionReason()))
 	}
 	model.Canonicalize(j.Job)
-	for _, fault := range j.faults() {
+	for _, fault := range j.faultsAgentCanReport() {
 		if strings.Contains(text, fault.Text) {
 			diags = append(diags, j.NewDiagnostic(fault.Path, fault.Text+fault.Hint()))
 		}
 	}
 	var b strings.Builder
-	if err := j.writeDiagnostics(&cli.Streams{Err: &b}, diags); err != nil || b.Len() == 0 {
+	if err := j.printDiagnosticsWithPosition(&cli.Streams{Err: &b}, diags); err != nil || b.Len() == 0 {
 		return refusal
 	}
 	return fmt.Errorf("%w\n%s", refusal, strings.TrimRight(b.String(), "\n"))
@@ -193,11 +195,11 @@ func (j *File) RequestsDevices() bool {
 	return requests
 }
 
-// NewDiagnostic returns a diagnostic at a part of the job. For a job without source text, the part is
-// named in the text.
+// NewDiagnostic returns an error diagnostic at the attribute or block of the job that path names. If the file has no
+// source position for it, the text of the diagnostic starts with the path.
 func (j *File) NewDiagnostic(path []string, text string) *hcl.Diagnostic {
 	diag := &hcl.Diagnostic{Severity: hcl.DiagError, Summary: text}
-	if rng, ok := j.File.Range(path...); ok {
+	if rng, ok := j.Parsed.Range(path...); ok {
 		diag.Subject = &rng
 	} else if len(path) > 0 {
 		diag.Summary = strings.Join(path, ".") + ": " + text
@@ -216,33 +218,32 @@ func sourceOffset(diag *hcl.Diagnostic) int {
 	return diag.Subject.Start.Byte
 }
 
-// sortByPosition sorts diagnostics in the order of the file. Those without a position come first.
+// sortByPosition sorts diagnostics by their position in the file. Diagnostics without a position come first.
 func sortByPosition(diags hcl.Diagnostics) {
 	slices.SortStableFunc(diags, func(a, b *hcl.Diagnostic) int {
 		return cmp.Compare(sourceOffset(a), sourceOffset(b))
 	})
 }
 
-// NewWarning returns a warning at a part of the job.
+// NewWarning returns the diagnostic of NewDiagnostic as a warning.
 func (j *File) NewWarning(path []string, text string) *hcl.Diagnostic {
 	diag := j.NewDiagnostic(path, text)
 	diag.Severity = hcl.DiagWarning
 	return diag
 }
 
-// writeDiagnostics prints those errors that have a position in the job file, with the lines of the
-// file. For a job without source text it prints nothing.
-func (j *File) writeDiagnostics(s *cli.Streams, diags hcl.Diagnostics) error {
+// printDiagnosticsWithPosition prints only the diagnostics that have a position in the job file, with the lines of the file.
+func (j *File) printDiagnosticsWithPosition(s *cli.Streams, diags hcl.Diagnostics) error {
 	var diagsWithSource hcl.Diagnostics
 	for _, diag := range diags {
 		if diag.Subject != nil {
 			diagsWithSource = append(diagsWithSource, diag)
 		}
 	}
-	return jobspec.WriteDiagnostics(s.Err, diagsWithSource, j.File.SourceTexts)
+	return jobspec.WriteDiagnostics(s.Err, diagsWithSource, j.Parsed.SourceTexts)
 }
 
-// TaskPath returns the path of a task for NewDiagnostic.
+// TaskPath returns the path of a task's block, for NewDiagnostic.
 func TaskPath(group *api.TaskGroup, task *api.Task) []string {
 	return []string{"group", pointer.Value(group.Name), "task", task.Name}
 }

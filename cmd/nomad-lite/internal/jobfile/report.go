@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 )
 
-// Report collects the errors and warnings about a job file for a program. The checks of this package
-// write to it as to standard error.
+// Report is the JSON report of the checks of a job file. The checks write their errors and warnings to it instead of
+// standard error.
 type Report struct {
 	Valid       bool
 	Diagnostics []Diagnostic
@@ -24,13 +24,13 @@ type Report struct {
 // Diagnostic is an error or a warning, with its position if it concerns a part of a file.
 type Diagnostic struct {
 	Severity  string // "error" or "warning"
-	ID        string `json:",omitempty"` // of a refusal, see admission.Table
+	ID        string `json:",omitempty"` // ID of a refusal in admission.Table
 	Text      string
 	File      string `json:",omitempty"`
 	Line      int    `json:",omitempty"` // from 1
 	Column    int    `json:",omitempty"` // from 1
 	EndLine   int    `json:",omitempty"`
-	EndColumn int    `json:",omitempty"` // the first column after the part
+	EndColumn int    `json:",omitempty"` // first column after the attribute or block
 }
 
 var (
@@ -43,13 +43,13 @@ func NewReport() *Report {
 	return &Report{Diagnostics: []Diagnostic{}, Messages: []string{}} // lists are never null in JSON
 }
 
-// Streams returns the streams of a check that writes to the report.
-func (r *Report) Streams(s *cli.Streams) *cli.Streams {
+// StreamsIntoReport returns streams for a check: the check reads from s.In, and its output goes to the report.
+func (r *Report) StreamsIntoReport(s *cli.Streams) *cli.Streams {
 	return &cli.Streams{In: s.In, Out: r, Err: r, NoColour: true}
 }
 
-// Print prints the report of a check that has ended with an error, or nil. It returns an error with the exit
-// code of the check.
+// Print prints the report as JSON. checkErr is the error with which the check has ended, or nil. Print returns an error
+// with the exit code of the check.
 func (r *Report) Print(s *cli.Streams, checkErr error) error {
 	r.Valid = checkErr == nil
 	code := 1
@@ -65,7 +65,7 @@ func (r *Report) Print(s *cli.Streams, checkErr error) error {
 	return &cli.ExitError{Code: code}
 }
 
-// Write adds the lines of a text.
+// Write adds each line of text that is not blank to Messages.
 func (r *Report) Write(text []byte) (int, error) {
 	for line := range bytes.Lines(text) {
 		if line = bytes.TrimSpace(line); len(line) > 0 {
@@ -75,7 +75,7 @@ func (r *Report) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// AddDiagnostics adds errors and warnings.
+// AddDiagnostics adds errors and warnings with their positions to the report. It implements jobspec.DiagnosticSink.
 func (r *Report) AddDiagnostics(diags hcl.Diagnostics) {
 	for _, diag := range diags {
 		d := Diagnostic{Severity: "error", Text: diag.Summary}

@@ -21,10 +21,10 @@ func PrintWarnings(w io.Writer, warnings string) {
 	}
 }
 
-// PrintWarnings prints the warnings of Nomad's API about a canonical job, each once: with the position of
-// the part, or without if the warning is not one of this program's.
+// PrintWarnings prints each distinct warning of Nomad's API about a canonical job. A warning that this program's own
+// validation knows is printed with its position in the job file.
 func (j *File) PrintWarnings(w io.Writer, warnings string) error {
-	faults := make(map[string][]*model.Fault) // by text
+	faults := make(map[string][]*model.Fault) // text -> warnings with this text
 	for _, f := range model.WarningFaults(j.Job, model.NewSchedulerConfig()) {
 		faults[f.Text] = append(faults[f.Text], f)
 	}
@@ -33,7 +33,7 @@ func (j *File) PrintWarnings(w io.Writer, warnings string) error {
 	for _, warning := range parseWarnings(warnings) {
 		line := warning.String()
 		if found := faults[warning.text]; len(found) > 0 && j.jsonName == "" {
-			if len(warning.places) < 2 { // the position names the only place
+			if len(warning.groupsAndTasks) < 2 { // the position in the file already names the group or task
 				line = warning.text
 			}
 			diags = append(diags, j.NewWarning(found[0].Path, line))
@@ -46,7 +46,7 @@ func (j *File) PrintWarnings(w io.Writer, warnings string) error {
 	}
 	fmt.Fprintf(w, "Job Warnings:\n%s", &unplaced)
 	sortByPosition(diags)
-	if err := jobspec.WriteDiagnostics(w, diags, j.File.SourceTexts); err != nil {
+	if err := jobspec.WriteDiagnostics(w, diags, j.Parsed.SourceTexts); err != nil {
 		return err
 	}
 	fmt.Fprintln(w)
@@ -55,15 +55,15 @@ func (j *File) PrintWarnings(w io.Writer, warnings string) error {
 
 // apiWarning is a warning of Nomad's API, with the groups and tasks that it is about.
 type apiWarning struct {
-	text   string
-	places []string
+	text           string
+	groupsAndTasks []string
 }
 
 func (w apiWarning) String() string {
-	if len(w.places) == 0 {
+	if len(w.groupsAndTasks) == 0 {
 		return w.text
 	}
-	return w.text + " (" + strings.Join(w.places, "; ") + ")"
+	return w.text + " (" + strings.Join(w.groupsAndTasks, "; ") + ")"
 }
 
 var (
@@ -82,7 +82,7 @@ func FormatWarnings(warnings string) string {
 	return strings.Join(lines, "\n")
 }
 
-// parseWarnings returns the single warnings of a text of Nomad's API, each once.
+// parseWarnings returns the distinct warnings in a nested list of Nomad's API.
 func parseWarnings(text string) []apiWarning {
 	var warnings []apiWarning
 	group, task := "", ""
@@ -105,8 +105,8 @@ func parseWarnings(text string) []apiWarning {
 				i = len(warnings)
 				warnings = append(warnings, apiWarning{text: line})
 			}
-			if at := group + task; at != "" && !slices.Contains(warnings[i].places, at) {
-				warnings[i].places = append(warnings[i].places, at)
+			if at := group + task; at != "" && !slices.Contains(warnings[i].groupsAndTasks, at) {
+				warnings[i].groupsAndTasks = append(warnings[i].groupsAndTasks, at)
 			}
 		}
 	}

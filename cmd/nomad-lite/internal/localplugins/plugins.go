@@ -25,55 +25,55 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 )
 
-// Flags select the plugins of a command, beside the builtin ones, and the agent
-// configuration that applies to them.
+// Flags name a plugin directory, in addition to the builtin plugins, and the agent configuration that applies to all
+// plugins.
 type Flags struct {
-	dir        string
+	pluginDir  string
 	configPath string
 }
 
 // Register adds the flags to a command.
 func (f *Flags) Register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.dir, "plugin-dir", "", "take task drivers and hooks from this `directory` too")
-	f.RegisterConfig(cmd)
+	cmd.Flags().StringVar(&f.pluginDir, "plugin-dir", "", "take task drivers and hooks from this `directory` too")
+	f.RegisterConfigFlag(cmd)
 }
 
-// RegisterConfig adds the flag of the configuration to a command that has a plugin directory of its own.
-func (f *Flags) RegisterConfig(cmd *cobra.Command) {
+// RegisterConfigFlag adds only the flag -config, for a command that creates its plugin directory itself.
+func (f *Flags) RegisterConfigFlag(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.configPath, "config", "", "configuration `file` or directory of an agent: its plugin, hook and client blocks count")
 }
 
 // RegisterForInstall adds the flags to a command that changes or checks the plugin directory itself.
 func (f *Flags) RegisterForInstall(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.dir, "plugin-dir", "", "the plugin `directory`")
+	cmd.Flags().StringVar(&f.pluginDir, "plugin-dir", "", "the plugin `directory`")
 	cmd.Flags().StringVar(&f.configPath, "config", "", "configuration `file` or directory of the agent, which names the plugin directory")
 }
 
-// ReadForInstall is Read for a command that changes or checks the plugin directory itself. The plugin directory
-// need not exist, and the configuration has no plugin blocks.
-func (f *Flags) ReadForInstall(s *cli.Streams) (Plugins, error) {
+// ReadConfigForInstall does the same as Read for a command that changes or checks the plugin directory itself. The plugin
+// directory need not exist, and the configuration that is returned has no plugin and no hook blocks.
+func (f *Flags) ReadConfigForInstall(s *cli.Streams) (Plugins, error) {
 	withoutDir := *f
-	withoutDir.dir = ""
-	p, err := withoutDir.Read(s)
+	withoutDir.pluginDir = ""
+	p, err := withoutDir.ReadConfig(s)
 	if err != nil {
 		return p, err
 	}
 	p.Config.Plugins, p.Config.Hooks = nil, nil
-	if p.Config.PluginDir = cmp.Or(f.dir, p.Config.PluginDir); p.Config.PluginDir == "" {
+	if p.Config.PluginDir = cmp.Or(f.pluginDir, p.Config.PluginDir); p.Config.PluginDir == "" {
 		return p, errors.New("no plugin directory: name it with -plugin-dir, or name the agent's configuration, which has a plugin_dir, with -config")
 	}
 	return p, nil
 }
 
 // AreSet reports whether the flags name plugins or a configuration.
-func (f *Flags) AreSet() bool { return f.dir != "" || f.configPath != "" }
+func (f *Flags) AreSet() bool { return f.pluginDir != "" || f.configPath != "" }
 
 // Plugins are the plugins that a command uses without an agent.
 type Plugins struct{ Config *config.Config }
 
-// Read reads the agent configuration that the flags name. It prints errors and warnings to standard
+// ReadConfig reads the agent configuration that the flags name. It prints errors and warnings to standard
 // error.
-func (f *Flags) Read(s *cli.Streams) (Plugins, error) {
+func (f *Flags) ReadConfig(s *cli.Streams) (Plugins, error) {
 	var files []string
 	if f.configPath != "" {
 		files = append(files, f.configPath)
@@ -82,21 +82,20 @@ func (f *Flags) Read(s *cli.Streams) (Plugins, error) {
 	if err != nil {
 		return Plugins{}, err
 	}
-	if f.dir != "" {
+	if f.pluginDir != "" {
 		// The directory of the -plugin-dir flag must exist. A plugin directory in a configuration
 		// file can be created later.
-		if _, err := os.ReadDir(f.dir); err != nil {
+		if _, err := os.ReadDir(f.pluginDir); err != nil {
 			return Plugins{}, fmt.Errorf("plugin-dir: %w", err)
 		}
-		c.PluginDir = f.dir
+		c.PluginDir = f.pluginDir
 	}
 	c.DataDir = "" // only the agent itself may use its data directory
 	return Plugins{c}, nil
 }
 
-// NewCatalog enumerates the plugins. wanted are the names of a job's drivers and hooks, to
-// which hooks with a hook block are added; nil means all builtin plugins and all plugins
-// with a plugin block.
+// NewCatalog returns the catalog of the plugins. wanted are the names of a job's drivers and hooks, to which NewCatalog
+// adds the hooks with a hook block. A nil wanted means all builtin plugins and all plugins with a plugin block.
 func (p Plugins) NewCatalog(wanted []string, logger hclog.Logger) (*catalog.Catalog, error) {
 	if wanted != nil {
 		wanted = append(slices.Clip(wanted), p.HookNames()...)
@@ -108,7 +107,7 @@ func (p Plugins) NewCatalog(wanted []string, logger hclog.Logger) (*catalog.Cata
 		}
 		// Running a job in the foreground enables the builtins that it needs. A plugin
 		// block for a builtin takes precedence.
-		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind, Config: builtins.DevPluginConfigs[name], Options: agentconfig.BuiltinOptions(p.Config, name)}
+		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind, Config: builtins.DevPluginConfigs[name], Options: agentconfig.BuiltinPluginOptions(p.Config, name)}
 		c.Builtins = append(c.Builtins, builtin)
 	}
 	return catalog.New(c)
@@ -135,13 +134,13 @@ func (p Plugins) OptionalHookNames() []string {
 	return hookNames
 }
 
-// AgentConfig returns the configuration of an agent that has only these plugins.
-func (p Plugins) AgentConfig(plugins *catalog.Catalog, logger hclog.Logger) agent.Config {
+// NewAgentConfig returns the configuration of an agent that has only these plugins.
+func (p Plugins) NewAgentConfig(plugins *catalog.Catalog, logger hclog.Logger) agent.Config {
 	return agentconfig.New(p.Config, plugins, logger)
 }
 
-// DriverNames returns the names of the drivers that a job can use. It starts no plugin: a file
-// counts as the driver of its name.
+// DriverNames returns the names of the builtin drivers, and of the wanted drivers for which the plugin directory has a
+// file. It starts no plugin: a file counts as the driver of its name.
 func (p Plugins) DriverNames(wanted []string) ([]string, error) {
 	known, err := p.NewCatalog(append(builtins.Names(), wanted...), hclog.NewNullLogger())
 	if err != nil {
@@ -157,9 +156,9 @@ func (p Plugins) DriverNames(wanted []string) ([]string, error) {
 	return slices.Compact(driverNames), nil
 }
 
-// AllNames returns the names of all plugins: the builtin ones, and the executable files in the plugin directory. Some
+// AllPluginNames returns the names of all plugins: the builtin ones, and the executable files in the plugin directory. Some
 // files may not be plugins.
-func (p Plugins) AllNames() []string {
+func (p Plugins) AllPluginNames() []string {
 	names := builtins.Names()
 	entries, _ := os.ReadDir(p.Config.PluginDir) // a missing directory has no plugins
 	for _, entry := range entries {
@@ -171,18 +170,18 @@ func (p Plugins) AllNames() []string {
 	return names
 }
 
-// launchTimeout is longer than the launch timeout of a plugin.
+// launchTimeout limits WaitPluginsLaunched. It is longer than the launch timeout of a single plugin.
 const launchTimeout = 90 * time.Second
 
-// WaitPlugins blocks until all plugins of a temporary agent have launched or failed; a plugin that fails is no error.
+// WaitPluginsLaunched blocks until all plugins of a temporary agent have launched or failed; a plugin that fails is no error.
 // It returns an error when ctx ends, or when a plugin has not answered after 90 seconds.
-func WaitPlugins(ctx context.Context, a *agent.Agent) error {
+func WaitPluginsLaunched(ctx context.Context, a *agent.Agent) error {
 	ctx, cancel := context.WithTimeout(ctx, launchTimeout)
 	defer cancel()
-	return errors.Join(a.WaitReady(ctx), a.WaitAllPlugins(ctx))
+	return errors.Join(a.WaitDriversReady(ctx), a.WaitAllPluginsReported(ctx))
 }
 
-// RunWithAgent starts the plugins with the wanted names in a temporary agent, and calls do with the
+// RunWithAgent starts the plugins with the wanted names in a temporary agent, calls do with the agent, and closes the
 // agent.
 func RunWithAgent(ctx context.Context, plugins Plugins, wanted []string, do func(*agent.Agent)) error {
 	logger := hclog.NewNullLogger() // the log is dropped, because the caller reports plugins that do not start
@@ -190,7 +189,7 @@ func RunWithAgent(ctx context.Context, plugins Plugins, wanted []string, do func
 	if err != nil {
 		return err
 	}
-	a, err := agent.Open(ctx, plugins.AgentConfig(known, logger))
+	a, err := agent.Open(ctx, plugins.NewAgentConfig(known, logger))
 	if err != nil {
 		return err
 	}
@@ -198,12 +197,13 @@ func RunWithAgent(ctx context.Context, plugins Plugins, wanted []string, do func
 	return a.Close()
 }
 
-// StartOnce starts the plugin with a file name in a temporary agent, and returns its state. The name must have a plugin
-// block. The error describes why the plugin does not start, or is the cause of the end of ctx.
-func StartOnce(ctx context.Context, plugins Plugins, name string) (started supervisor.Plugin, err error) {
+// StartPluginOnce starts the plugin with this file name in a temporary agent, which also stops it, and returns the plugin's
+// state. The name must have a plugin block. The error is the reason why the plugin does not start, or the cause of the
+// end of ctx.
+func StartPluginOnce(ctx context.Context, plugins Plugins, name string) (started supervisor.Plugin, err error) {
 	var waitErr error
 	runErr := RunWithAgent(ctx, plugins, []string{name}, func(a *agent.Agent) {
-		waitErr = WaitPlugins(ctx, a)
+		waitErr = WaitPluginsLaunched(ctx, a)
 		for _, p := range a.Plugins() {
 			if p.Name == name && !p.Builtin {
 				started = p

@@ -18,8 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
-// Flags select how a command follows the effects of its change. They are Nomad's
-// flags.
+// Flags are Nomad's flags that select whether and how a command follows the evaluation of its change.
 type Flags struct {
 	Detach  bool
 	Verbose bool
@@ -35,8 +34,8 @@ func (f *Flags) registerVerbose(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.Verbose, "verbose", false, "print whole ids, and more about allocations")
 }
 
-// WatchOrPrintEvaluation follows an evaluation, or with -detach prints its id. An empty evalID, as for a periodic or
-// parameterized job, is no error.
+// WatchOrPrintEvaluation follows an evaluation and its deployment, or with -detach prints the evaluation's ID. If
+// evalID is empty, as for a periodic or parameterized job, it does nothing.
 func (f *Flags) WatchOrPrintEvaluation(ctx context.Context, s *cli.Streams, c *api.Client, namespace, evalID string) error {
 	if evalID == "" {
 		return nil
@@ -48,8 +47,8 @@ func (f *Flags) WatchOrPrintEvaluation(ctx context.Context, s *cli.Streams, c *a
 	return New(s, c, namespace, f.Verbose).WatchEvaluation(ctx, evalID)
 }
 
-// Monitor follows an evaluation until it is complete, as Nomad's command line does. If the
-// evaluation has a deployment, monitor follows the deployment to its end.
+// Monitor follows an evaluation until the evaluation is complete, as Nomad's command line does. If the evaluation has a
+// deployment, Monitor follows the deployment to its end.
 type Monitor struct {
 	client    *api.Client
 	streams   *cli.Streams
@@ -61,14 +60,13 @@ type Monitor struct {
 // New returns a monitor that prints to the standard output of a command.
 func New(s *cli.Streams, c *api.Client, namespace string, verbose bool) *Monitor {
 	m := &Monitor{client: c, streams: s, namespace: namespace, verbose: verbose}
-	if screen := terminal.NewScreen(s.Out, s.Err); screen != nil && terminal.SameFile(screen.W, s.Out) {
+	if screen := terminal.NewScreen(s.Out, s.Err); screen != nil && terminal.SameFile(screen.Output, s.Out) {
 		m.screen = screen
 	}
 	return m
 }
 
-// printPage writes a page. On a terminal, the text in live stays below the page until the next
-// call.
+// printPage writes a page. On a terminal, the text live is drawn below the page and stays there until the next call.
 func (m *Monitor) printPage(p *output.Page, live string) error {
 	if m.screen == nil {
 		return output.Print(m.streams, p)
@@ -84,7 +82,7 @@ func (m *Monitor) printPage(p *output.Page, live string) error {
 
 func (m *Monitor) newPage() *output.Page { return output.NewPage(m.streams) }
 
-func (m *Monitor) id(id string) string { return output.ShortID(id, m.verbose) }
+func (m *Monitor) formatID(id string) string { return output.ShortID(id, m.verbose) }
 
 // placementFailureExitCode is Nomad's exit code for allocations that could not be placed.
 const placementFailureExitCode = 2
@@ -99,13 +97,13 @@ func (m *Monitor) WatchEvaluation(ctx context.Context, id string) error {
 	return m.WatchDeployment(ctx, deploymentID)
 }
 
-// watchUntilProcessed follows an evaluation, without its deployment, whose id it returns. The error has
-// the exit code 2 when an allocation could not be placed.
+// watchUntilProcessed follows an evaluation until the scheduler has processed it, and returns the ID of its deployment.
+// The error has the exit code 2 when an allocation could not be placed.
 func (m *Monitor) watchUntilProcessed(ctx context.Context, id string) (deploymentID string, err error) {
 	p := m.newPage()
-	p.Heading("Monitoring evaluation %q", m.id(id))
-	seen := make(map[string]string) // client status by allocation id
-	q, told, status := apiclient.QueryOptions(ctx, m.namespace), false, api.EvalStatusPending
+	p.Heading("Monitoring evaluation %q", m.formatID(id))
+	seen := make(map[string]string) // allocation ID -> client status
+	q, triggerPrinted, status := apiclient.QueryOptions(ctx, m.namespace), false, api.EvalStatusPending
 	deployment := ""
 	for {
 		eval, meta, err := m.client.Evaluations().Info(id, q)
@@ -113,20 +111,20 @@ func (m *Monitor) watchUntilProcessed(ctx context.Context, id string) (deploymen
 			return "", apiclient.WrapError(fmt.Sprintf("read evaluation %q", id), err)
 		}
 		switch {
-		case told:
+		case triggerPrinted:
 		case eval.JobID == "" && eval.NodeID != "":
-			p.DetailLine("Evaluation triggered by node %q", m.id(eval.NodeID))
+			p.DetailLine("Evaluation triggered by node %q", m.formatID(eval.NodeID))
 		default:
 			p.DetailLine("Evaluation triggered by job %q", eval.JobID)
 		}
-		told = true
+		triggerPrinted = true
 		if deployment == "" && eval.DeploymentID != "" {
 			deployment = eval.DeploymentID
-			p.DetailLine("Evaluation within deployment: %q", m.id(deployment))
+			p.DetailLine("Evaluation within deployment: %q", m.formatID(deployment))
 		}
 		allocs, _, err := m.client.Evaluations().Allocations(eval.ID, apiclient.QueryOptions(ctx, m.namespace))
 		if err != nil {
-			return "", apiclient.WrapError(fmt.Sprintf("read allocations of evaluation %q", m.id(eval.ID)), err)
+			return "", apiclient.WrapError(fmt.Sprintf("read allocations of evaluation %q", m.formatID(eval.ID)), err)
 		}
 		slices.Reverse(allocs) // newest first
 		m.addAllocChanges(p, allocs, eval.CreateIndex, seen)
@@ -144,22 +142,22 @@ func (m *Monitor) watchUntilProcessed(ctx context.Context, id string) (deploymen
 			return "", err
 		}
 		p = m.newPage()
-		if err := WaitForNextIndex(ctx, q, meta); err != nil {
+		if err := MakeNextQueryBlock(ctx, q, meta); err != nil {
 			return "", err
 		}
 	}
 }
 
-// WaitForNextIndex makes the next query block until the index of the last answer changes. If the
-// server sends no index, WaitForNextIndex waits for a second.
-func WaitForNextIndex(ctx context.Context, q *api.QueryOptions, meta *api.QueryMeta) error {
+// MakeNextQueryBlock sets the index of the last response in q, so that the server blocks the next query until the index
+// changes. If the server sends no index, MakeNextQueryBlock sleeps for a second instead.
+func MakeNextQueryBlock(ctx context.Context, q *api.QueryOptions, meta *api.QueryMeta) error {
 	if q.WaitIndex = meta.LastIndex; q.WaitIndex == 0 {
 		return Sleep(ctx, time.Second)
 	}
 	return nil
 }
 
-// Sleep waits, or returns the cause of the end of ctx.
+// Sleep blocks for d, or until ctx ends, and then returns the cause of the end.
 func Sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
@@ -178,11 +176,11 @@ func (m *Monitor) addAllocChanges(p *output.Page, allocs []*api.AllocationListSt
 		switch {
 		case !known && a.DesiredStatus != api.AllocDesiredStatusRun:
 		case !known && a.CreateIndex >= createIndex:
-			p.DetailLine("Allocation %q created: node %q, group %q", m.id(a.ID), m.id(a.NodeID), a.TaskGroup)
+			p.DetailLine("Allocation %q created: node %q, group %q", m.formatID(a.ID), m.formatID(a.NodeID), a.TaskGroup)
 		case !known:
-			p.DetailLine("Allocation %q modified: node %q, group %q", m.id(a.ID), m.id(a.NodeID), a.TaskGroup)
+			p.DetailLine("Allocation %q modified: node %q, group %q", m.formatID(a.ID), m.formatID(a.NodeID), a.TaskGroup)
 		case before != a.ClientStatus:
-			p.DetailLine("Allocation %q status changed: %q -> %q (%s)", m.id(a.ID), before, output.StatusCell(a.ClientStatus), a.ClientDescription)
+			p.DetailLine("Allocation %q status changed: %q -> %q (%s)", m.formatID(a.ID), before, output.StatusCell(a.ClientStatus), a.ClientDescription)
 		}
 	}
 }
@@ -190,21 +188,21 @@ func (m *Monitor) addAllocChanges(p *output.Page, allocs []*api.AllocationListSt
 func (m *Monitor) finishEvaluation(ctx context.Context, p *output.Page, eval *api.Evaluation) (deploymentID string, err error) {
 	var exitErr error
 	if len(eval.FailedTGAllocs) == 0 {
-		p.Heading("Evaluation %q finished with status %q", m.id(eval.ID), eval.Status)
+		p.Heading("Evaluation %q finished with status %q", m.formatID(eval.ID), eval.Status)
 	} else {
 		exitErr = &cli.ExitError{Code: placementFailureExitCode}
-		p.Heading("Evaluation %q finished with status %q but failed to place all allocations:", m.id(eval.ID), eval.Status)
-		missingDrivers := taskreason.MissingDrivers(apiclient.SingleNode(ctx, m.client), m.readJob(ctx, eval.JobID))
+		p.Heading("Evaluation %q finished with status %q but failed to place all allocations:", m.formatID(eval.ID), eval.Status)
+		missingDrivers := taskreason.MissingDriverReasons(apiclient.SingleNode(ctx, m.client), m.readJob(ctx, eval.JobID))
 		tables.PrintPlacementFailures(p, "    ", eval.FailedTGAllocs, missingDrivers)
 		if eval.StatusDescription != "" {
 			p.DetailLine("%s", eval.StatusDescription)
 		}
 	}
 	if eval.BlockedEval != "" {
-		p.DetailLine("Evaluation %q waiting for additional capacity to place remainder", m.id(eval.BlockedEval))
+		p.DetailLine("Evaluation %q waiting for additional capacity to place remainder", m.formatID(eval.BlockedEval))
 	}
 	if eval.NextEval != "" {
-		p.DetailLine("Monitoring next evaluation %q in %s", m.id(eval.NextEval), eval.Wait)
+		p.DetailLine("Monitoring next evaluation %q in %s", m.formatID(eval.NextEval), eval.Wait)
 		if err := m.printPage(p, ""); err != nil {
 			return "", err
 		}
@@ -219,11 +217,11 @@ func (m *Monitor) finishEvaluation(ctx context.Context, p *output.Page, eval *ap
 	return eval.DeploymentID, exitErr
 }
 
-// WatchDeployment waits for the end of a deployment, and of its rollback. On a terminal it redraws
-// the deployment in place; elsewhere it prints a page for each change.
+// WatchDeployment follows a deployment to its end, and then the deployment that rolls it back, if there is one. On a
+// terminal it redraws the deployment in place; elsewhere it prints a page for each change.
 func (m *Monitor) WatchDeployment(ctx context.Context, id string) error {
 	p := m.newPage()
-	p.Heading("Monitoring deployment %q", m.id(id))
+	p.Heading("Monitoring deployment %q", m.formatID(id))
 	q, shown, start := apiclient.QueryOptions(ctx, m.namespace), "", time.Now()
 	q.WaitTime = time.Second // the tasks and the elapsed time change more often than the deployment
 	for {
@@ -267,7 +265,7 @@ func (m *Monitor) WatchDeployment(ctx context.Context, id string) error {
 		case d.Status == "":
 			return fmt.Errorf("read deployment %q: the answer does not say how it stands", id)
 		}
-		if err := WaitForNextIndex(ctx, q, meta); err != nil {
+		if err := MakeNextQueryBlock(ctx, q, meta); err != nil {
 			return err
 		}
 	}
@@ -281,14 +279,14 @@ func isDeploymentEnded(status string) bool {
 	return false
 }
 
-// AddDeploymentState adds a deployment, its tasks that do not run and, with -verbose, its allocations.
-// It formats the times of restarts as delays from now, or as times of day if now is zero.
+// AddDeploymentState adds to a page a deployment, its tasks that do not run and, with -verbose, its allocations. It
+// formats the times of restarts as delays from now, or as times of day if now is zero.
 func (m *Monitor) AddDeploymentState(ctx context.Context, p *output.Page, d *api.Deployment, now time.Time) error {
 	tables.PrintDeployment(p, d, m.verbose)
 	allocs, _, err := m.client.Deployments().Allocations(d.ID, apiclient.QueryOptions(ctx, m.namespace))
 	if err != nil {
 		if !m.verbose {
-			return nil // the reasons of tasks are an addition, the deployment can be watched without them
+			return nil // without -verbose the allocations only explain why tasks do not run
 		}
 		return apiclient.WrapError(fmt.Sprintf("read allocations of deployment %q", d.ID), err)
 	}

@@ -114,7 +114,7 @@ func TestMonitorOnTerminal(t *testing.T) {
 	})
 	drawn := 0
 	m := New(&cli.Streams{Out: tty}, c, "", false)
-	m.screen = &terminal.Screen{W: tty, Size: func() (int, int) {
+	m.screen = &terminal.Screen{Output: tty, Size: func() (int, int) {
 		if strings.Contains(tty.String(), "s so far") {
 			drawn++
 		}

@@ -24,12 +24,12 @@ func AllocsToStop(ctx context.Context, c *api.Client, namespace, jobID string) (
 	if err != nil {
 		return nil, apiclient.WrapError(fmt.Sprintf("list allocations of job %q", jobID), err)
 	}
-	return slices.DeleteFunc(tables.SortAllocationsNewestFirst(allocs), hasEnded), nil
+	return slices.DeleteFunc(tables.SortAllocationsNewestFirst(allocs), haveAllTasksEnded), nil
 }
 
-// hasEnded reports whether all tasks of an allocation have ended. The client status alone can be
+// haveAllTasksEnded reports whether all tasks of an allocation have ended. The client status alone can be
 // failed while a poststop task runs.
-func hasEnded(a *api.AllocationListStub) bool {
+func haveAllTasksEnded(a *api.AllocationListStub) bool {
 	switch a.ClientStatus {
 	case api.AllocClientStatusLost:
 		return true
@@ -41,9 +41,9 @@ func hasEnded(a *api.AllocationListStub) bool {
 	return false
 }
 
-// WatchStop follows the evaluation of a stopped job, unless evalID is empty, and prints how the tasks of
-// the job end. It returns when all tasks of the allocations have ended, poststop tasks too. The agent
-// stops the allocations also if ctx ends before.
+// WatchStop follows the evaluation of a stopped job, unless evalID is empty, and prints how the tasks of the job end.
+// It returns when all tasks of the allocations have ended, including poststop tasks. The end of ctx ends only the
+// output: the agent continues to stop the allocations.
 func (m *Monitor) WatchStop(ctx context.Context, jobID, evalID string, stopping []*api.AllocationListStub) error {
 	if evalID != "" {
 		// The stop cancels a deployment that is active, which is no error.
@@ -53,9 +53,9 @@ func (m *Monitor) WatchStop(ctx context.Context, jobID, evalID string, stopping 
 	}
 	p := m.newPage()
 	p.Heading("Stopping job %q", jobID)
-	taskStates := make(map[string]string) // by allocation id and task name
+	taskStates := make(map[string]string) // allocation ID/task name -> task state
 	for _, a := range stopping {
-		p.DetailLine("Allocation %q, group %q: stopping %s", m.id(a.ID), a.TaskGroup, formatUnendedTasks(a))
+		p.DetailLine("Allocation %q, group %q: stopping %s", m.formatID(a.ID), a.TaskGroup, formatUnendedTasks(a))
 		for name, state := range a.TaskStates {
 			taskStates[a.ID+"/"+name] = pointer.Value(state).State
 		}
@@ -71,25 +71,25 @@ func (m *Monitor) WatchStop(ctx context.Context, jobID, evalID string, stopping 
 			return apiclient.WrapError(fmt.Sprintf("list allocations of job %q", jobID), err)
 		}
 		if i := slices.IndexFunc(allocs, func(a *api.AllocationListStub) bool { return a.ClientStatus == "" }); i >= 0 {
-			return fmt.Errorf("list allocations of job %q: the answer does not contain the status of allocation %q", jobID, m.id(allocs[i].ID))
+			return fmt.Errorf("list allocations of job %q: the answer does not contain the status of allocation %q", jobID, m.formatID(allocs[i].ID))
 		}
-		// An allocation that the agent has removed has ended.
+		// An allocation that is no longer listed has ended, because the agent removes only such allocations.
 		stopping = slices.DeleteFunc(stopping, func(before *api.AllocationListStub) bool {
 			i := slices.IndexFunc(allocs, func(a *api.AllocationListStub) bool { return a.ID == before.ID })
 			if i < 0 {
 				return true
 			}
 			m.addTaskChanges(p, allocs[i], taskStates)
-			if !hasEnded(allocs[i]) {
+			if !haveAllTasksEnded(allocs[i]) {
 				return false
 			}
-			p.DetailLine("Allocation %q stopped: %s", m.id(before.ID), output.StatusCell(allocs[i].ClientStatus))
+			p.DetailLine("Allocation %q stopped: %s", m.formatID(before.ID), output.StatusCell(allocs[i].ClientStatus))
 			return true
 		})
 		if len(stopping) == 0 {
 			break
 		}
-		if err := WaitForNextIndex(ctx, q, meta); err != nil {
+		if err := MakeNextQueryBlock(ctx, q, meta); err != nil {
 			return err
 		}
 	}
@@ -121,13 +121,13 @@ func (m *Monitor) addTaskChanges(p *output.Page, a *api.AllocationListStub, befo
 		before[a.ID+"/"+name] = state.State
 		switch state.State {
 		case model.TaskRunning:
-			p.DetailLine("Task %q of allocation %q started", name, m.id(a.ID))
+			p.DetailLine("Task %q of allocation %q started", name, m.formatID(a.ID))
 		case model.TaskDead:
 			change := "ended"
 			if reason := taskreason.FromTaskState(state, time.Time{}); reason != (taskreason.Reason{}) {
 				change += ": " + reason.String()
 			}
-			p.DetailLine("Task %q of allocation %q %s", name, m.id(a.ID), change)
+			p.DetailLine("Task %q of allocation %q %s", name, m.formatID(a.ID), change)
 		}
 	}
 }

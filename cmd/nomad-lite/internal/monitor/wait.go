@@ -23,22 +23,22 @@ type PrintLogsFunc func(context.Context, *api.Client, *api.Job, *cli.Streams) er
 
 // WaitFlags let a command that starts a job wait until the job has ended.
 type WaitFlags struct {
-	Wait bool
-	Logs bool
+	UntilEnded bool
+	ShowLogs   bool
 }
 
 // Register adds the flags to a command.
 func (f *WaitFlags) Register(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.Wait, "wait", false, "wait until the job has ended; its success is the exit code")
-	cmd.Flags().BoolVar(&f.Logs, "logs", false, "with -wait, show what the tasks write")
+	cmd.Flags().BoolVar(&f.UntilEnded, "wait", false, "wait until the job has ended; its success is the exit code")
+	cmd.Flags().BoolVar(&f.ShowLogs, "logs", false, "with -wait, show what the tasks write")
 }
 
-// Check rejects flags that exclude each other.
-func (f *WaitFlags) Check(detach bool) error {
+// CheckCombination rejects flags that exclude each other.
+func (f *WaitFlags) CheckCombination(detach bool) error {
 	switch {
-	case f.Wait && detach:
+	case f.UntilEnded && detach:
 		return errors.New("-wait and -detach exclude each other: leave one out")
-	case f.Logs && !f.Wait:
+	case f.ShowLogs && !f.UntilEnded:
 		return errors.New("-logs shows the output until the job ends: add -wait")
 	}
 	return nil
@@ -52,14 +52,14 @@ func (f *WaitFlags) WaitForJob(ctx context.Context, m *Monitor, jobID, evalID st
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("read job %q", jobID), err)
 	}
-	w := &jobWaiter{Monitor: m, job: job, reasons: make(map[string]string)}
+	w := &jobWaiter{Monitor: m, job: job, shownReasons: make(map[string]string)}
 	if err := w.watchPlacement(ctx, evalID); err != nil {
 		return err
 	}
 	logsCtx, stopLogs := context.WithCancel(ctx)
 	defer stopLogs()
 	var logs sync.WaitGroup
-	if f.Logs {
+	if f.ShowLogs {
 		logs.Go(func() {
 			if err := printLogs(logsCtx, m.client, job, m.streams); err != nil {
 				fmt.Fprintf(m.streams.Err, "warning: the output of job %q is not shown: %v\n", jobID, err)
@@ -79,12 +79,13 @@ func (f *WaitFlags) WaitForJob(ctx context.Context, m *Monitor, jobID, evalID st
 // jobWaiter waits until one version of a job has ended.
 type jobWaiter struct {
 	*Monitor
-	job      *api.Job
-	statuses map[string]string // last known client status by allocation id; nil before the first list
-	reasons  map[string]string // last shown reason by allocation id and task name
+	job             *api.Job
+	statusByAllocID map[string]string // last known client status by allocation id; nil before the first list
+	shownReasons    map[string]string // last shown reason by allocation id and task name
 }
 
-// watchPlacement follows the evaluation. Placement failures are an error only if no allocation was placed.
+// watchPlacement follows the evaluation and its deployment. A placement failure is an error only if no allocation was
+// placed.
 func (w *jobWaiter) watchPlacement(ctx context.Context, evalID string) error {
 	if evalID == "" {
 		return nil
@@ -111,10 +112,10 @@ func (w *jobWaiter) listAllocs(q *api.QueryOptions) ([]*api.AllocationListStub, 
 	return slices.DeleteFunc(allocs, func(a *api.AllocationListStub) bool { return a == nil || a.JobVersion != version }), meta, nil
 }
 
-// waitUntilEnded prints the changes of the allocations until all have ended and none will follow.
+// waitUntilEnded prints the changes of the allocations until all of them have ended and the job gets no further ones.
 func (w *jobWaiter) waitUntilEnded(ctx context.Context) ([]*api.AllocationListStub, error) {
 	q := apiclient.QueryOptions(ctx, w.namespace)
-	for over := false; ; {
+	for jobOver := false; ; {
 		allocs, meta, err := w.listAllocs(q)
 		if err != nil {
 			return nil, err
@@ -122,32 +123,33 @@ func (w *jobWaiter) waitUntilEnded(ctx context.Context) ([]*api.AllocationListSt
 		if err := w.printChanges(ctx, allocs); err != nil {
 			return nil, err
 		}
-		if over {
+		if jobOver {
 			return allocs, nil
 		}
 		q.WaitTime = 0
-		if !slices.ContainsFunc(allocs, isRunning) {
-			if over, err = w.isJobOver(ctx); err != nil {
+		if !slices.ContainsFunc(allocs, hasNonterminalStatus) {
+			if jobOver, err = w.getsNoMoreAllocs(ctx); err != nil {
 				return nil, err
 			}
 			q.WaitTime = time.Second // the job can end without a change of its allocations
 		}
-		if over { // an allocation can have been created and have ended since the list was read
+		if jobOver { // list the allocations again, because one can have started and ended since the last list
 			q.WaitIndex = 0
 			continue
 		}
-		if err := WaitForNextIndex(ctx, q, meta); err != nil {
+		if err := MakeNextQueryBlock(ctx, q, meta); err != nil {
 			return nil, err
 		}
 	}
 }
 
-func isRunning(a *api.AllocationListStub) bool {
+func hasNonterminalStatus(a *api.AllocationListStub) bool {
 	return !apiclient.HasTerminalStatus(a)
 }
 
-// isJobOver reports whether the job's version gets no more allocations.
-func (w *jobWaiter) isJobOver(ctx context.Context) (bool, error) {
+// getsNoMoreAllocs reports whether the job's version gets no further allocations, because the job is dead or has a newer
+// version.
+func (w *jobWaiter) getsNoMoreAllocs(ctx context.Context) (bool, error) {
 	id := pointer.Value(w.job.ID)
 	job, _, err := w.client.Jobs().Info(id, apiclient.QueryOptions(ctx, w.namespace))
 	switch {
@@ -162,21 +164,21 @@ func (w *jobWaiter) isJobOver(ctx context.Context) (bool, error) {
 // printChanges prints the allocations whose status has changed, and why tasks do not run.
 func (w *jobWaiter) printChanges(ctx context.Context, allocs []*api.AllocationListStub) error {
 	p := w.newPage()
-	if w.statuses == nil { // the evaluation's monitor has shown these allocations
-		w.statuses = make(map[string]string)
-		w.addAllocChanges(w.newPage(), allocs, 0, w.statuses)
+	if w.statusByAllocID == nil { // WatchEvaluation has shown these allocations
+		w.statusByAllocID = make(map[string]string)
+		w.addAllocChanges(w.newPage(), allocs, 0, w.statusByAllocID)
 	}
-	w.addAllocChanges(p, allocs, 0, w.statuses)
-	// The result shows the tasks of failed allocations, unless another allocation follows.
+	w.addAllocChanges(p, allocs, 0, w.statusByAllocID)
+	// printResult shows the tasks of failed allocations, unless the allocation is rescheduled.
 	tasks := slices.DeleteFunc(taskreason.FindTasksNotRunning(w.job, allocs, time.Time{}), func(t taskreason.Task) bool {
 		return t.Reason.IsBeingSetUp() || t.Alloc.ClientStatus == api.AllocClientStatusFailed && t.Alloc.FollowupEvalID == ""
 	})
-	taskreason.ReadLastLines(ctx, w.client, tasks)
+	taskreason.AddLastStderrLines(ctx, w.client, tasks)
 	for _, t := range tasks {
 		key, text := t.Alloc.ID+t.Name, t.Reason.String()
-		if w.reasons[key] != text {
-			w.reasons[key] = text
-			p.DetailLine("Task %q of allocation %q: %s", t.Name, w.id(t.Alloc.ID), text)
+		if w.shownReasons[key] != text {
+			w.shownReasons[key] = text
+			p.DetailLine("Task %q of allocation %q: %s", t.Name, w.formatID(t.Alloc.ID), text)
 		}
 	}
 	return w.printPage(p, "")
@@ -185,11 +187,11 @@ func (w *jobWaiter) printChanges(ctx context.Context, allocs []*api.AllocationLi
 // printResult prints that the job was successful, or returns the error with its failures.
 func (w *jobWaiter) printResult(ctx context.Context, allocs []*api.AllocationListStub) error {
 	failures := taskreason.FindFailures(w.job, allocs, false)
-	taskreason.ReadLastLines(ctx, w.client, failures)
+	taskreason.AddLastStderrLines(ctx, w.client, failures)
 	if err := taskreason.JobError(w.job, failures); err != nil {
 		return &cli.ExitError{Code: 1, Err: err}
 	}
 	p := w.newPage()
-	p.Heading("%s", taskreason.SuccessText(pointer.Value(w.job.ID)))
+	p.Heading("%s", taskreason.JobSuccessText(pointer.Value(w.job.ID)))
 	return w.printPage(p, "")
 }

@@ -11,18 +11,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
-// EmptyCell stands for an empty value, as in Nomad's tables.
+// EmptyCell is shown in place of an empty value, as in Nomad's tables.
 const EmptyCell = "<none>"
 
-// BlankCell is a cell without text. An empty text, in contrast, is shown as EmptyCell.
-const BlankCell = blank("")
+// BlankCell is shown as a cell without text. An empty string, in contrast, is shown as EmptyCell.
+const BlankCell = blankCellType("")
 
-type blank string
+type blankCellType string
 
 // ColoredCell is a cell with a colour.
 type ColoredCell struct{ Colour, Text string }
 
-// StatusCell returns a status in its colour.
+// StatusCell returns a cell with a status in the colour that its first word has: green for good, red for bad, yellow
+// for intermediate states.
 func StatusCell(text string) ColoredCell {
 	word, _, _ := strings.Cut(text, " ")
 	switch word {
@@ -56,12 +57,12 @@ func FormatCount(n int, noun string) string {
 	return fmt.Sprintf("%d %s", n, noun)
 }
 
-// JoinKeys returns the keys of a map, sorted.
-func JoinKeys[T any](m map[string]T) string {
+// JoinSortedKeys returns the sorted keys of a map, separated by commas.
+func JoinSortedKeys[T any](m map[string]T) string {
 	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
 }
 
-// FormatDate formats a point in time of the API, in nanoseconds.
+// FormatDate formats a point in time of the API, in nanoseconds since 1970, or returns "N/A" for 0.
 func FormatDate(nanoseconds int64) string {
 	if nanoseconds == 0 {
 		return "N/A"
@@ -69,7 +70,7 @@ func FormatDate(nanoseconds int64) string {
 	return time.Unix(0, nanoseconds).Format(time.RFC3339)
 }
 
-// FormatTimestamp formats a time of a task.
+// FormatTimestamp formats a point in time in local time, or returns "N/A" for the zero time.
 func FormatTimestamp(t time.Time) string {
 	if t.IsZero() {
 		return "N/A"
@@ -85,7 +86,8 @@ func FormatAge(nanoseconds int64, verbose bool) string {
 	return FormatRelativeTime(time.Since(time.Unix(0, nanoseconds)))
 }
 
-// FormatRelativeTime formats a duration in its two largest units.
+// FormatRelativeTime formats the time d before now, such as "1h5m ago". A negative d is a time after now, such as "1h5m
+// from now".
 func FormatRelativeTime(d time.Duration) string {
 	suffix := " ago"
 	if d < 0 {
@@ -94,7 +96,7 @@ func FormatRelativeTime(d time.Duration) string {
 	return FormatDuration(d) + suffix
 }
 
-// FormatDuration formats a duration in its two largest units.
+// FormatDuration formats a duration in its two largest units, such as "1h5m".
 func FormatDuration(d time.Duration) string {
 	const day = 24 * time.Hour
 	d = d.Truncate(time.Second)
@@ -119,10 +121,10 @@ func FormatDuration(d time.Duration) string {
 	return strings.Join(unitParts, "")
 }
 
-// FormatPercent formats a number of percent.
+// FormatPercent formats a percentage with two decimals.
 func FormatPercent(f float64) string { return strconv.FormatFloat(f, 'f', 2, 64) + "%" }
 
-// FormatBytes formats a number of bytes.
+// FormatBytes formats a number of bytes in the largest binary unit that it reaches, such as "1.5 MiB".
 func FormatBytes(n uint64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
 	value, unit := float64(n), 0
@@ -135,5 +137,5 @@ func FormatBytes(n uint64) string {
 	return fmt.Sprintf("%.1f %s", value, units[unit])
 }
 
-// FormatMebibytes formats a number of mebibytes.
+// FormatMebibytes formats a number of mebibytes as FormatBytes does. A negative number counts as 0.
 func FormatMebibytes(n int64) string { return FormatBytes(uint64(max(n, 0)) << 20) }

@@ -1,7 +1,6 @@
 // Package output writes the results of commands: pages of tables for people, and JSON or Go
 // templates for programs.
 //
-// Text of an agent goes through the cells of a page, which remove control characters, also in a pipe, whose
-// reader can be a terminal on another machine. Package
-// tables prints the objects of the API by means of this package.
+// Text from an agent is written as cells of a page, which remove control characters. They do so even if the output is a
+// pipe, because the reader of the pipe can write to a terminal.
 package output

@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
-// FormatFlags select an output format for programs. They are Nomad's flags.
+// FormatFlags are Nomad's flags that select an output format for programs.
 type FormatFlags struct {
 	JSON     bool
 	Template string
@@ -25,12 +25,12 @@ func (f *FormatFlags) Register(cmd *cobra.Command) {
 	f.RegisterTemplate(cmd)
 }
 
-// RegisterTemplate registers -t only, for a command in which -json has another meaning.
+// RegisterTemplate adds only the flag -t, for a command in which -json has another meaning.
 func (f *FormatFlags) RegisterTemplate(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.Template, "t", "t", "", "print the objects with this Go `template`, such as '{{range .}}{{println .ID}}{{end}}'")
 }
 
-// IsSet reports whether the output is for a program.
+// IsSet reports whether the flags select a format for programs.
 func (f *FormatFlags) IsSet() bool { return f.JSON || f.Template != "" }
 
 // Print writes an object of the API, or a list of objects, in the format that the flags select.
@@ -66,7 +66,7 @@ func PrintJSON(s *cli.Streams, value any) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.WriteString(s.JSON(), text)
+	_, err = io.WriteString(s.JSONOutput(), text)
 	return err
 }
 
@@ -78,8 +78,8 @@ func FormatJSON(value any) (string, error) {
 		return "", err
 	}
 	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.UseNumber() // a float64 cannot hold the times of the API
-	var sorted any      // encoding/json sorts the keys of a map
+	decoder.UseNumber() // a float64 cannot represent the API's times in nanoseconds exactly
+	var sorted any      // an untyped value, in which objects are maps, whose keys encoding/json sorts
 	if err := decoder.Decode(&sorted); err != nil {
 		return "", err
 	}

@@ -14,17 +14,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
-// Page is the output of a command for a person. Text from an agent goes through its cells,
-// which drop sequences that would change the terminal.
+// Page is the output of a command for a person. Text from an agent is added as cells, which remove control sequences of
+// terminals.
 type Page struct {
 	Text        strings.Builder
-	colours     bool
+	useColours  bool
 	commandLine []string // arguments of the program, for NextPageHint
 }
 
 // NewPage returns an empty page for the standard output of a command.
 func NewPage(s *cli.Streams) *Page {
-	return &Page{colours: s.SupportsColours(s.Out), commandLine: s.CommandLine}
+	return &Page{useColours: s.SupportsColours(s.Out), commandLine: s.CommandLine}
 }
 
 // Print writes the page to standard output.
@@ -33,11 +33,11 @@ func Print(s *cli.Streams, p *Page) error {
 	return err
 }
 
-// FormatCell returns a value as one line of text.
+// FormatCell returns a value as one line of text without control sequences, in the colour of the cell.
 func (p *Page) FormatCell(value any) string {
 	colour := ""
 	switch c := value.(type) {
-	case blank:
+	case blankCellType:
 		return ""
 	case ColoredCell:
 		colour, value = c.Colour, c.Text
@@ -51,13 +51,14 @@ func (p *Page) FormatCell(value any) string {
 
 // Colourize returns the text in the colour, or the plain text if the page has no colours.
 func (p *Page) Colourize(colour, text string) string {
-	if colour == "" || !p.colours {
+	if colour == "" || !p.useColours {
 		return text
 	}
 	return colour + text + terminal.ColourReset
 }
 
-// Line adds a line. Its arguments become cells.
+// Line adds a formatted line. FormatCell formats those arguments that are strings, errors, cells or have a String
+// method.
 func (p *Page) Line(format string, args ...any) {
 	for i, arg := range args {
 		switch arg.(type) {
@@ -68,7 +69,7 @@ func (p *Page) Line(format string, args ...any) {
 	fmt.Fprintf(&p.Text, format+"\n", args...)
 }
 
-// Section adds the title of a new part.
+// Section adds a title in bold. An empty line separates it from the text above.
 func (p *Page) Section(title string) {
 	if p.Text.Len() > 0 {
 		p.Text.WriteByte('\n')
@@ -76,19 +77,19 @@ func (p *Page) Section(title string) {
 	p.Text.WriteString(p.Colourize(terminal.ColourBold, title) + "\n")
 }
 
-// Table is rows of cells in aligned columns.
+// Table is a table of cells in aligned columns. Without Titles it has no head.
 type Table struct {
 	Titles []string
 	Rows   [][]any
 }
 
-// NewTable returns a table with these titles.
+// NewTable returns an empty table with these column titles.
 func NewTable(head ...string) *Table { return &Table{Titles: head} }
 
 // Row adds a row.
 func (t *Table) Row(cells ...any) { t.Rows = append(t.Rows, cells) }
 
-// Pairs are rows of two cells, aligned at an equals sign.
+// Pairs are rows of a name and a value, which are aligned at the equals sign between them.
 type Pairs [][2]any
 
 // Table adds a table.
@@ -114,10 +115,10 @@ func (p *Page) writeTable(indent string, t *Table) {
 	p.writeAligned(indent, "  ", rows)
 }
 
-// Pairs adds pairs.
+// Pairs adds rows of the form "name = value".
 func (p *Page) Pairs(all Pairs) { p.PairsWithGap(" = ", all) }
 
-// PairsWithGap adds pairs whose cells are separated by gap.
+// PairsWithGap adds rows of a name and a value, separated by gap.
 func (p *Page) PairsWithGap(gap string, all Pairs) {
 	rows := make([][]string, len(all))
 	for i, pair := range all {
@@ -157,7 +158,7 @@ func (p *Page) TableOrMessage(t *Table, nothing string) {
 	p.Table(t)
 }
 
-// SortedPairs returns the entries of a map, sorted by key.
+// SortedPairs returns the keys and values of a map, sorted by key.
 func SortedPairs(m map[string]string) Pairs {
 	var all Pairs
 	for _, name := range slices.Sorted(maps.Keys(m)) {
@@ -166,7 +167,7 @@ func SortedPairs(m map[string]string) Pairs {
 	return all
 }
 
-// Lines adds a text of several lines from an agent.
+// Lines adds a text of several lines from an agent, without control sequences.
 func (p *Page) Lines(text string) {
 	for line := range strings.Lines(strings.TrimSpace(text)) {
 		p.Text.WriteString(strings.TrimRight(string(terminal.SanitizeText([]byte(line), false)), "\n") + "\n")
@@ -175,7 +176,7 @@ func (p *Page) Lines(text string) {
 
 // Indent calls add, and puts indent before each line that add writes, except for empty lines.
 func (p *Page) Indent(indent string, add func(*Page)) {
-	inner := &Page{colours: p.colours}
+	inner := &Page{useColours: p.useColours}
 	add(inner)
 	for line := range strings.Lines(inner.Text.String()) {
 		if line != "\n" {
@@ -195,28 +196,27 @@ func (p *Page) NextPageHint(meta *api.QueryMeta) {
 	}
 }
 
-// formatNextPageCommand returns a command line with this page token, which replaces the token of the
-// present page.
+// formatNextPageCommand returns the command line with these arguments, in which token replaces the page token.
 func formatNextPageCommand(args []string, token string) string {
 	words := []string{"nomad-lite"}
 	for i := 0; i < len(args); i++ {
 		name, _, hasValue := strings.Cut(strings.TrimLeft(args[i], "-"), "=")
 		switch {
 		case args[i] == name || name != "page-token":
-			words = append(words, cli.ShellWord(args[i]))
+			words = append(words, cli.ShellQuoteIfNeeded(args[i]))
 		case !hasValue:
-			i++ // the token of this page
+			i++ // the value of -page-token
 		}
 	}
 	return strings.Join(append(words, "-page-token", token), " ")
 }
 
-// Heading adds the first line about a watched object.
+// Heading adds a line with the present time and "==>", under which a monitor adds lines by DetailLine.
 func (p *Page) Heading(format string, args ...any) {
 	p.Line("==> "+time.Now().Format(time.RFC3339)+": "+format, args...)
 }
 
-// DetailLine adds one of the lines below a heading.
+// DetailLine adds an indented line with the present time, below a Heading.
 func (p *Page) DetailLine(format string, args ...any) {
 	p.Line("    "+time.Now().Format(time.RFC3339)+": "+format, args...)
 }

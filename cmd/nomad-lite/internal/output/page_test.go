@@ -8,7 +8,7 @@ import (
 )
 
 func TestPage(t *testing.T) {
-	p := &Page{colours: true}
+	p := &Page{useColours: true}
 	p.Pairs(Pairs{{"ID", "web"}, {"Status", StatusCell("running")}, {"Node Pool", ""}})
 	p.Section("Allocations")
 	rows := NewTable("ID", "Name", "N")

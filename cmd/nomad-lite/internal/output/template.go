@@ -10,8 +10,8 @@ import (
 	"text/template"
 )
 
-// executeTemplate returns the text of a template for a value. Its errors have the position in the
-// template, and name fields instead of the types of this program.
+// executeTemplate executes the Go template text with value. Its errors have the position in the template, and name the
+// fields of the API's objects instead of Go types.
 func executeTemplate(text string, value any) (string, error) {
 	const name = "t"
 	t, err := template.New(name).Parse(text)
@@ -31,7 +31,8 @@ var (
 	missingObjectPattern  = regexp.MustCompile(`^nil pointer evaluating \S+\.(\w+)$`)
 )
 
-// describeTemplateError returns an error of text/template without the types that reflection found.
+// describeTemplateError rewrites an execution error of text/template, so that it names no Go types and suggests a
+// correction.
 func describeTemplateError(err error, value any) error {
 	part := executionErrorPattern.FindStringSubmatch(err.Error())
 	if part == nil {
@@ -51,8 +52,8 @@ func describeTemplateError(err error, value any) error {
 	return fmt.Errorf("%s: %s: %s", position, action, reason)
 }
 
-// describeUnknownField returns why a value of the type named typeName has no such field. The type is
-// root, or a part of it.
+// describeUnknownField returns the reason why values of the Go type typeName have no such field. root is the type of
+// the whole value; typeName is root or a type within it.
 func describeUnknownField(field, typeName string, root reflect.Type) string {
 	if strings.HasPrefix(typeName, "[]") {
 		return fmt.Sprintf("the value is a list and has no field %q: write {{range .}}{{.%s}}{{end}}", field, field)
@@ -80,7 +81,8 @@ func describeUnknownField(field, typeName string, root reflect.Type) string {
 	return fmt.Sprintf("there is no field %q; there are %s", field, strings.Join(fields, ", "))
 }
 
-// findType returns the type with this name among t and the types that t consists of, or nil.
+// findType returns t or the type within t that has this name, or nil if there is none. seen ends the recursion of types
+// that contain themselves.
 func findType(t reflect.Type, name string, seen map[reflect.Type]bool) reflect.Type {
 	if t == nil || seen[t] {
 		return nil

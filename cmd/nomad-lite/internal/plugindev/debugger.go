@@ -23,29 +23,31 @@ import (
 const (
 	// debugPollInterval is the time between two checks whether a debugged program listens, or has a debugger.
 	debugPollInterval = 50 * time.Millisecond
-	// debuggerExitTimeout is how long a debugger may take to end, before it is killed.
+	// debuggerExitTimeout is how long Stop waits for the debugger to exit before it kills the debugger.
 	debuggerExitTimeout = 2 * time.Second
 )
 
-// Debugger starts a program in a debugger, or so that one can be attached. A host with the environment variable
-// of Env uses the process.
+// Debugger starts a plugin program under the debugger dlv, or so that the user can attach another debugger. A host that
+// has the environment variable of Env uses this process instead of starting the plugin.
 type Debugger struct {
-	Name   string // of the driver, hook or device plugin
-	Socket string // of the process
-	Args   []string
-	// In ends the wait for a debugger by a line or its end, if it is a file.
-	In io.Reader
-	// Print shows a message to the user, or a line of the process.
+	Name   string   // name of the driver, hook or device plugin
+	Socket string   // path of the socket on which the program listens for its host
+	Args   []string // arguments of the program
+	// Input is the user's input. If it is a file, a line or the end of the input ends the wait for a debugger. If not,
+	// there is no wait.
+	Input io.Reader
+	// Print shows a message, or a line of the program's output, to the user.
 	Print func(string)
 
 	cmd    *exec.Cmd     // nil if no process was started
 	exited chan struct{} // closed when cmd has exited
-	// program is the process of the program, which the debugger has started; zero before it listens.
-	program osprocess.ID
+	// programID identifies the process that listens on Socket; it is zero until the program listens. Under dlv it is a
+	// child of cmd.
+	programID osprocess.ID
 }
 
-// Env returns the name and the value of the variable by which a host attaches to the process.
-func (d *Debugger) Env() (name, value string) { return sdk.EnvDebug, d.Name + "=" + d.Socket }
+// AttachEnvVar returns the environment variable by which a host attaches to the process instead of starting the plugin.
+func (d *Debugger) AttachEnvVar() (name, value string) { return sdk.EnvDebug, d.Name + "=" + d.Socket }
 
 // Start starts the program, and blocks until it listens for a host. With dlv on the PATH, the program starts in
 // dlv and waits for the first command of a client. Without dlv, Start waits until a debugger is attached, or for
@@ -62,7 +64,7 @@ func (d *Debugger) Start(ctx context.Context, program string) error {
 	} else {
 		d.cmd = exec.Command(program, d.Args...)
 	}
-	if err := d.run(); err != nil {
+	if err := d.startProcess(); err != nil {
 		return err
 	}
 	if err := d.waitListening(ctx); err != nil {
@@ -72,15 +74,15 @@ func (d *Debugger) Start(ctx context.Context, program string) error {
 		return nil
 	}
 	d.Print(fmt.Sprintf(`%[1]s runs as process %[2]d; there is no dlv: go install github.com/go-delve/delve/cmd/dlv@latest
-attach a debugger (dlv attach %[2]d, or gdb -p %[2]d), or press Enter to continue without one`, d.Name, d.program.PID))
+attach a debugger (dlv attach %[2]d, or gdb -p %[2]d), or press Enter to continue without one`, d.Name, d.programID.PID))
 	return d.waitAttached(ctx)
 }
 
-// run starts cmd, and shows its output.
-func (d *Debugger) run() error {
-	name, value := d.Env()
+// startProcess starts cmd in a process group of its own, and passes its output to Print.
+func (d *Debugger) startProcess() error {
+	name, value := d.AttachEnvVar()
 	d.cmd.Env = append(os.Environ(), name+"="+value)
-	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the command, which ends the process last
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must reach only nomad-lite, which stops the process last
 	read, write, err := os.Pipe()
 	if err != nil {
 		return err
@@ -89,7 +91,7 @@ func (d *Debugger) run() error {
 	if err := errors.Join(d.cmd.Start(), write.Close()); err != nil {
 		return errors.Join(fmt.Errorf("debug %s: %w", d.Name, err), read.Close())
 	}
-	d.exited, d.program = make(chan struct{}), osprocess.ID{}
+	d.exited, d.programID = make(chan struct{}), osprocess.ID{}
 	var output sync.WaitGroup
 	output.Go(func() {
 		defer read.Close()
@@ -97,10 +99,10 @@ func (d *Debugger) run() error {
 			d.printLine(lines.Text())
 		}
 	})
-	cmd, exited := d.cmd, d.exited // Stop, which waits for this goroutine only for a while, changes the fields
+	cmd, exited := d.cmd, d.exited // copies, because Stop can change the fields while the goroutine runs
 	go func() {
 		defer close(exited)
-		_ = cmd.Wait() // the state of the process has the result
+		_ = cmd.Wait() // cmd.ProcessState has the result
 		output.Wait()
 	}()
 	return nil
@@ -122,7 +124,7 @@ func (d *Debugger) waitListening(ctx context.Context) error {
 		if err == nil {
 			peer, err := osprocess.PeerCredentials(conn.(*net.UnixConn))
 			if err == nil {
-				d.program, err = osprocess.LookupID(int(peer.Pid))
+				d.programID, err = osprocess.LookupID(int(peer.Pid))
 			}
 			if err = errors.Join(err, conn.Close()); err != nil {
 				return fmt.Errorf("debug %s: %w", d.Name, err)
@@ -139,10 +141,10 @@ func (d *Debugger) waitListening(ctx context.Context) error {
 	}
 }
 
-// waitAttached blocks until a debugger is attached to the program, or until a line or the end of the input.
+// waitAttached blocks until a debugger is attached to the program, or the user's input has a line or ends.
 func (d *Debugger) waitAttached(ctx context.Context) error {
-	input, _ := d.In.(*os.File)
-	for !d.isTraced() && !hasInput(input) {
+	input, _ := d.Input.(*os.File)
+	for !d.isTraced() && !pollForLineOrEOF(input) {
 		select {
 		case <-time.After(debugPollInterval):
 		case <-d.exited:
@@ -156,7 +158,7 @@ func (d *Debugger) waitAttached(ctx context.Context) error {
 
 // isTraced reports whether a debugger is attached to the program.
 func (d *Debugger) isTraced() bool {
-	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.program.PID)) // a process that has exited has no debugger
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.programID.PID)) // an error means that the process has exited
 	for line := range strings.Lines(string(status)) {
 		if tracer, ok := strings.CutPrefix(line, "TracerPid:"); ok {
 			return strings.TrimSpace(tracer) != "0"
@@ -165,8 +167,9 @@ func (d *Debugger) isTraced() bool {
 	return false
 }
 
-// hasInput reads the input if there is some, without blocking, and reports whether there was a line or the end.
-func hasInput(input *os.File) bool {
+// pollForLineOrEOF reads the available input without blocking, and reports whether it contains a line end or the end of the
+// input. Without a file it returns true.
+func pollForLineOrEOF(input *os.File) bool {
 	if input == nil {
 		return true
 	}
@@ -179,13 +182,13 @@ func hasInput(input *os.File) bool {
 	return err != nil || strings.Contains(string(text[:n]), "\n")
 }
 
-// Stop ends the debugger and the program. It does nothing if they have ended.
+// Stop terminates the debugger and the program, and removes the socket. It does nothing if no process was started.
 func (d *Debugger) Stop() error {
 	if d.cmd == nil {
 		return nil
 	}
 	group := -d.cmd.Process.Pid
-	_ = syscall.Kill(group, syscall.SIGTERM) // an error means that the group has ended
+	_ = syscall.Kill(group, syscall.SIGTERM) // an error means that the process group has exited
 	select {
 	case <-d.exited:
 	case <-time.After(debuggerExitTimeout):
@@ -196,9 +199,9 @@ func (d *Debugger) Stop() error {
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
 	}
-	if d.program.PID == 0 {
+	if d.programID.PID == 0 {
 		return err
 	}
 	// A debugger that was killed can leave its program behind.
-	return errors.Join(err, d.program.KillAndWait())
+	return errors.Join(err, d.programID.KillAndWait())
 }

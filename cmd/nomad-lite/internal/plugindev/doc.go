@@ -1,3 +1,3 @@
-// Package plugindev has the steps of the work on a plugin: build its program, check that it starts, put it
-// where an agent finds it, start it under a debugger. It runs no agent with tasks.
+// Package plugindev has the steps of plugin development: it builds a plugin's program, checks that the program starts,
+// puts the program into a plugin directory, and starts it under a debugger. It runs no agent with tasks.
 package plugindev

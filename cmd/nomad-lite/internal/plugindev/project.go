@@ -15,12 +15,12 @@ import (
 	"time"
 )
 
-// Project is the program of a plugin, with its sources if nomad-lite builds it.
+// Project is the program of a plugin, and how to build it.
 type Project struct {
-	dir       string // directory of the sources, or of the program
-	shownDir  string // dir as the user has written it
-	buildTool buildTool
-	program   string // path of the program; "" if the go command chooses its name
+	dir         string // directory of the sources, or of the program
+	shownDir    string // dir as the user has written it, for messages
+	buildTool   buildTool
+	programPath string // path of the program; "" if the go command chooses its name
 }
 
 type buildTool int
@@ -31,8 +31,8 @@ const (
 	makeBuild
 )
 
-// OpenProject returns the project in a directory, which has a program in Go or a Makefile, or the project of a
-// program that is built by other means. The Makefile must make a program with the name of the directory.
+// OpenProject returns the project at path. path is a directory with a Go program or a Makefile, or a program that the
+// user builds by other means. The Makefile must make a program with the name of the directory.
 func OpenProject(path string) (*Project, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -49,7 +49,7 @@ func OpenProject(path string) (*Project, error) {
 		if info.Mode()&0o111 == 0 {
 			return nil, fmt.Errorf("%s is neither a directory nor an executable file", path)
 		}
-		return &Project{dir: filepath.Dir(resolved), shownDir: filepath.Dir(path), program: resolved}, nil
+		return &Project{dir: filepath.Dir(resolved), shownDir: filepath.Dir(path), programPath: resolved}, nil
 	}
 	p := &Project{dir: resolved, shownDir: path}
 	goFiles, err := filepath.Glob(filepath.Join(globQuote(resolved), "*.go"))
@@ -61,7 +61,7 @@ func OpenProject(path string) (*Project, error) {
 		return p, nil
 	}
 	if _, err := os.Stat(filepath.Join(resolved, "Makefile")); err == nil {
-		p.buildTool, p.program = makeBuild, filepath.Join(resolved, filepath.Base(resolved))
+		p.buildTool, p.programPath = makeBuild, filepath.Join(resolved, filepath.Base(resolved))
 		return p, nil
 	}
 	return nil, fmt.Errorf("%s has neither Go files nor a Makefile: name the program that your build makes instead", path)
@@ -72,25 +72,26 @@ func globQuote(path string) string {
 	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
 }
 
-// Sources returns the paths whose changes require a build.
+// Sources returns the files and directories that must be watched: after a change in them the program must be built
+// again.
 func (p *Project) Sources() []string {
 	if p.buildTool == noBuild {
-		return []string{p.program}
+		return []string{p.programPath}
 	}
 	return []string{p.dir}
 }
 
-// IsIgnored reports whether a path below Sources is no source: the program, documents, jobs, tests of the plugin,
-// and hidden files.
+// IsIgnored reports whether a change of a path below Sources requires no build, because the path is the program itself,
+// a document, a job file, a compiled test or a hidden file.
 func (p *Project) IsIgnored(path string) bool {
 	name := filepath.Base(path)
-	isProgram := path == p.program || path == filepath.Join(p.dir, filepath.Base(p.dir))
+	isProgram := path == p.programPath || path == filepath.Join(p.dir, filepath.Base(p.dir))
 	return isProgram && p.buildTool != noBuild || strings.HasPrefix(name, ".") ||
 		slices.Contains([]string{".md", ".hcl", ".pyc", ".test"}, filepath.Ext(name)) || strings.HasSuffix(name, "~")
 }
 
-// FindJob returns the job file of the project: NAME.nomad.hcl, or the only job file in the directory.
-func (p *Project) FindJob(name string) (string, error) {
+// FindJobFile returns the job file of the project: NAME.nomad.hcl, or the only job file in the directory.
+func (p *Project) FindJobFile(name string) (string, error) {
 	found, err := filepath.Glob(filepath.Join(globQuote(p.dir), "*.nomad.hcl"))
 	if err != nil {
 		return "", err
@@ -105,13 +106,13 @@ func (p *Project) FindJob(name string) (string, error) {
 	return "", fmt.Errorf("%s has no %s.nomad.hcl, and %d other job files: name the job with -job FILE", p.shownDir, name, len(found))
 }
 
-// BuildError is the output of a build that has failed.
+// BuildError holds the output of a build tool that has failed.
 type BuildError struct{ Output string }
 
 func (e *BuildError) Error() string { return strings.TrimRight(e.Output, "\n") }
 
-// Build builds the program, and returns the path of a copy in the directory out, which must be empty. With
-// debuggable, the packages of a program in Go below its directory are built without optimizations. If the sources have an error, it returns a
+// Build builds the program, and returns the path of a copy in the empty directory out. With debuggable, Go packages
+// below the project's directory are built without optimizations. If the sources have an error, Build returns a
 // *BuildError.
 func (p *Project) Build(ctx context.Context, out string, debuggable bool) (string, error) {
 	switch p.buildTool {
@@ -120,7 +121,7 @@ func (p *Project) Build(ctx context.Context, out string, debuggable bool) (strin
 		if debuggable {
 			args = append(args, "-gcflags=./...=-N -l")
 		}
-		if err := p.runTool(ctx, "go", append(args, ".")...); err != nil {
+		if err := p.runBuildTool(ctx, "go", append(args, ".")...); err != nil {
 			return "", err
 		}
 		built, err := os.ReadDir(out)
@@ -132,22 +133,23 @@ func (p *Project) Build(ctx context.Context, out string, debuggable bool) (strin
 		}
 		return filepath.Join(out, built[0].Name()), nil
 	case makeBuild:
-		if err := p.runTool(ctx, "make"); err != nil {
+		if err := p.runBuildTool(ctx, "make"); err != nil {
 			return "", err
 		}
-		if _, err := os.Stat(p.program); errors.Is(err, os.ErrNotExist) {
-			return "", &BuildError{fmt.Sprintf("make made no %s: it must make a program with the name of the directory", p.program)}
+		if _, err := os.Stat(p.programPath); errors.Is(err, os.ErrNotExist) {
+			return "", &BuildError{fmt.Sprintf("make made no %s: it must make a program with the name of the directory", p.programPath)}
 		}
 	}
-	target := filepath.Join(out, filepath.Base(p.program))
-	return target, copyProgram(p.program, target)
+	target := filepath.Join(out, filepath.Base(p.programPath))
+	return target, copyProgram(p.programPath, target)
 }
 
-// placePattern matches the place of an error in the output of a build, relative to the directory.
+// placePattern matches a file name, relative to the project's directory, and a line number at the start of a line of a
+// build tool's output.
 var placePattern = regexp.MustCompile(`(?m)^(?:\./)?([^\s:/][^\s:]*\.\w+:\d+)`)
 
-// runTool runs a build tool in the directory of the project.
-func (p *Project) runTool(ctx context.Context, name string, args ...string) error {
+// runBuildTool runs a build tool in the directory of the project.
+func (p *Project) runBuildTool(ctx context.Context, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = p.dir
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
@@ -186,8 +188,8 @@ func copyProgram(source, target string) (err error) {
 	return err
 }
 
-// sameContent reports whether two files have the same content. A missing file has no content.
-func sameContent(a, b string) bool {
+// haveSameContent reports whether two files have the same content. It returns false if one of them cannot be read.
+func haveSameContent(a, b string) bool {
 	one, err := os.ReadFile(a)
 	if err != nil {
 		return false

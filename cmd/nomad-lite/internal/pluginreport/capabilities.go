@@ -8,16 +8,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// NewCapabilities describes the capabilities of a driver under an agent, which is root or not.
+// NewCapabilities describes the capabilities of a driver and their effect under an agent. root means that the agent
+// runs as root.
 func NewCapabilities(c *driver.Capabilities, root bool) []pluginstatus.Capability {
 	modes := []string{}
 	for _, mode := range c.NetworkIsolationModes {
 		modes = append(modes, mode.String())
 	}
 	list := []pluginstatus.Capability{
-		{Name: "Send Signals", Reported: strconv.FormatBool(c.SendSignals), Effect: requestEffect(c.SendSignals, "signals")},
-		{Name: "Exec", Reported: strconv.FormatBool(c.Exec), Effect: requestEffect(c.Exec, "commands")},
-		{Name: "FS Isolation", Reported: c.FSIsolation.String(), Effect: isolationEffect(c.FSIsolation, root)},
+		{Name: "Send Signals", Reported: strconv.FormatBool(c.SendSignals), Effect: describeRequestEffect(c.SendSignals, "signals")},
+		{Name: "Exec", Reported: strconv.FormatBool(c.Exec), Effect: describeRequestEffect(c.Exec, "commands")},
+		{Name: "FS Isolation", Reported: c.FSIsolation.String(), Effect: describeIsolationEffect(c.FSIsolation, root)},
 		{Name: "Network Modes", Reported: strings.Join(modes, ", "), Effect: "tasks use the network of this machine, or one that a driver of their group creates"},
 		{Name: "Mounts", Reported: c.MountConfigs.String(), Effect: "mounts of hooks are given to the driver"},
 		{Name: "Log Collection", Reported: strconv.FormatBool(!c.DisableLogCollection), Effect: "the agent stores the output of tasks"},
@@ -41,15 +42,16 @@ func NewCapabilities(c *driver.Capabilities, root bool) []pluginstatus.Capabilit
 	return list
 }
 
-// requestEffect is the effect of a capability that says which requests a driver accepts.
-func requestEffect(accepted bool, what string) string {
+// describeRequestEffect describes the effect of a capability that states whether a driver accepts a kind of request. what names
+// the requests.
+func describeRequestEffect(accepted bool, what string) string {
 	if accepted {
 		return what + " are sent to the driver"
 	}
 	return what + " are sent to the driver, whose error is the answer"
 }
 
-func isolationEffect(isolation driver.FSIsolation, root bool) string {
+func describeIsolationEffect(isolation driver.FSIsolation, root bool) string {
 	switch {
 	case isolation == driver.FSIsolationImage:
 		return "the driver mounts /alloc, /local and /secrets; tasks get no variables of the agent"

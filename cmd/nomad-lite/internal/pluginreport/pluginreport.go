@@ -10,14 +10,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/supervisor"
 )
 
-// Fingerprints are the latest fingerprints of all plugins.
+// Fingerprints are the latest fingerprints of an agent's plugins.
 type Fingerprints struct {
-	Drivers map[string]supervisor.DriverInfo // by name of the driver
+	Drivers map[string]supervisor.DriverInfo // driver name -> fingerprint
 	Devices []supervisor.DeviceGroup
 }
 
-// NewPlugin describes a plugin.
-func NewPlugin(p supervisor.Plugin, fingerprints Fingerprints) *pluginstatus.Plugin {
+// DescribePlugin returns the description of a plugin in a list of plugins.
+func DescribePlugin(p supervisor.Plugin, fingerprints Fingerprints) *pluginstatus.Plugin {
 	row := &pluginstatus.Plugin{Name: p.Name, Version: p.Version, Path: p.Path}
 	var info supervisor.DriverInfo
 	switch p.Serves.Type {
@@ -54,7 +54,7 @@ func NewPlugin(p supervisor.Plugin, fingerprints Fingerprints) *pluginstatus.Plu
 	return row
 }
 
-// formatDevices returns the number of devices in each group of a device plugin.
+// formatDevices returns the number of devices in each device group of a device plugin.
 func formatDevices(plugin string, groups []supervisor.DeviceGroup) string {
 	var counts []string
 	for _, g := range groups {
@@ -79,7 +79,7 @@ func formatDevices(plugin string, groups []supervisor.DeviceGroup) string {
 	return strings.Join(counts, ", ")
 }
 
-// formatHookPoints returns the hook points at which a hook is called.
+// formatHookPoints lists the hook points to which a hook subscribes.
 func formatHookPoints(d *hook.Description) string {
 	var hookPointNames []string
 	for _, p := range d.Subscriptions {
@@ -92,9 +92,9 @@ func formatHookPoints(d *hook.Description) string {
 	return text
 }
 
-// NewProcess describes the process of a plugin.
-func NewProcess(p supervisor.Plugin, fingerprints Fingerprints) pluginstatus.Process {
-	row := NewPlugin(p, fingerprints)
+// DescribeProcess returns the description of a plugin together with its process.
+func DescribeProcess(p supervisor.Plugin, fingerprints Fingerprints) pluginstatus.Process {
+	row := DescribePlugin(p, fingerprints)
 	described := pluginstatus.Process{
 		Name: p.Name, State: row.Health, Serves: p.Serves.Name, Version: p.Version, Path: p.Path,
 		PID: p.PID, StartedAt: p.StartedAt, Restarts: p.Restarts, Calls: p.Methods,
@@ -103,7 +103,7 @@ func NewProcess(p supervisor.Plugin, fingerprints Fingerprints) pluginstatus.Pro
 		described.Type = p.Serves.Type.String()
 	}
 	if p.LastExitErr != nil {
-		described.LastExit = &pluginstatus.Exit{Time: p.LastExitAt, Error: p.LastExitErr.Error()}
+		described.LastExit = &pluginstatus.ProcessExit{Time: p.LastExitAt, Error: p.LastExitErr.Error()}
 	}
 	if p.Err != nil {
 		described.Error = p.Err.Error()

@@ -2,7 +2,7 @@ package pluginstatus
 
 import "github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 
-// Capability is what a driver reports about itself, and what this agent does about it.
+// Capability is a capability as a driver reports it, and its effect under the agent.
 type Capability struct {
 	Name     string
 	Reported string

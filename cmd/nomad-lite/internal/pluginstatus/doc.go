@@ -1,5 +1,5 @@
-// Package pluginstatus has the report of an agent about its plugins and hooks, and prints it.
+// Package pluginstatus defines the report of an agent about its plugins and hooks, and prints it.
 //
-// An agent sends the report as a part of its configuration, which package pluginreport makes; packages alloc and
+// An agent sends the report, which package pluginreport makes, as a part of its configuration. Packages alloc and
 // plugin read the report and print it.
 package pluginstatus

@@ -6,18 +6,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 )
 
-// Hook is a hook as its agent reports it. It is part of the agent's configuration in
-// agent self, because Nomad's clients have no other field for it.
+// Hook is a hook as its agent reports it in the configuration of /v1/agent/self. The Go client of Nomad's API has no
+// other field for it.
 type Hook struct {
 	Name        string
 	Version     string
 	Health      string
-	Description string   // reason for the status
+	Description string   // reason for the health
 	HookPoints  []string // nil until the plugin has reported them
 	AllAllocs   bool
 	ByBlocks    bool      `json:",omitempty"` // only blocks of tasks attach the hook
 	Rule        *HookRule `json:",omitempty"`
-	Allocs      []string  // ids of running allocations that the hook takes part in
+	Allocs      []string  // IDs of running allocations for which the hook is called
 }
 
 // HookRule is a hook block of the agent's configuration.
@@ -25,12 +25,12 @@ type HookRule struct {
 	Order   int
 	OnError string
 	Timeout string `json:",omitempty"`
-	Matches bool   // the block has a match block
+	Matches bool   // whether the hook block contains a match block
 	Place   string
 }
 
-// HookTable returns a table with one line per hook.
-func HookTable(list []Hook) *output.Table {
+// NewHookTable returns a table with one line per hook.
+func NewHookTable(list []Hook) *output.Table {
 	t := output.NewTable("Hook", "Version", "Health", "Allocs", "Message", "Hook points")
 	for _, h := range list {
 		t.Row(h.Name, h.Version, output.StatusCell(h.Health), len(h.Allocs), h.Description, strings.Join(h.HookPoints, ", "))

@@ -1,6 +1,6 @@
 package pluginstatus
 
-// Plugin is one plugin in the list.
+// Plugin is one plugin in a list of plugins. At most one of Driver, Hook and Device is set.
 type Plugin struct {
 	Name    string
 	Driver  string `json:",omitempty"`
@@ -13,7 +13,8 @@ type Plugin struct {
 	Failed  bool   `json:"-"`
 }
 
-// TypeAndName returns the type and the name of the driver, hook or device plugin.
+// TypeAndName returns the type and the name of what the plugin serves, such as "driver docker", or "" while that is
+// unknown.
 func (r *Plugin) TypeAndName() string {
 	switch {
 	case r.Hook != "":

@@ -9,8 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// Process is a plugin of an agent with its process. Like [Hook], it is part of the agent's configuration in
-// agent self.
+// Process is a plugin of an agent with its process. Like [Hook], it is part of the configuration in /v1/agent/self.
 type Process struct {
 	Name      string // name of the file or the builtin
 	State     string // "healthy", "failed", "starting", …
@@ -20,26 +19,26 @@ type Process struct {
 	Path      string // empty for a builtin
 	PID       int    // 0 if no process runs
 	StartedAt time.Time
-	Restarts  int    // number of its processes that have exited under this agent
-	Error     string `json:",omitempty"` // why no process runs
-	LastExit  *Exit  `json:",omitempty"` // how the last process that exited under this agent has ended
-	Devices   string `json:",omitempty"` // numbers of the devices of a device plugin
+	Restarts  int          // number of the plugin's processes that have exited under this agent
+	Error     string       `json:",omitempty"` // why no process runs
+	LastExit  *ProcessExit `json:",omitempty"` // the latest exit of a process of the plugin under this agent
+	Devices   string       `json:",omitempty"` // number of devices in each group of a device plugin
 	Calls     []callstats.Method
 
-	// Capabilities are those of a driver. They and the schemas are empty unless a process runs and has answered.
+	// Capabilities are those of a driver. Capabilities and schemas are empty until the process has reported them.
 	Capabilities []Capability `json:",omitempty"`
-	ConfigSchema string       `json:",omitempty"` // what a plugin block accepts, in the form of HCL
-	TaskSchema   string       `json:",omitempty"` // what the config block of a driver's task accepts
+	ConfigSchema string       `json:",omitempty"` // schema of the plugin block, in the form of HCL
+	TaskSchema   string       `json:",omitempty"` // schema of the config block of a driver's task
 }
 
-// Exit is the end of a plugin process.
-type Exit struct {
+// ProcessExit is the exit of a plugin process.
+type ProcessExit struct {
 	Time  time.Time
-	Error string // exit status, with the last lines of the stderr of the process
+	Error string // exit status and the last lines of the process's standard error
 }
 
-// DeviceTable returns a table of the device plugins, or nil if there are none.
-func DeviceTable(processes []Process) *output.Table {
+// NewDeviceTable returns a table of the device plugins, or nil if there are none.
+func NewDeviceTable(processes []Process) *output.Table {
 	t := output.NewTable("Plugin", "Version", "State", "Devices or Message")
 	found := false
 	for _, p := range processes {
@@ -54,9 +53,9 @@ func DeviceTable(processes []Process) *output.Table {
 	return t
 }
 
-// UnusableTable returns a table of the plugins whose driver or hook is unknown, because they have not started. It
-// returns nil if there are none.
-func UnusableTable(processes []Process) *output.Table {
+// NewUnstartedPluginTable returns a table of the plugins that have not started, so that it is unknown which driver or hook they
+// serve. It returns nil if there are none.
+func NewUnstartedPluginTable(processes []Process) *output.Table {
 	t := output.NewTable("Plugin", "State", "Message", "Path")
 	found := false
 	for _, p := range processes {
@@ -72,7 +71,7 @@ func UnusableTable(processes []Process) *output.Table {
 	return t
 }
 
-// printSchema shows a schema in the form of HCL, unless it is empty.
+// printSchema adds a section with a schema in the form of HCL, unless the schema is empty.
 func printSchema(page *output.Page, title, schema string) {
 	if schema != "" {
 		page.Section(title)
@@ -80,7 +79,8 @@ func printSchema(page *output.Page, title, schema string) {
 	}
 }
 
-// PrintProcess shows the process of a plugin, its capabilities, its schemas and its calls.
+// PrintProcess adds to a page the process of a plugin, its capabilities, its schemas and the statistics of its RPC
+// calls.
 func PrintProcess(page *output.Page, p Process) {
 	rows := output.Pairs{{"Plugin", p.Name}, {"Version", p.Version}}
 	if p.Path != "" {

@@ -9,14 +9,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
 )
 
-// Report has the plugins of an agent, as they are in the agent's configuration.
+// Report is the part of an agent's configuration in /v1/agent/self that describes the agent's plugins.
 type Report struct {
 	Hooks     []Hook
 	Processes []Process `json:"Plugins"`
 }
 
-// Read returns the report of the agent. It is empty for an agent of Nomad, and for one that does not answer.
-func Read(c *api.Client) Report {
+// ReadReport returns the report of the agent. The report is empty for an agent of Nomad, and if the request fails.
+func ReadReport(c *api.Client) Report {
 	self, err := apiclient.ReadAgentSelf(c)
 	if err != nil {
 		return Report{}
@@ -26,16 +26,16 @@ func Read(c *api.Client) Report {
 		return Report{}
 	}
 	var r Report
-	if json.Unmarshal(text, &r) != nil { // Nomad has other objects at these names
+	if json.Unmarshal(text, &r) != nil { // Nomad's configuration has other types for these names
 		return Report{}
 	}
 	r.Processes = slices.DeleteFunc(r.Processes, func(p Process) bool { return p.State == "" })
 	return r
 }
 
-// Named returns only the hook with this name, and the processes that serve a driver, a hook or devices with this name,
+// FilterByName returns only the hook with this name, and the processes that serve a driver, a hook or devices with this name,
 // or whose file has this name.
-func (r Report) Named(name string) Report {
+func (r Report) FilterByName(name string) Report {
 	return Report{
 		Hooks:     slices.DeleteFunc(slices.Clone(r.Hooks), func(h Hook) bool { return h.Name != name }),
 		Processes: slices.DeleteFunc(slices.Clone(r.Processes), func(p Process) bool { return p.Name != name && p.Serves != name }),

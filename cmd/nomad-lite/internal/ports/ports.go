@@ -14,22 +14,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// OfAllocation returns the ports of an allocation with these resources: "http: 127.0.0.1:21422, db:
-// 127.0.0.1:5432". A port that an HTTP check requests is the URL of the check. The group, which can be
-// nil, is the one of the allocation. The result is "" if the allocation has no ports.
+// OfAllocation formats the ports of an allocation with these resources: "http: 127.0.0.1:21422, db: 127.0.0.1:5432". If
+// an HTTP check requests a port, the URL of the check replaces the address. group is the allocation's task group; it
+// can be nil. The result is "" if the allocation has no ports.
 func OfAllocation(resources *api.AllocatedResources, group *api.TaskGroup) string {
 	if resources == nil {
 		return ""
 	}
 	mappings := OfGroup(resources)
-	for _, task := range sortedTasks(resources, group) {
+	for _, task := range sortedTaskNames(resources, group) {
 		mappings = append(mappings, taskPorts(resources, task)...)
 	}
-	return format(mappings, group)
+	return formatMappings(mappings, group)
 }
 
-// OfTask returns the ports of one task of an allocation, in the format of OfAllocation. A port of the group
-// belongs to the tasks whose services name it. Without such a task it belongs to each main task.
+// OfTask formats the ports of one task of an allocation as OfAllocation does. A port of the group belongs to the tasks
+// whose services or checks name it. A port that no service names belongs to each main task.
 func OfTask(alloc *api.Allocation, task *api.Task) string {
 	if alloc.AllocatedResources == nil {
 		return ""
@@ -42,7 +42,7 @@ func OfTask(alloc *api.Allocation, task *api.Task) string {
 		}
 		return !slices.Contains(users, task.Name)
 	})
-	return format(append(mappings, taskPorts(alloc.AllocatedResources, task.Name)...), group)
+	return formatMappings(append(mappings, taskPorts(alloc.AllocatedResources, task.Name)...), group)
 }
 
 // OfGroup returns the ports of the group's network in an allocation with these resources.
@@ -53,7 +53,7 @@ func OfGroup(resources *api.AllocatedResources) []api.PortMapping {
 	return networkPorts(resources.Shared.Networks)
 }
 
-// taskPorts returns the ports of the network of a task, which is a deprecated block.
+// taskPorts returns the ports of the network block of a task, which is deprecated.
 func taskPorts(resources *api.AllocatedResources, task string) []api.PortMapping {
 	return networkPorts(pointer.Value(resources.Tasks[task]).Networks)
 }
@@ -71,8 +71,8 @@ func networkPorts(networks []*api.NetworkResource) []api.PortMapping {
 	return mappings
 }
 
-// sortedTasks returns the names of the tasks that have resources, in the order of the group.
-func sortedTasks(resources *api.AllocatedResources, group *api.TaskGroup) []string {
+// sortedTaskNames returns the names of the tasks that have resources, in the order of the group.
+func sortedTaskNames(resources *api.AllocatedResources, group *api.TaskGroup) []string {
 	position := map[string]int{}
 	if group != nil {
 		for i, task := range group.Tasks {
@@ -102,7 +102,7 @@ func tasksOfPort(group *api.TaskGroup, label string) []string {
 	return users
 }
 
-func format(mappings []api.PortMapping, group *api.TaskGroup) string {
+func formatMappings(mappings []api.PortMapping, group *api.TaskGroup) string {
 	texts := make([]string, len(mappings))
 	for i, m := range mappings {
 		address := net.JoinHostPort(m.HostIP, strconv.Itoa(m.Value))
@@ -116,8 +116,8 @@ func format(mappings []api.PortMapping, group *api.TaskGroup) string {
 	return strings.Join(texts, ", ")
 }
 
-// checkURL returns the URL that the first HTTP check of a port requests, or "" if there is no such check, or
-// if its URL is only known where the task runs.
+// checkURL returns the URL of the first HTTP check that requests a port. It returns "" if there is no such check, or if
+// the URL depends on variables of the task.
 func checkURL(group *api.TaskGroup, label, address string) string {
 	url := ""
 	apiclient.ForEachService(group, func(service *api.Service, _ string) {

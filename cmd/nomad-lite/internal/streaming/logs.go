@@ -15,7 +15,7 @@ const LogDir = "alloc/logs"
 
 // LogRequest is a request for a part of one output stream of a task.
 type LogRequest struct {
-	Alloc          *api.Allocation // only the ids are used
+	Alloc          *api.Allocation // only ID, NodeID and Namespace are used
 	Task           string
 	Stream         string
 	Follow         bool
@@ -25,12 +25,12 @@ type LogRequest struct {
 	TaskEnded      <-chan struct{} // for FollowFrames: closed when the task no longer writes output
 }
 
-// AssumedLineLength is the assumed length of a line, in bytes, in requests for the last lines. It is
-// the value of Nomad's command line.
+// AssumedLineLength is the length of a line, in bytes, that requests for the last lines assume. It is the value of
+// Nomad's command line.
 const AssumedLineLength = 120
 
-// StreamLog calls each with the parts of the output until the output ends. The end of ctx is not an
-// error.
+// StreamLog calls each with each block of data of the requested part of the output. It returns when the output ends;
+// the end of ctx is not an error.
 func (r LogRequest) StreamLog(ctx context.Context, c *api.Client, each func([]byte) error) error {
 	switch {
 	case !r.Follow && (r.TailLines == 0 || r.TailBytes == 0):
@@ -38,8 +38,8 @@ func (r LogRequest) StreamLog(ctx context.Context, c *api.Client, each func([]by
 	case r.TailBytes >= 0:
 		return r.openStream(ctx, c, api.OriginEnd, r.TailBytes, FrameReader{OnData: each})
 	case r.Follow && r.TailLines >= 0:
-		t := &tailBuffer{maxLines: r.TailLines, maxBytes: r.TailLines * AssumedLineLength, out: each}
-		return r.openStream(ctx, c, api.OriginEnd, int64(t.maxBytes), FrameReader{OnData: t.add, onIdle: t.flush})
+		t := &tailBuffer{maxLines: r.TailLines, maxBytes: r.TailLines * AssumedLineLength, write: each}
+		return r.openStream(ctx, c, api.OriginEnd, int64(t.maxBytes), FrameReader{OnData: t.addData, onIdle: t.flush})
 	case r.TailLines >= 0:
 		return r.readLastLines(ctx, c, each)
 	case r.Follow && r.FromNewestFile:
@@ -48,9 +48,8 @@ func (r LogRequest) StreamLog(ctx context.Context, c *api.Client, each func([]by
 	return r.openStream(ctx, c, api.OriginStart, 0, FrameReader{OnData: each})
 }
 
-// LastWrite returns the time at which the stream's newest log file was last written, and the zero time if
-// the stream has no file.
-func (r LogRequest) LastWrite(ctx context.Context, c *api.Client) (time.Time, error) {
+// LastWriteTime returns the modification time of the stream's newest log file, or the zero time if the stream has no file.
+func (r LogRequest) LastWriteTime(ctx context.Context, c *api.Client) (time.Time, error) {
 	files, _, err := c.AllocFS().List(r.Alloc, LogDir, apiclient.QueryOptions(ctx, r.Alloc.Namespace))
 	if err != nil {
 		return time.Time{}, err
@@ -67,9 +66,9 @@ func (r LogRequest) LastWrite(ctx context.Context, c *api.Client) (time.Time, er
 	return written, nil
 }
 
-// FollowFrames calls each with the frames of the output from an offset in all existing log files on, until
-// the task no longer writes output. The agent of a busy machine can send the last output too late for
-// that. The end of ctx is not an error.
+// FollowFrames calls each with the frames of the output, from an offset in the concatenation of all existing log files,
+// until TaskEnded is closed and no frame has arrived for idleDelay. Output that a busy agent sends later is lost. The
+// end of ctx is not an error.
 func (r LogRequest) FollowFrames(ctx context.Context, c *api.Client, offset int64, each func(*api.StreamFrame) error) error {
 	return r.openStream(ctx, c, api.OriginStart, offset, FrameReader{OnFrame: each, outputEnded: r.TaskEnded})
 }
@@ -84,8 +83,8 @@ func IsChannelClosed(c <-chan struct{}) bool {
 	}
 }
 
-// readLastLines requests more and more bytes from the end of the output, until they contain enough
-// lines.
+// readLastLines reads a part of the output's end that it enlarges until the part contains TailLines lines, and calls
+// each with these lines.
 func (r LogRequest) readLastLines(ctx context.Context, c *api.Client, each func([]byte) error) error {
 	for size := int64(r.TailLines) * AssumedLineLength; ; size *= 8 {
 		var logTail []byte
@@ -103,8 +102,8 @@ func (r LogRequest) readLastLines(ctx context.Context, c *api.Client, each func(
 }
 
 func (r LogRequest) openStream(ctx context.Context, c *api.Client, origin string, offset int64, reader FrameReader) error {
-	ctx, cancel := context.WithCancel(ctx) // the client's goroutine runs until ctx ends
+	ctx, cancel := context.WithCancel(ctx) // cancel ends the goroutine of the Go client
 	defer cancel()
 	frames, errs := c.AllocFS().Logs(r.Alloc, r.Follow, r.Task, r.Stream, origin, offset, ctx.Done(), apiclient.QueryOptions(ctx, r.Alloc.Namespace))
-	return reader.Read(ctx, frames, errs)
+	return reader.ReadFrames(ctx, frames, errs)
 }

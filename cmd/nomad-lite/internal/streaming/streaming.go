@@ -11,54 +11,54 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// FrameReader calls OnData with the data of each frame of a stream of the Go client, or OnFrame with the
-// frame.
+// FrameReader reads the frames of a stream of Nomad's Go client, and calls OnData with the data of each frame, or
+// OnFrame with the frame.
 //
-// The frame reader of the Go client loses the error of a stream that breaks while frames are
-// queued, and then blocks forever.
+// The Go client has a frame reader of its own, which loses the error of a stream that breaks while frames are queued,
+// and then blocks forever.
 type FrameReader struct {
 	OnData      func([]byte) error
 	OnFrame     func(*api.StreamFrame) error // if set, it is called instead of OnData
 	onIdle      func() error                 // called whenever no frame has arrived for idleDelay
-	outputEnded <-chan struct{}              // closed when nothing more will be written to the stream's file; can be nil
+	outputEnded <-chan struct{}              // closed when the writer of the stream's file has ended; can be nil
 }
 
-// idleDelay is the time without a frame after which the existing output counts as received. A Nomad
-// client buffers output for 200 ms before it sends it.
+// idleDelay is the time without a frame after which FrameReader assumes that it has received all existing output. A
+// Nomad client buffers output for 200 ms before it sends the output.
 const idleDelay = 300 * time.Millisecond
 
-// Read reads frames until the stream ends, or until ctx ends, which is not an error. After
+// ReadFrames reads frames until the stream ends, or until ctx ends, which is not an error. After
 // outputEnded is closed, Read returns when no frame has arrived for idleDelay.
-func (r FrameReader) Read(ctx context.Context, frames <-chan *api.StreamFrame, errs <-chan error) error {
+func (r FrameReader) ReadFrames(ctx context.Context, frames <-chan *api.StreamFrame, errs <-chan error) error {
 	if frames == nil {
 		return IgnoreStreamEnd(ctx, <-errs)
 	}
 	silence := time.NewTimer(idleDelay)
 	defer silence.Stop()
-	last := false
+	ended := false
 	for {
 		select {
 		case frame, ok := <-frames:
 			if !ok {
-				return r.end(ctx, nil, errs)
+				return r.deliverQueuedFrames(ctx, nil, errs)
 			}
-			if err := r.handle(frame); err != nil {
+			if err := r.deliverFrame(frame); err != nil {
 				return err
 			}
 			silence.Reset(idleDelay)
 		case err := <-errs:
-			return r.end(ctx, frames, errorChannel(err))
+			return r.deliverQueuedFrames(ctx, frames, newErrorChannel(err))
 		case <-silence.C:
 			if r.onIdle != nil {
 				if err := r.onIdle(); err != nil {
 					return err
 				}
 			}
-			if last {
+			if ended {
 				return nil
 			}
 		case <-r.outputEnded:
-			r.outputEnded, last = nil, true
+			r.outputEnded, ended = nil, true
 			silence.Reset(idleDelay)
 		case <-ctx.Done():
 			return nil
@@ -66,15 +66,15 @@ func (r FrameReader) Read(ctx context.Context, frames <-chan *api.StreamFrame, e
 	}
 }
 
-func (r FrameReader) handle(frame *api.StreamFrame) error {
+func (r FrameReader) deliverFrame(frame *api.StreamFrame) error {
 	if r.OnFrame != nil {
 		return r.OnFrame(frame)
 	}
 	return r.OnData(frame.Data)
 }
 
-// end calls OnData or OnFrame for the frames that are queued, and returns the error of the stream.
-func (r FrameReader) end(ctx context.Context, frames <-chan *api.StreamFrame, errs <-chan error) error {
+// deliverQueuedFrames delivers the queued frames, and returns the error of the stream.
+func (r FrameReader) deliverQueuedFrames(ctx context.Context, frames <-chan *api.StreamFrame, errs <-chan error) error {
 	for {
 		select {
 		case frame, ok := <-frames:
@@ -82,7 +82,7 @@ func (r FrameReader) end(ctx context.Context, frames <-chan *api.StreamFrame, er
 				frames = nil
 				continue
 			}
-			if err := r.handle(frame); err != nil {
+			if err := r.deliverFrame(frame); err != nil {
 				return err
 			}
 			continue
@@ -103,13 +103,14 @@ func (r FrameReader) end(ctx context.Context, frames <-chan *api.StreamFrame, er
 	}
 }
 
-func errorChannel(err error) <-chan error {
+func newErrorChannel(err error) <-chan error {
 	errs := make(chan error, 1)
 	errs <- err
 	return errs
 }
 
-// IgnoreStreamEnd returns nil for errors that only mark the end of a stream.
+// IgnoreStreamEnd returns nil if err only marks the end of a stream or follows from the end of ctx, and otherwise the
+// error of DescribeStreamError.
 func IgnoreStreamEnd(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || errors.Is(err, io.EOF) {
 		return nil
@@ -117,8 +118,8 @@ func IgnoreStreamEnd(ctx context.Context, err error) error {
 	return DescribeStreamError(err)
 }
 
-// DescribeStreamError describes a broken stream, which the Go client reports as bad JSON or an
-// unexpected end.
+// DescribeStreamError returns an error that says that the connection broke, if err is the Go client's error about bad
+// JSON or an unexpected end. It returns other errors unchanged.
 func DescribeStreamError(err error) error {
 	if text := err.Error(); strings.HasPrefix(text, "failed to decode") || strings.HasSuffix(text, io.ErrUnexpectedEOF.Error()) {
 		return errors.New("the connection to the agent broke")
@@ -126,18 +127,19 @@ func DescribeStreamError(err error) error {
 	return err
 }
 
-// tailBuffer passes on the last lines of the existing text, and all text that arrives later.
+// tailBuffer writes only the last lines of the data that it receives before the first flush, and all data that it
+// receives later.
 type tailBuffer struct {
-	maxLines    int // number of lines
-	maxBytes    int // maximum number of bytes that are buffered
-	out         func([]byte) error
+	maxLines    int // number of last lines that are written
+	maxBytes    int // number of buffered bytes that causes a flush
+	write       func([]byte) error
 	buffer      []byte
-	passThrough bool // the last lines were written, and later text is no longer buffered
+	passThrough bool // flush was called, so that data is no longer buffered
 }
 
-func (t *tailBuffer) add(data []byte) error {
+func (t *tailBuffer) addData(data []byte) error {
 	if t.passThrough {
-		return t.out(data)
+		return t.write(data)
 	}
 	t.buffer = append(t.buffer, data...)
 	if len(t.buffer) >= t.maxBytes {
@@ -146,17 +148,17 @@ func (t *tailBuffer) add(data []byte) error {
 	return nil
 }
 
-// flush writes the last lines of the buffered text. It can be called more than once.
+// flush writes the last lines of the buffered data, and ends the buffering.
 func (t *tailBuffer) flush() error {
 	data := LastLines(t.buffer, t.maxLines)
 	t.passThrough, t.buffer = true, nil
 	if len(data) == 0 {
 		return nil
 	}
-	return t.out(data)
+	return t.write(data)
 }
 
-// LastLines returns the last n lines of a text. The last line of the text can be unterminated.
+// LastLines returns the last n lines of a text, whose last line can lack a line end.
 func LastLines(text []byte, n int) []byte {
 	from := len(text)
 	for range n {

@@ -62,14 +62,14 @@ func TestFrameReader(t *testing.T) {
 	} {
 		var got strings.Builder
 		all, errs := newFrameStream(c.end, "a", "b", "c")
-		err := FrameReader{OnData: func(data []byte) error { got.Write(data); return nil }}.Read(t.Context(), all, errs)
+		err := FrameReader{OnData: func(data []byte) error { got.Write(data); return nil }}.ReadFrames(t.Context(), all, errs)
 		if !errors.Is(err, c.want) || got.String() != "abc" {
 			t.Errorf("%s: got %q and %v, want abc and %v", name, got.String(), err, c.want)
 		}
 	}
 	refused := make(chan error, 1)
 	refused <- broken
-	if err := (FrameReader{}).Read(t.Context(), nil, refused); !errors.Is(err, broken) {
+	if err := (FrameReader{}).ReadFrames(t.Context(), nil, refused); !errors.Is(err, broken) {
 		t.Errorf("a stream that is refused: got %v", err)
 	}
 }
@@ -92,8 +92,8 @@ func TestTailOfLiveStream(t *testing.T) {
 			time.Sleep(idleDelay / 2)
 			send("five\n")
 		}()
-		tail := &tailBuffer{maxLines: 2, maxBytes: 1000, out: func(data []byte) error { got = append(got, string(data)); return nil }}
-		err := FrameReader{OnData: tail.add, onIdle: tail.flush, outputEnded: over}.Read(t.Context(), stream, nil)
+		tail := &tailBuffer{maxLines: 2, maxBytes: 1000, write: func(data []byte) error { got = append(got, string(data)); return nil }}
+		err := FrameReader{OnData: tail.addData, onIdle: tail.flush, outputEnded: over}.ReadFrames(t.Context(), stream, nil)
 		if want := "two\nthree\n|four\n|five\n"; err != nil || strings.Join(got, "|") != want {
 			t.Errorf("got %q and %v, want %q", strings.Join(got, "|"), err, want)
 		}
@@ -104,9 +104,9 @@ func TestTailOfLiveStream(t *testing.T) {
 func TestTailIsBounded(t *testing.T) {
 	t.Parallel()
 	var got strings.Builder
-	tail := &tailBuffer{maxLines: 1, maxBytes: 10, out: func(data []byte) error { got.Write(data); return nil }}
+	tail := &tailBuffer{maxLines: 1, maxBytes: 10, write: func(data []byte) error { got.Write(data); return nil }}
 	for range 5 {
-		if err := tail.add([]byte("1234\n")); err != nil {
+		if err := tail.addData([]byte("1234\n")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -119,7 +119,7 @@ func TestInterruptedStreamIsNoError(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := (FrameReader{}).Read(ctx, make(chan *api.StreamFrame), make(chan error)); err != nil {
+	if err := (FrameReader{}).ReadFrames(ctx, make(chan *api.StreamFrame), make(chan error)); err != nil {
 		t.Error(err)
 	}
 }

@@ -9,8 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 )
 
-// SortAllocationsNewestFirst returns a sorted copy of a list. Allocations of the same age are sorted by
-// name.
+// SortAllocationsNewestFirst returns a sorted copy of a list. Allocations of the same create index are sorted by name.
 func SortAllocationsNewestFirst(allocs []*api.AllocationListStub) []*api.AllocationListStub {
 	return slices.SortedStableFunc(slices.Values(allocs), func(a, b *api.AllocationListStub) int {
 		return cmp.Or(cmp.Compare(b.CreateIndex, a.CreateIndex), cmp.Compare(a.Name, b.Name))
@@ -22,18 +21,17 @@ func PrintAllocations(p *output.Page, allocs []*api.AllocationListStub, verbose 
 	PrintAllocationsWithPorts(p, allocs, nil, verbose)
 }
 
-// PrintAllocationsWithPorts adds a table of allocations, the newest first, with their ports by id. Without
-// any ports it is the table of PrintAllocations.
+// PrintAllocationsWithPorts adds a table of allocations, the newest first. ports maps allocation IDs to their formatted
+// ports. If ports is empty, the table is the one of PrintAllocations.
 func PrintAllocationsWithPorts(p *output.Page, allocs []*api.AllocationListStub, ports map[string]string, verbose bool) {
-	AllocationTable{Verbose: verbose, EvalID: verbose, NodeName: verbose, Ports: ports}.Print(p, allocs)
+	AllocationTable{Verbose: verbose, ShowEvalID: verbose, ShowNodeName: verbose, PortsByAllocID: ports}.Print(p, allocs)
 }
 
-// AllocationTable is the form of a table of allocations. Its columns are Nomad's, which are different
-// in the output of some commands.
+// AllocationTable selects the columns of a table of allocations. Nomad's commands show different columns.
 type AllocationTable struct {
-	Verbose                 bool              // whole ids, and points in time
-	EvalID, NodeName, JobID bool              // the table has this column
-	Ports                   map[string]string // ports by id; the table has a column for them unless it is empty
+	Verbose                             bool              // show whole IDs, and dates instead of ages
+	ShowEvalID, ShowNodeName, ShowJobID bool              // show this column
+	PortsByAllocID                      map[string]string // allocation ID -> formatted ports; if not empty, the table has a column for them
 }
 
 // Print adds a table of allocations, the newest first.
@@ -44,17 +42,17 @@ func (f AllocationTable) Print(p *output.Page, allocs []*api.AllocationListStub)
 		cell  func(*api.AllocationListStub) any
 	}{
 		{"ID", true, func(a *api.AllocationListStub) any { return output.ShortID(a.ID, f.Verbose) }},
-		{"Eval ID", f.EvalID, func(a *api.AllocationListStub) any { return output.ShortID(a.EvalID, f.Verbose) }},
+		{"Eval ID", f.ShowEvalID, func(a *api.AllocationListStub) any { return output.ShortID(a.EvalID, f.Verbose) }},
 		{"Node ID", true, func(a *api.AllocationListStub) any { return output.ShortID(a.NodeID, f.Verbose) }},
-		{"Node Name", f.NodeName, func(a *api.AllocationListStub) any { return a.NodeName }},
+		{"Node Name", f.ShowNodeName, func(a *api.AllocationListStub) any { return a.NodeName }},
 		{"Task Group", true, func(a *api.AllocationListStub) any { return a.TaskGroup }},
 		{"Version", true, func(a *api.AllocationListStub) any { return a.JobVersion }},
 		{"Desired", true, func(a *api.AllocationListStub) any { return a.DesiredStatus }},
 		{"Status", true, func(a *api.AllocationListStub) any { return output.StatusCell(a.ClientStatus) }},
 		{"Created", true, func(a *api.AllocationListStub) any { return output.FormatAge(a.CreateTime, f.Verbose) }},
 		{"Modified", true, func(a *api.AllocationListStub) any { return output.FormatAge(a.ModifyTime, f.Verbose) }},
-		{"Ports", len(f.Ports) > 0, func(a *api.AllocationListStub) any { return f.Ports[a.ID] }},
-		{"Job ID", f.JobID, func(a *api.AllocationListStub) any { return a.JobID }},
+		{"Ports", len(f.PortsByAllocID) > 0, func(a *api.AllocationListStub) any { return f.PortsByAllocID[a.ID] }},
+		{"Job ID", f.ShowJobID, func(a *api.AllocationListStub) any { return a.JobID }},
 	}
 	t := output.NewTable()
 	for _, c := range columns {

@@ -37,8 +37,8 @@ func PrintDeployment(p *output.Page, d *api.Deployment, verbose bool) {
 	}
 }
 
-// PrintDeployedGroups adds a table of the groups of a deployment. It leaves out columns that are
-// empty for all groups.
+// PrintDeployedGroups adds a table of the groups of a deployment. Columns about auto_revert and canaries are left out
+// if no group uses them.
 func PrintDeployedGroups(p *output.Page, groups map[string]*api.DeploymentState) {
 	var anyAutoRevert, anyCanaries bool
 	for _, g := range groups {

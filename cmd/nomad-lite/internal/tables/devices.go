@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// deviceName returns the name of a device in output: vendor/type/name[id].
+// deviceName returns the name of a device in the form vendor/type/name[id].
 func deviceName(vendor, deviceType, name, id string) string {
 	return fmt.Sprintf("%s/%s/%s[%s]", vendor, deviceType, name, id)
 }
@@ -31,7 +31,7 @@ func AllocatedDevices(alloc *api.Allocation, task string) (names []string) {
 	return names
 }
 
-// DeviceStats are the statistics of devices, by the names of the devices.
+// DeviceStats maps the name of a device, as deviceName returns it, to the device's statistics.
 type DeviceStats map[string]*api.DeviceStats
 
 // NewDeviceStats returns the statistics of all devices in groups.
@@ -50,7 +50,7 @@ func NewDeviceStats(groups []*api.DeviceGroupStats) DeviceStats {
 // Names returns the sorted names of the devices.
 func (d DeviceStats) Names() []string { return slices.Sorted(maps.Keys(d)) }
 
-// Summaries returns the most important statistic of each device.
+// Summaries returns the name and the summary statistic of each named device.
 func (d DeviceStats) Summaries(names []string) output.Pairs {
 	var pairs output.Pairs
 	for _, name := range names {
@@ -59,7 +59,7 @@ func (d DeviceStats) Summaries(names []string) output.Pairs {
 	return pairs
 }
 
-// Print adds a block with all statistics of each device.
+// Print adds all statistics of each named device.
 func (d DeviceStats) Print(p *output.Page, names []string) {
 	for i, name := range names {
 		if i > 0 {
@@ -71,7 +71,8 @@ func (d DeviceStats) Print(p *output.Page, names []string) {
 	}
 }
 
-// addStats adds the statistics of an object to all, with the names of the objects around it as a prefix.
+// addStats adds the statistics of o, and of the objects nested in o, to all. The key of a statistic is prefix and the
+// names of the objects that contain it, separated by dots.
 func addStats(all map[string]string, prefix string, o *api.StatObject) {
 	if o == nil {
 		return
@@ -111,8 +112,8 @@ func formatStat(v *api.StatValue) string {
 	return strings.TrimSpace(cmp.Or(value, "-") + " " + v.Unit)
 }
 
-// PrintNodeDevices adds the devices of a node, with the allocations that have them, and the
-// attributes of each group.
+// PrintNodeDevices adds a table of the devices of a node, which shows the allocation to which each device is assigned,
+// and the attributes of each device group.
 func PrintNodeDevices(p *output.Page, groups []*api.NodeDeviceResource, allocs []*api.Allocation) {
 	holders := make(map[string]string)
 	for _, a := range allocs {

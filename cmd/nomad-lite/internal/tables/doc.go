@@ -1,3 +1,3 @@
-// Package tables prints objects of the API that several groups of commands show in the same
-// form, such as allocations, deployments and evaluations.
+// Package tables prints objects of the API that several commands show in the same form, such as allocations,
+// deployments and evaluations.
 package tables

@@ -20,8 +20,8 @@ func PrintEvaluations(p *output.Page, evals []*api.Evaluation, verbose bool) {
 	p.Table(t)
 }
 
-// PrintPlacementFailures adds the reasons why groups could not be placed, and the details by group,
-// which can be nil.
+// PrintPlacementFailures adds the reasons why groups could not be placed. details maps a group name to further lines
+// for that group; it can be nil.
 func PrintPlacementFailures(p *output.Page, indent string, groups map[string]*api.AllocationMetric, details map[string][]string) {
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		metric := groups[name]

@@ -9,8 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/output"
 )
 
-// PrintJobs adds a table of jobs, or the given message if there are none. The table has the namespace
-// of each job if withNamespace is set.
+// PrintJobs adds a table of jobs, or the text nothing if there are none. withNamespace adds a column with the namespace
+// of each job.
 func PrintJobs(p *output.Page, jobs []*api.JobListStub, withNamespace bool, nothing string) {
 	t := output.NewTable("ID", "Type", "Priority", "Status", "Submit Date")
 	if withNamespace {
@@ -26,7 +26,8 @@ func PrintJobs(p *output.Page, jobs []*api.JobListStub, withNamespace bool, noth
 	p.TableOrMessage(t, nothing)
 }
 
-// JobStatusCell returns the status of a job in its colour.
+// JobStatusCell returns a cell with the status of a job in its colour, and with the suffix "(stopped)" for a stopped
+// job.
 func JobStatusCell(text string, stopped bool) output.ColoredCell {
 	if stopped {
 		text += " (stopped)"

@@ -6,8 +6,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// ResidentMemory returns the resident memory of a task. If that is not measured, it returns the
-// memory usage of the task's cgroup.
+// ResidentMemory returns the resident memory of a task in bytes. If the driver does not measure that, ResidentMemory
+// returns the memory usage of the task's cgroup.
 func ResidentMemory(m *api.MemoryStats) uint64 {
 	if m.RSS == 0 && !slices.Contains(m.Measured, "RSS") {
 		return m.Usage

@@ -18,7 +18,7 @@ func NewServiceTable(all []*api.ServiceRegistration, verbose bool) *output.Table
 	return t
 }
 
-// ServiceAddress returns the address of a service registration.
+// ServiceAddress returns the address and the port of a service registration, or only the address if the port is 0.
 func ServiceAddress(r *api.ServiceRegistration) string {
 	if r.Port == 0 {
 		return r.Address

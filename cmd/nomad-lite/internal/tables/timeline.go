@@ -19,7 +19,7 @@ type AllocTimeline struct {
 	Spans   []tracespan.Span
 }
 
-// ReadTimeline requests the time line of an allocation.
+// ReadTimeline requests the timeline of an allocation from an agent of nomad-lite.
 func ReadTimeline(ctx context.Context, c *api.Client, id, namespace string) (*AllocTimeline, error) {
 	var reply AllocTimeline
 	if _, err := c.Raw().Query("/v1/allocation/"+id+"/timeline", &reply, apiclient.QueryOptions(ctx, namespace)); err != nil {
@@ -28,8 +28,8 @@ func ReadTimeline(ctx context.Context, c *api.Client, id, namespace string) (*Al
 	return &reply, nil
 }
 
-// Print adds a table of the spans. The parameter ended means that the allocation has ended: a span without an
-// end has an unknown duration.
+// Print adds a table of the spans. If the allocation has ended, the duration of a span without an end is unknown;
+// otherwise the span still lasts.
 func (l *AllocTimeline) Print(p *output.Page, ended, verbose bool) {
 	if len(l.Spans) == 0 {
 		p.Line("No time line: the directory of the allocation was removed, or the allocation has not started")
@@ -49,7 +49,7 @@ func (l *AllocTimeline) Print(p *output.Page, ended, verbose bool) {
 // noText is shown in place of an empty text.
 const noText = "-"
 
-// formatElapsed returns a duration with three significant digits after its first unit.
+// formatElapsed returns a duration, rounded so that it is short to read.
 func formatElapsed(d time.Duration) string {
 	unit := time.Microsecond
 	switch {
@@ -70,13 +70,13 @@ func formatSpanDuration(s *tracespan.Span, ended bool) string {
 	case !s.End.IsZero():
 		return formatElapsed(s.End.Sub(s.Start))
 	case ended:
-		return "unknown" // the agent was killed
+		return "unknown" // the agent was killed before it recorded the end
 	}
 	return formatElapsed(time.Since(s.Start)) + ", not ended"
 }
 
-// formatSpanName returns the name of a span. The name of a run is shown in verbose output only, because it
-// is as long as the row.
+// formatSpanName returns the name of a span, or "-" for the name of a run without verbose, because that name is too
+// long for the table.
 func formatSpanName(s *tracespan.Span, verbose bool) string {
 	if s.Kind == tracespan.KindRun && !verbose {
 		return noText

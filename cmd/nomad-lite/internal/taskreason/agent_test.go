@@ -58,7 +58,7 @@ func TestLastLineIsOfTheEndedProcess(t *testing.T) {
 			},
 		})
 		tasks := []Task{{&api.AllocationListStub{ID: "a1"}, "web", FromTaskState(newTaskState("pending", false, test.events...), testTime)}}
-		ReadLastLines(t.Context(), c, tasks)
+		AddLastStderrLines(t.Context(), c, tasks)
 		if got := tasks[0].Reason.String(); got != test.want {
 			t.Errorf("%s: got %q, want %q", name, got, test.want)
 		}

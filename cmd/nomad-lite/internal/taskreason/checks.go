@@ -17,10 +17,10 @@ import (
 // maxCheckedAllocs is the number of allocations whose checks printFailingChecks reads.
 const maxCheckedAllocs = 20
 
-// printFailingChecks adds a section with the failing service checks of running allocations, if there is
-// any. An allocation whose checks cannot be read is left out.
+// printFailingChecks adds a section with the failing service checks of running allocations, if there are any. It leaves
+// out an allocation whose checks cannot be read.
 func printFailingChecks(ctx context.Context, p *output.Page, c *api.Client, job *api.Job, allocs []*api.AllocationListStub, verbose bool) {
-	if !hasChecks(job) {
+	if !hasAgentRunChecks(job) {
 		return
 	}
 	running := slices.DeleteFunc(slices.Clone(allocs), func(a *api.AllocationListStub) bool {
@@ -46,8 +46,9 @@ func printFailingChecks(ctx context.Context, p *output.Page, c *api.Client, job 
 	}
 }
 
-// hasChecks reports whether a job has a service check that the agent itself runs. The job can be nil.
-func hasChecks(job *api.Job) bool {
+// hasAgentRunChecks reports whether a job has a service check that the agent itself runs, that is, one of a service of the
+// provider nomad. The job can be nil.
+func hasAgentRunChecks(job *api.Job) bool {
 	if job == nil {
 		return false
 	}

@@ -1,4 +1,3 @@
-// Package taskreason finds the tasks that do not run although their job wants them to, and states
-// in one line why not and what helps. It reads only what Nomad's API shows, so it works against any
-// agent.
+// Package taskreason finds the tasks that do not run although their job desires it, and states the reason and a remedy
+// in one line. It reads only what Nomad's API shows, so it works with any agent.
 package taskreason

@@ -11,9 +11,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// MissingDrivers returns for each group of a job why a node cannot run the drivers of its tasks, as the
-// drivers report it. It returns nothing if the job or the node is nil: see [apiclient.SingleNode].
-func MissingDrivers(node *api.Node, job *api.Job) map[string][]string {
+// MissingDriverReasons returns a map from the name of each group of a job to the reasons why a node cannot run the drivers of
+// the group's tasks. It returns nil if the job or the node is nil, as [apiclient.SingleNode] can return it.
+func MissingDriverReasons(node *api.Node, job *api.Job) map[string][]string {
 	if node == nil || job == nil {
 		return nil
 	}
@@ -22,7 +22,7 @@ func MissingDrivers(node *api.Node, job *api.Job) map[string][]string {
 		reason := ""
 		switch d := node.Drivers[task.Driver]; {
 		case d == nil:
-			reason = fmt.Sprintf("node %q does not have it; it has %s", node.Name, driverNames(node))
+			reason = fmt.Sprintf("node %q does not have it; it has %s", node.Name, formatDetectedDrivers(node))
 		case !d.Detected || !d.Healthy:
 			reason = d.HealthDescription
 		default:
@@ -34,8 +34,8 @@ func MissingDrivers(node *api.Node, job *api.Job) map[string][]string {
 	return missing
 }
 
-// driverNames lists the drivers that a node has detected.
-func driverNames(n *api.Node) string {
+// formatDetectedDrivers lists the drivers that a node has detected.
+func formatDetectedDrivers(n *api.Node) string {
 	var names []string
 	for name, d := range n.Drivers {
 		if d != nil && d.Detected {

@@ -14,10 +14,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// FindFailures returns why a job whose allocations have ended was not successful: its failed tasks,
-// and the allocations that failed without a failed task or, for a job that is expected to complete,
-// were stopped earlier. Such an allocation is a [Task] without a name. The parameter stopped means
-// that the user has stopped all allocations. An allocation that was replaced does not count.
+// FindFailures returns why a job whose allocations have ended was not successful: its failed tasks, the allocations
+// that failed or were lost without a failed task and, for a batch or sysbatch job, those that were stopped before they
+// were complete. A [Task] without a name stands for such an allocation. stopped means that the user has stopped all
+// allocations. An allocation that was replaced does not count.
 func FindFailures(job *api.Job, allocs []*api.AllocationListStub, stopped bool) []Task {
 	var failures []Task
 	for _, a := range allocs {
@@ -35,13 +35,14 @@ func FindFailures(job *api.Job, allocs []*api.AllocationListStub, stopped bool) 
 	return failures
 }
 
-// IsFiniteJob reports whether a job is expected to complete, and not to run until its user stops it.
+// IsFiniteJob reports whether a job is a batch or sysbatch job, whose tasks are expected to complete.
 func IsFiniteJob(job *api.Job) bool {
 	kind := pointer.Value(job.Type)
 	return kind == api.JobTypeBatch || kind == api.JobTypeSysbatch
 }
 
-// findFailedTasks returns the failed tasks of a failed allocation in the order of the job.
+// findFailedTasks returns the failed tasks of a failed allocation in the order of the job. If no task has failed, it
+// returns one Task without a name, with the description of the allocation's status.
 func findFailedTasks(job *api.Job, a *api.AllocationListStub) []Task {
 	var failures []Task
 	for _, name := range taskNames(job, a) {
@@ -101,8 +102,7 @@ func lastEventOfType(events []*api.TaskEvent, kind string) *api.TaskEvent {
 	return nil
 }
 
-// JobError returns the error of a job that was not successful, with a line for each failure, or nil if
-// there is none.
+// JobError returns an error with a line for each failure of a job, or nil if there is none.
 func JobError(job *api.Job, failures []Task) error {
 	if len(failures) == 0 {
 		return nil
@@ -114,8 +114,8 @@ func JobError(job *api.Job, failures []Task) error {
 	return fmt.Errorf("job %q failed:\n%s", pointer.Value(job.ID), strings.Join(lines, "\n"))
 }
 
-// SuccessText returns the message about a job that has ended by itself without a failure.
-func SuccessText(jobID string) string {
+// JobSuccessText returns the message for a job whose tasks have all ended successfully.
+func JobSuccessText(jobID string) string {
 	return fmt.Sprintf("job %q completed: every task ended successfully", jobID)
 }
 

@@ -19,16 +19,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// Task is a task that does not run, and why.
+// Task is a task that does not run or has failed, and the reason.
 type Task struct {
 	Alloc  *api.AllocationListStub
 	Name   string // empty if the reason concerns the whole allocation
 	Reason Reason
 }
 
-// FindTasksNotRunning returns the tasks of a job that do not run although the job wants them to, the newest
-// allocation first. The parameter now has the same meaning as for [FromTaskState]; if it is zero, the reasons have no progress. If the job is nil, it is
-// unknown which tasks wait for other tasks.
+// FindTasksNotRunning returns the tasks of a job that do not run although the job desires it, those of the newest
+// allocation first. now has the same meaning as for [FromTaskState]; if now is zero, the reasons have no progress. If
+// the job is nil, the reasons do not say which tasks wait for other tasks.
 func FindTasksNotRunning(job *api.Job, allocs []*api.AllocationListStub, now time.Time) []Task {
 	var found []Task
 	for _, a := range tables.SortAllocationsNewestFirst(allocs) {
@@ -54,9 +54,9 @@ func FindTasksNotRunning(job *api.Job, allocs []*api.AllocationListStub, now tim
 	return found
 }
 
-// lifecycleReason returns which other tasks a pending task waits for: a main task starts after the
-// prestart tasks, a poststart task after the main tasks, and a task with lite_after after its dependencies. mustRun is false for a poststop task, which
-// starts when the others have ended.
+// lifecycleReason returns which other tasks a pending task waits for: a main task starts after the prestart tasks, a
+// poststart task after the main tasks, and a task with lite_after after the tasks that lite_after names. mustRun is
+// false for a poststop task, which starts when the other tasks have ended.
 func lifecycleReason(job *api.Job, a *api.AllocationListStub, name string) (reason Reason, mustRun bool) {
 	reason = Reason{Cause: setupCause}
 	stages := make(map[string]lifecycle.Stage)
@@ -85,7 +85,7 @@ func lifecycleReason(job *api.Job, a *api.AllocationListStub, name string) (reas
 		state := a.TaskStates[other]
 		switch {
 		case state == nil || stages[other]&awaitedStages == 0:
-		case slices.ContainsFunc(dependencies, func(d lifecycle.Dependency) bool { return d.Task == other }): // follows below
+		case slices.ContainsFunc(dependencies, func(d lifecycle.Dependency) bool { return d.Task == other }): // the loop over dependencies below adds it
 		case stages[other] == lifecycle.PrestartEphemeral && state.State != model.TaskDead:
 			awaitedTasks = append(awaitedTasks, fmt.Sprintf("task %q to end", other))
 		case stages[other] != lifecycle.PrestartEphemeral && state.State == model.TaskPending:
@@ -93,7 +93,7 @@ func lifecycleReason(job *api.Job, a *api.AllocationListStub, name string) (reas
 		}
 	}
 	for _, d := range dependencies {
-		if state := a.TaskStates[d.Task]; state == nil || !holds(d.Condition, state) {
+		if state := a.TaskStates[d.Task]; state == nil || !isConditionMet(d.Condition, state) {
 			awaitedTasks = append(awaitedTasks, fmt.Sprintf("task %q %s", d.Task, conditionPhrases[d.Condition]))
 		}
 	}
@@ -103,7 +103,7 @@ func lifecycleReason(job *api.Job, a *api.AllocationListStub, name string) (reas
 	return reason, true
 }
 
-// conditionPhrases are the ends of sentences like: waits for task "db" to be healthy.
+// conditionPhrases complete a sentence like `waits for task "db" to be healthy`.
 var conditionPhrases = map[lifecycle.Condition]string{
 	lifecycle.ConditionStarted: "to start",
 	lifecycle.ConditionHealthy: "to be healthy",
@@ -111,9 +111,9 @@ var conditionPhrases = map[lifecycle.Condition]string{
 	lifecycle.ConditionExited:  "to end",
 }
 
-// holds reports whether a condition on a task with this state holds. The state does not have the task's health: a task
-// that still waits for a healthy task counts as waiting.
-func holds(c lifecycle.Condition, state *api.TaskState) bool {
+// isConditionMet reports whether a task with this state meets a condition of lite_after. TaskState does not have the task's
+// health, so ConditionHealthy counts as not met.
+func isConditionMet(c lifecycle.Condition, state *api.TaskState) bool {
 	switch c {
 	case lifecycle.ConditionStarted:
 		return !state.StartedAt.IsZero()
@@ -125,12 +125,11 @@ func holds(c lifecycle.Condition, state *api.TaskState) bool {
 	return false
 }
 
-// ReadLastLines adds to each reason the last line of the task's standard error, and the remedy for it, if
-// the task's process has ended with an error and has written to its standard error. A task whose output
-// cannot be read keeps its reason.
-func ReadLastLines(ctx context.Context, c *api.Client, tasks []Task) {
+// AddLastStderrLines reads the last line of standard error of each task whose process has ended with an error, and adds it
+// to the task's reason, with a remedy for a known message. A task whose output cannot be read keeps its reason.
+func AddLastStderrLines(ctx context.Context, c *api.Client, tasks []Task) {
 	for i, t := range tasks {
-		if !t.Reason.hasOutput {
+		if !t.Reason.isExplainedByOutput {
 			continue
 		}
 		request := streaming.LogRequest{
@@ -138,8 +137,8 @@ func ReadLastLines(ctx context.Context, c *api.Client, tasks []Task) {
 			Task:  t.Name, Stream: api.FSLogNameStderr, TailLines: 1, TailBytes: -1,
 		}
 		if !t.Reason.outputSince.IsZero() {
-			if written, err := request.LastWrite(ctx, c); err != nil || written.Before(t.Reason.outputSince) {
-				continue // the last line is one of an earlier process of the task
+			if written, err := request.LastWriteTime(ctx, c); err != nil || written.Before(t.Reason.outputSince) {
+				continue // the last line was written by an earlier process of the task
 			}
 		}
 		var lastOutput []byte
@@ -150,15 +149,15 @@ func ReadLastLines(ctx context.Context, c *api.Client, tasks []Task) {
 		if err == nil {
 			reason := &tasks[i].Reason
 			reason.LastLine = strings.TrimSpace(string(lastOutput))
-			reason.Remedy = cmp.Or(reason.Remedy, findRemedy(reason.LastLine))
+			reason.Remedy = cmp.Or(reason.Remedy, findRemedyForCause(reason.LastLine))
 		}
 	}
 }
 
-// maxPrintedTasks is the number of tasks that printReasons shows.
+// maxPrintedTasks is the largest number of tasks that printReasons shows.
 const maxPrintedTasks = 20
 
-// printReasons adds a section with a line for each task, if there is any.
+// printReasons adds a section with a line for each task, unless there are none.
 func printReasons(p *output.Page, tasks []Task, verbose bool) {
 	if len(tasks) == 0 {
 		return
@@ -174,12 +173,11 @@ func printReasons(p *output.Page, tasks []Task, verbose bool) {
 	}
 }
 
-// PrintReasonsForJob adds a section with the tasks of a job that do not run, and one with the service checks
-// that fail, if there is any. The job can be nil. The parameter now has the same meaning as for
-// [FromTaskState].
+// PrintReasonsForJob adds a section with the tasks of a job that do not run, and one with the service checks that fail.
+// It leaves out an empty section. The job can be nil. now has the same meaning as for [FromTaskState].
 func PrintReasonsForJob(ctx context.Context, p *output.Page, c *api.Client, job *api.Job, allocs []*api.AllocationListStub, now time.Time, verbose bool) {
 	tasks := FindTasksNotRunning(job, allocs, now)
-	ReadLastLines(ctx, c, tasks[:min(len(tasks), maxPrintedTasks)])
+	AddLastStderrLines(ctx, c, tasks[:min(len(tasks), maxPrintedTasks)])
 	printReasons(p, tasks, verbose)
 	printFailingChecks(ctx, p, c, job, allocs, verbose)
 }

@@ -13,21 +13,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/tables"
 )
 
-// PrintPlacementFailure adds a section with the groups of a job that have unplaced allocations, and why, if
-// there are any. evals has all evaluations of the job. The job can be nil.
+// PrintPlacementFailure adds a section with the groups of a job that have unplaced allocations and the reasons, if
+// there are any. evals are all evaluations of the job. The job can be nil.
 func PrintPlacementFailure(ctx context.Context, p *output.Page, c *api.Client, job *api.Job, evals []*api.Evaluation) {
 	blocked := findBlockedEval(evals)
 	if blocked == nil {
 		return
 	}
 	p.Section("Placement Failure")
-	tables.PrintPlacementFailures(p, "", blocked.FailedTGAllocs, MissingDrivers(apiclient.SingleNode(ctx, c), job))
+	tables.PrintPlacementFailures(p, "", blocked.FailedTGAllocs, MissingDriverReasons(apiclient.SingleNode(ctx, c), job))
 	if text := explainBlockedEval(evals, blocked); text != "" {
 		p.Line("%s", strings.ReplaceAll(text, `; group "`, "\n"+`group "`)) // one line for each group
 	}
 }
 
-// findBlockedEval returns the newest evaluation that waits until its allocations can be placed, or nil.
+// findBlockedEval returns the newest evaluation with unplaced allocations that is not complete, or nil if there is
+// none.
 func findBlockedEval(evals []*api.Evaluation) *api.Evaluation {
 	var newest *api.Evaluation
 	for _, e := range evals {
@@ -38,9 +39,9 @@ func findBlockedEval(evals []*api.Evaluation) *api.Evaluation {
 	return newest
 }
 
-// explainBlockedEval returns the description of the placement failures of a blocked evaluation. An agent of
-// nomad-lite writes it into the evaluation that has created the blocked one. It is outdated if the blocked
-// evaluation has failed again since, for other reasons.
+// explainBlockedEval returns the description of the placement failures of a blocked evaluation. An agent of nomad-lite
+// stores this description in the evaluation that has created the blocked one. If the blocked evaluation has failed
+// again for other reasons, the description is outdated, and explainBlockedEval returns "".
 func explainBlockedEval(evals []*api.Evaluation, blocked *api.Evaluation) string {
 	i := slices.IndexFunc(evals, func(e *api.Evaluation) bool { return e.ID == blocked.PreviousEval })
 	if i < 0 || !reflect.DeepEqual(evals[i].FailedTGAllocs, blocked.FailedTGAllocs) {

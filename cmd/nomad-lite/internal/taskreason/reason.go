@@ -15,18 +15,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// Reason is why a task does not run. The zero value means that it runs, or has ended
-// successfully.
+// Reason is the reason why a task does not run. The zero value means that the task runs or has ended successfully.
 type Reason struct {
-	Cause     string // "exit code 3"
-	LastLine  string // last line of the task's standard error; empty if it was not read
-	Progress  string // "app.tar.gz: 12 MB of 40 MB, 3100 kB/s"; changes continuously; can be empty
-	NextStep  string // "restarts in 12s", "not restarted: …"; can be empty
-	Remedy    string // advice to the user; can be empty
-	hasOutput bool   // the task's process has ended with an error, which its output can explain
+	Cause               string // such as "exit code 3"
+	LastLine            string // last line of the task's standard error; empty if it was not read
+	Progress            string // such as "app.tar.gz: 12 MB of 40 MB, 3100 kB/s"; can be empty
+	NextStep            string // such as "restarts in 12s" or "not restarted: …"; can be empty
+	Remedy              string // advice to the user; can be empty
+	isExplainedByOutput bool   // the task's process has ended with an error, which its output can explain
 
-	// outputSince is a time between the output of the previous process of the task and the output of
-	// the process that has ended. It is zero if there is no previous process.
+	// outputSince is a point in time after the last output of the task's previous process and before the first output
+	// of the process that has ended. It is zero if there is no previous process.
 	outputSince time.Time
 }
 
@@ -48,16 +47,16 @@ func (r Reason) String() string {
 	return text
 }
 
-// writeVariableText begins the remedy for a variable that a template waits for.
+// writeVariableText is the prefix of the remedy for a variable that a template waits for.
 const writeVariableText = "Write it: nomad-lite var put "
 
-// InForeground returns the reason for a task of a job that runs without an agent.
-func (r Reason) InForeground() Reason {
+// ForForegroundRun returns the reason with a remedy for a job that `nomad-lite run` runs without an agent.
+func (r Reason) ForForegroundRun() Reason {
 	r.Remedy = strings.Replace(r.Remedy, writeVariableText, "Set it: nomad-lite run -nomad-var ", 1)
 	return r
 }
 
-// IsBeingSetUp reports whether the task has no other reason than that its start is not complete.
+// IsBeingSetUp reports whether the only reason is that the start of the task is not complete yet.
 func (r Reason) IsBeingSetUp() bool { return r.Cause == setupCause }
 
 // FromTaskState returns why a task does not run. It formats the time of a restart as a delay from now, or as
@@ -74,8 +73,8 @@ func FromTaskState(state *api.TaskState, now time.Time) Reason {
 		}
 		switch e.Type {
 		case api.TaskTerminated:
-			if endsForRequestedRestart(events[:i]) {
-				continue // the event of the request is the cause
+			if wasRestartRequested(events[:i]) {
+				continue // the event that requested the restart is the cause
 			}
 		case api.TaskRestarting:
 			r.NextStep = cmp.Or(r.NextStep, describeRestart(e, now))
@@ -85,16 +84,16 @@ func FromTaskState(state *api.TaskState, now time.Time) Reason {
 			continue
 		}
 		if isHookEvent(e) && isBetweenProcesses(events[:i], e.Time) {
-			continue // the exit is the cause, and not an event of a hook that is called after it
+			continue // the process's exit is the cause, and not an event of a hook that is called after the exit
 		}
-		if r.Cause, r.hasOutput = describeCause(e, state.State); r.Cause != "" {
-			if r.hasOutput {
+		if r.Cause, r.isExplainedByOutput = describeCause(e, state.State); r.Cause != "" {
+			if r.isExplainedByOutput {
 				r.outputSince = previousExitTime(events[:i])
 			}
 			if model.IsEventOngoing(e) {
 				r.Progress = describeProgress(state.Events)
 			}
-			r.Remedy = findRemedy(r.Cause)
+			r.Remedy = findRemedyForCause(r.Cause)
 			return r
 		}
 	}
@@ -105,9 +104,9 @@ func FromTaskState(state *api.TaskState, now time.Time) Reason {
 	return r
 }
 
-// endsForRequestedRestart reports whether a task whose process has ended after these events was running and
-// had been asked to restart.
-func endsForRequestedRestart(events []*api.TaskEvent) bool {
+// wasRestartRequested reports whether a task whose process has ended after these events was running, and a restart
+// was requested.
+func wasRestartRequested(events []*api.TaskEvent) bool {
 	for _, e := range slices.Backward(events) {
 		switch {
 		case e == nil:
@@ -120,7 +119,7 @@ func endsForRequestedRestart(events []*api.TaskEvent) bool {
 	return false
 }
 
-// isHookEvent reports whether a hook or a driver can have emitted an event at any time.
+// isHookEvent reports whether an event is of a type that hooks and drivers emit independently of the task's state.
 func isHookEvent(e *api.TaskEvent) bool {
 	switch e.Type {
 	case model.TaskHookFailed, model.TaskHookMessage, api.TaskDriverMessage, templateEventType, api.TaskDownloadingArtifacts:
@@ -129,8 +128,8 @@ func isHookEvent(e *api.TaskEvent) bool {
 	return false
 }
 
-// isBetweenProcesses reports whether the process of a task has ended during these events, and the next start
-// was not due at a time after them. Hooks are called for the process that has ended until then.
+// isBetweenProcesses reports whether, after these events, the process of a task has ended and its next start is due
+// only after the time at. In that time hooks are called for the process that has ended.
 func isBetweenProcesses(events []*api.TaskEvent, at int64) bool {
 	for _, e := range slices.Backward(events) {
 		switch {
@@ -144,9 +143,8 @@ func isBetweenProcesses(events []*api.TaskEvent, at int64) bool {
 	return false
 }
 
-// previousExitTime returns a time after the output of the previous process of a task, and before the output
-// of the process that was started last during these events. It returns the zero time if the events have no
-// previous process.
+// previousExitTime returns a time after the output of the previous process of a task, and before the output of the
+// process that these events report as started last. It returns the zero time if the events have no previous process.
 func previousExitTime(events []*api.TaskEvent) time.Time {
 	var started time.Time
 	for _, e := range slices.Backward(events) {
@@ -171,8 +169,8 @@ func previousExitTime(events []*api.TaskEvent) time.Time {
 	return time.Time{}
 }
 
-// eventsBeforeCleanup returns the events of a task, for a dead task without those that follow the decision
-// not to restart it, because they only concern its cleanup.
+// eventsBeforeCleanup returns the events of a task. For a dead task it leaves out the events after the decision not to
+// restart the task, because these concern only the cleanup.
 func eventsBeforeCleanup(state *api.TaskState) []*api.TaskEvent {
 	if state.State != model.TaskDead {
 		return state.Events
@@ -189,7 +187,7 @@ func eventsBeforeCleanup(state *api.TaskState) []*api.TaskEvent {
 	return state.Events
 }
 
-// describeProgress returns the progress of all operations of a task.
+// describeProgress returns the progress of all operations of a task that have not ended.
 func describeProgress(events []*api.TaskEvent) string {
 	var texts []string
 	for _, e := range events {
@@ -197,7 +195,7 @@ func describeProgress(events []*api.TaskEvent) string {
 			texts = append(texts, OneLine(e.DisplayMessage))
 		}
 	}
-	slices.Sort(texts) // the order of the events changes with each of them
+	slices.Sort(texts) // sorted, because each progress report moves its event to the end
 	return strings.Join(texts, "; ")
 }
 
@@ -222,8 +220,8 @@ func describeNoRestart(e *api.TaskEvent) string {
 	return "not restarted: " + e.RestartReason
 }
 
-// describeCause returns why a task does not run according to one event, or "" if the event contains no
-// cause, and whether the task's output can explain more.
+// describeCause returns the cause that one event contains, or "" if it contains none. isExplainedByOutput is true if the output
+// of the task can explain the cause.
 func describeCause(e *api.TaskEvent, state string) (cause string, hasOutput bool) {
 	message := OneLine(cmp.Or(e.DisplayMessage, e.Message, e.Type))
 	switch e.Type {
@@ -281,13 +279,13 @@ const setupCause = "is being set up"
 
 const outOfMemoryText = "out of memory: killed when it exceeded its limit"
 
-// templateEventType is the type of the events of the template hook, for which package api has no
-// constant.
+// templateEventType is the type of the template hook's events. Package api has no constant for it.
 const templateEventType = "Template"
 
 var missingTemplateDataPattern = regexp.MustCompile(`nomad\.(var\.block|service|var\.list)\(([^@),]+)[^)]*\)`)
 
-// describeMissingTemplateData returns which data a template waits for.
+// describeMissingTemplateData names the data that a template waits for, according to the message of an event of the
+// template hook.
 func describeMissingTemplateData(message string) string {
 	list, isMissing := strings.CutPrefix(message, "Missing: ")
 	if !isMissing {
@@ -302,8 +300,7 @@ func describeMissingTemplateData(message string) string {
 
 var grpcStatusPattern = regexp.MustCompile(`rpc error: code = \S+ desc = `)
 
-// OneLine returns the message of an event in one line, without the status that gRPC adds to the error of
-// a plugin.
+// OneLine returns the message of an event in one line, without the status code that gRPC adds to a plugin's error.
 func OneLine(message string) string {
 	return strings.Join(strings.Fields(grpcStatusPattern.ReplaceAllString(message, "")), " ")
 }
@@ -311,8 +308,8 @@ func OneLine(message string) string {
 // searchedDirsPattern matches the directories in which raw_exec has searched a command.
 var searchedDirsPattern = regexp.MustCompile(`neither in the task's PATH \([^)]*\) nor in \S+`)
 
-// remediesByCause returns the advice for causes. The first regular expression that matches a cause applies.
-// They are compiled at the first call: each process of nomad-lite would compile them otherwise.
+// remediesByCause returns the remedies for known causes. The first regular expression that matches a cause applies. The
+// expressions are compiled at the first call, because most processes of nomad-lite do not need them.
 var remediesByCause = sync.OnceValue(func() []causeRemedy {
 	return []causeRemedy{
 		{regexp.MustCompile(`template waits for variable ([^, ]+)`), writeVariableText + "$1 KEY=VALUE"},
@@ -339,7 +336,7 @@ type causeRemedy struct {
 	remedy string
 }
 
-func findRemedy(cause string) string {
+func findRemedyForCause(cause string) string {
 	for _, r := range remediesByCause() {
 		if at := r.cause.FindStringSubmatchIndex(cause); at != nil {
 			return string(r.cause.ExpandString(nil, r.remedy, cause, at))

@@ -16,12 +16,12 @@ import (
 const (
 	recordOutput  = "output"  // one line that a task has written
 	recordEvent   = "event"   // an event of a task
-	recordMessage = "message" // text of nomad-lite about itself
-	recordResult  = "result"  // how a job has ended
+	recordMessage = "message" // message of nomad-lite itself
+	recordResult  = "result"  // result of a job that has ended
 )
 
-// record is one line of JSON on standard output. Programs parse it: fields are added, and never renamed.
-type record struct {
+// jsonRecord is a line of JSON on standard output. Programs parse it, so fields can be added but never renamed.
+type jsonRecord struct {
 	Time     time.Time
 	Type     string
 	JobID    string          `json:",omitempty"`
@@ -47,19 +47,19 @@ type failureRecord struct {
 // must close it.
 func NewJSON(s *cli.Streams) *View {
 	v := newView(nil)
-	v.json = true
-	v.out = v.newOutputStream(s, s.JSON(), &v.mu)
+	v.isJSON = true
+	v.out = v.newOutputStream(s, s.JSONOutput(), &v.mu)
 	v.err = v.out
-	v.wg.Go(v.run)
+	v.wg.Go(v.showUpdatesUntilClosed)
 	return v
 }
 
 // newTaskRecord returns a record of a task.
-func newTaskRecord(kind string, t *Task) record {
-	return record{Time: time.Now(), Type: kind, JobID: t.Alloc.JobID, AllocID: t.Alloc.ID, Task: t.Name}
+func newTaskRecord(kind string, t *Task) jsonRecord {
+	return jsonRecord{Time: time.Now(), Type: kind, JobID: t.Alloc.JobID, AllocID: t.Alloc.ID, Task: t.Name}
 }
 
-func (v *View) writeRecord(r record) {
+func (v *View) writeRecord(r jsonRecord) {
 	text, _ := json.Marshal(r) // Marshal fails only for types that a record does not have
 	v.write(&v.out, append(text, '\n'))
 }
@@ -85,18 +85,18 @@ func (v *View) writeEventRecord(t *Task, e *api.TaskEvent) {
 	v.writeRecord(r)
 }
 
-// PrintResult queues the result of a job: its failures, and the reason of its end if there are none. A view
-// for people shows only the reason, because the error of the command has the failures.
+// PrintResult queues the result of a job: its failures, or the reason of its end if there are none. A view for people
+// prints only the reason, because the command's error lists the failures.
 func (v *View) PrintResult(jobID string, failures []taskreason.Task, reason string) {
-	if !v.json {
+	if !v.isJSON {
 		if len(failures) == 0 {
 			v.PrintMessage(reason)
 		}
 		return
 	}
-	r := record{Time: time.Now(), Type: recordResult, JobID: jobID, Success: new(len(failures) == 0), Text: reason}
+	r := jsonRecord{Time: time.Now(), Type: recordResult, JobID: jobID, Success: new(len(failures) == 0), Text: reason}
 	for _, f := range failures {
 		r.Failures = append(r.Failures, failureRecord{f.Alloc.ID, f.Name, f.Reason.String()})
 	}
-	v.add(queuedUpdate{record: &r})
+	v.enqueue(queuedUpdate{jsonRecord: &r})
 }

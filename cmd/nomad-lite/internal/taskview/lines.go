@@ -5,12 +5,11 @@ import "bytes"
 // maxLineSize is the number of bytes after which an incomplete line is shown.
 const maxLineSize = 64 << 10
 
-// LineBuffer buffers a stream, and passes it on in whole lines.
+// LineBuffer splits a stream into whole lines.
 type LineBuffer struct{ partialLine []byte }
 
-// Add appends data to the stream. It calls show with the lines that are complete, and buffers the
-// rest.
-func (b *LineBuffer) Add(data []byte, show func([]byte)) {
+// AddData appends data to the stream. It calls show with the complete lines, and buffers the incomplete last line.
+func (b *LineBuffer) AddData(data []byte, show func([]byte)) {
 	if first := bytes.IndexByte(data, '\n') + 1; first > 0 && len(b.partialLine) > 0 {
 		b.partialLine = append(b.partialLine, data[:first]...)
 		b.Flush(show)
@@ -25,7 +24,7 @@ func (b *LineBuffer) Add(data []byte, show func([]byte)) {
 	}
 }
 
-// Flush calls show with the buffered part of a line.
+// Flush calls show with the incomplete line that is buffered, if there is one.
 func (b *LineBuffer) Flush(show func([]byte)) {
 	if len(b.partialLine) > 0 {
 		show(b.partialLine)

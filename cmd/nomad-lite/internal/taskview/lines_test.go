@@ -26,7 +26,7 @@ func TestLineBuffer(t *testing.T) {
 			var b LineBuffer
 			for _, piece := range c.pieces {
 				data := []byte(piece)
-				b.Add(data, show)
+				b.AddData(data, show)
 				clear(data) // a caller of Add reuses the buffer
 			}
 			b.Flush(show)

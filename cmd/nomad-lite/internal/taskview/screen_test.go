@@ -19,19 +19,19 @@ import (
 // newTestView returns a view of a job with the given tasks, on a fake terminal.
 func newTestView(t *testing.T, tty *terminaltest.Terminal, tasks ...string) *View {
 	v := &View{
-		screen:        &terminal.Screen{W: tty, Size: func() (int, int) { return tty.Columns, tty.Rows }},
-		updatesQueued: make(chan struct{}, 1),
-		closing:       make(chan struct{}),
+		screen:         &terminal.Screen{Output: tty, Size: func() (int, int) { return tty.Columns, tty.Rows }},
+		updatesQueued:  make(chan struct{}, 1),
+		closeRequested: make(chan struct{}),
 	}
-	v.out = outputStream{w: tty, mu: &v.mu, onScreen: true, isTerminal: true, useColour: true}
+	v.out = outputStream{writer: tty, mu: &v.mu, hasLiveLines: true, isTerminal: true, useColour: true}
 	v.err = v.out
 	group := &api.TaskGroup{Name: new("g")}
 	for _, name := range tasks {
 		group.Tasks = append(group.Tasks, &api.Task{Name: name})
 	}
 	job := &api.Job{ID: new("j"), TaskGroups: []*api.TaskGroup{group}}
-	v.AddTasks([]*api.Allocation{{ID: "a", JobID: "j", Name: "j.g[0]", TaskGroup: "g", Job: job}}, JobRows{Instances: 1}, func(string) string { return "" })
-	v.wg.Go(v.run)
+	v.AddTasks([]*api.Allocation{{ID: "a", JobID: "j", Name: "j.g[0]", TaskGroup: "g", Job: job}}, JobDisplay{AllocCount: 1}, func(string) string { return "" })
+	v.wg.Go(v.showUpdatesUntilClosed)
 	return v
 }
 
@@ -62,18 +62,18 @@ func TestViewOnATerminal(t *testing.T) {
 	v.PrintLines(v.tasks[0], true, []byte("\x1b[31mred\x1b[0m \x1b[2J\x1b[H\x1b]0;title\acleared, and no end"))
 	step("output")
 	terminal.Resize(30, 24)
-	v.redraw(false)
+	v.redrawLiveLines(false)
 	step("narrow")
 	terminal.Resize(60, 24)
-	v.redraw(false)
+	v.redrawLiveLines(false)
 	step("wide again")
 	fmt.Fprint(terminal, "^Z\n[1]+  Stopped\n$ fg\n")
-	v.redraw(true)
+	v.redrawLiveLines(true)
 	step("stopped, and in the foreground again")
 	v.updateTask("build", model.TaskDead, received, started, &api.TaskEvent{Type: api.TaskFailedValidation, DisplayMessage: "2 errors:\n\t* one\n\t* two\n\n"})
 	step("an event of several lines")
 	terminal.Resize(60, 3)
-	v.redraw(false)
+	v.redrawLiveLines(false)
 	step("low")
 	v.PrintMessage("the end")
 	v.Close()
@@ -209,7 +209,7 @@ func TestViewShowsPorts(t *testing.T) {
 	v.AddTasks([]*api.Allocation{{
 		ID: "a", TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{group}},
 		AllocatedResources: &api.AllocatedResources{Shared: api.AllocatedSharedResources{Ports: []api.PortMapping{{Label: "http", HostIP: "127.0.0.1", Value: 8080}}}},
-	}}, JobRows{Instances: 1}, func(string) string { return "" })
+	}}, JobDisplay{AllocCount: 1}, func(string) string { return "" })
 	v.updateTask("web", model.TaskRunning, &api.TaskEvent{Type: api.TaskStarted, DisplayMessage: "Task started by client"})
 	const want = `web  * Started: Task started by client
  init  prestart   pending  
@@ -234,7 +234,7 @@ func TestViewKeepsAllLines(t *testing.T) {
 			terminal.Resize(30+i*37%90, 10+i%30)
 		}
 		if i%4 == 0 {
-			v.setStatus(v.tasks[i%3], model.TaskRunning, strings.Repeat("y", i%100))
+			v.setTaskStatus(v.tasks[i%3], model.TaskRunning, strings.Repeat("y", i%100))
 		}
 	}
 	v.Close()
@@ -255,7 +255,7 @@ func (w blockedWriter) Write(p []byte) (int, error) {
 func TestEventsDoNotWaitForTheTerminal(t *testing.T) {
 	v := newTestView(t, terminaltest.New(t, 80, 24), "a")
 	blocked := blockedWriter{make(chan struct{})}
-	v.screen.W = blocked
+	v.screen.Output = blocked
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

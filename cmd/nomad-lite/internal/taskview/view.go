@@ -32,44 +32,44 @@ import (
 // All methods may be called concurrently.
 type View struct {
 	out, err         outputStream
-	json             bool             // each line of output is a JSON object
+	isJSON           bool             // each line of output is a JSON object
 	screen           *terminal.Screen // nil if standard error is no terminal
 	BrokenPipe       chan struct{}    // closed when a write has failed because the reader has closed the output
 	reportBrokenPipe func()           // closes BrokenPipe
 	updatesQueued    chan struct{}    // receives a value when an update is queued
-	closing          chan struct{}    // closed by close
+	closeRequested   chan struct{}    // closed by Close
 	wg               sync.WaitGroup
 
 	outputClosed atomic.Bool // if set, all further output is discarded
 
-	showMu  sync.Mutex // held while news is shown
-	queueMu sync.Mutex
-	queue   []queuedUpdate // updates not shown yet
+	showMu      sync.Mutex // held while queued updates are shown
+	queueMu     sync.Mutex
+	updateQueue []queuedUpdate // updates not shown yet
 
 	labelWidth atomic.Int64 // width to which labels are padded
 
 	mu    sync.Mutex // guards tasks, standard error and the screen
-	tasks []*Task    // in the order of the job; written while showMu is held, too
+	tasks []*Task    // in the order of the job; writers hold showMu as well
 }
 
-// queuedUpdate is an update of an allocation, or a message for standard error. It is queued so that
-// its sender does not block on a terminal or a pager.
+// queuedUpdate is the new states of an allocation's tasks, a text for standard error, or a record. It is queued so that
+// the caller does not block on a terminal or a pager.
 type queuedUpdate struct {
-	time    time.Time
-	allocID string
-	tasks   map[string]*api.TaskState
-	text    string
-	record  *record // nil except for a result in a view for programs
+	queuedAt   time.Time
+	allocID    string
+	taskStates map[string]*api.TaskState
+	text       string
+	jsonRecord *jsonRecord // result of a job, in a view for programs; else nil
 }
 
 // outputStream is standard output or standard error.
 type outputStream struct {
-	w           io.Writer
-	mu          *sync.Mutex // both streams share mu if they are the same file
-	onScreen    bool        // the stream goes to the terminal with the live lines
-	isTerminal  bool
-	useColour   bool
-	writeFailed bool
+	writer       io.Writer
+	mu           *sync.Mutex // both streams share mu if they are the same file
+	hasLiveLines bool        // the stream is the terminal on which the live lines are drawn
+	isTerminal   bool
+	useColour    bool
+	writeFailed  bool
 }
 
 // Task is a task in the view.
@@ -77,30 +77,30 @@ type Task struct {
 	Alloc          *api.Allocation
 	Name           string
 	LogDir         string
-	Started        chan struct{} // closed by the first start
+	Started        chan struct{} // closed when the task starts for the first time
 	OutputDone     chan struct{} // closed when the whole output of the task was shown
 	Label          string        // "server", or "web[1].server" if the job has several instances
 	jobPosition    int
 	lifecycleStage string // "main", "prestart", …
-	ports          string // "http: 127.0.0.1:8080"; "" if the task has none
+	formattedPorts string // "http: 127.0.0.1:8080"; "" if the task has none
 	state          string
 	statusDetail   string
 	Colour         string
-	shownEvents    []*api.TaskEvent // events of the last state that was shown, oldest first
+	shownEvents    []*api.TaskEvent // all events of the task state that was shown last, oldest first
 	lastRemedy     string           // remedy of the last reason why the task does not run
 }
 
 // maxLabelWidth is the maximum width to which labels are padded.
 const maxLabelWidth = 40
 
-// endEventDelay is the maximum time that the event of a task's exit waits for the task's output, which
-// arrives from another process and should be shown before the event.
+// endEventDelay limits how long the event of a task's exit waits for the task's last output, which arrives from another
+// process and should be shown first.
 const endEventDelay = 10 * time.Millisecond
 
 // TaskColours are the colours by which a person distinguishes tasks. Red is reserved for failures.
 var TaskColours = []string{"\x1b[36m", "\x1b[33m", "\x1b[32m", "\x1b[35m", "\x1b[34m", "\x1b[96m", "\x1b[93m", "\x1b[92m"}
 
-// New returns a view, which the caller must close. If live is nil, the view has no live lines.
+// New returns a view for people, which the caller must close. If live is nil, the view has no live lines.
 func New(s *cli.Streams, live *terminal.Screen) *View {
 	v := newView(live)
 	v.err = v.newOutputStream(s, s.Err, &v.mu)
@@ -108,11 +108,11 @@ func New(s *cli.Streams, live *terminal.Screen) *View {
 	if !terminal.SameFile(s.Out, s.Err) {
 		v.out.mu = new(sync.Mutex) // different files have different mutexes, so that a blocked stream does not block the other one
 	}
-	v.wg.Go(v.run)
+	v.wg.Go(v.showUpdatesUntilClosed)
 	return v
 }
 
-// newView returns a view without output streams, which is not running yet.
+// newView returns a view that has no output streams yet and whose goroutine does not run yet.
 func newView(live *terminal.Screen) *View {
 	brokenPipe := make(chan struct{})
 	return &View{
@@ -120,23 +120,23 @@ func newView(live *terminal.Screen) *View {
 		BrokenPipe:       brokenPipe,
 		reportBrokenPipe: sync.OnceFunc(func() { close(brokenPipe) }),
 		updatesQueued:    make(chan struct{}, 1),
-		closing:          make(chan struct{}),
+		closeRequested:   make(chan struct{}),
 	}
 }
 
 func (v *View) newOutputStream(s *cli.Streams, w io.Writer, mu *sync.Mutex) outputStream {
 	return outputStream{
-		w:          w,
-		mu:         mu,
-		onScreen:   v.screen != nil && terminal.SameFile(w, v.screen.W),
-		isTerminal: terminal.IsTerminal(w),
-		useColour:  s.SupportsColours(w),
+		writer:       w,
+		mu:           mu,
+		hasLiveLines: v.screen != nil && terminal.SameFile(w, v.screen.Output),
+		isTerminal:   terminal.IsTerminal(w),
+		useColour:    s.SupportsColours(w),
 	}
 }
 
-// run shows queued updates until the view is closed, and redraws the live lines when the size of
+// showUpdatesUntilClosed shows queued updates until the view is closed, and redraws the live lines when the size of
 // the terminal changes or the process continues after a stop.
-func (v *View) run() {
+func (v *View) showUpdatesUntilClosed() {
 	changes := make(chan os.Signal, 2)
 	if v.screen != nil {
 		signal.Notify(changes, terminal.Resized, terminal.Continued)
@@ -147,17 +147,17 @@ func (v *View) run() {
 		case <-v.updatesQueued:
 			v.ShowUpdates()
 		case change := <-changes:
-			v.redraw(change == terminal.Continued)
-		case <-v.closing:
+			v.redrawLiveLines(change == terminal.Continued)
+		case <-v.closeRequested:
 			v.ShowUpdates()
 			return
 		}
 	}
 }
 
-// redraw redraws the live lines. If the process was stopped (Ctrl-Z), the shell has written below
-// the old live lines, which are then left on the terminal.
-func (v *View) redraw(stopped bool) {
+// redrawLiveLines draws the live lines again. stopped means that the process was stopped (Ctrl-Z): then the shell has written
+// below the drawn live lines, so that they cannot be erased.
+func (v *View) redrawLiveLines(stopped bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if stopped {
@@ -166,16 +166,16 @@ func (v *View) redraw(stopped bool) {
 	v.writeLocked(&v.err, nil)
 }
 
-// JobRows is the place of a job's tasks in a view with several jobs.
-type JobRows struct {
-	Position    int    // position of the job among the jobs of the view
+// JobDisplay describes where and how a view shows the tasks of one job among several jobs.
+type JobDisplay struct {
+	JobPosition int    // position of the job among the jobs of the view
 	LabelPrefix string // precedes the labels of the job's tasks; can be empty
-	Instances   int    // number of allocations; if there are several, the label of each task names its allocation
+	AllocCount  int    // number of allocations; if there are several, the label of each task names its allocation
 }
 
-// AddTasks adds the tasks of a job's allocations to the view, and returns the tasks. logDir returns the
-// directory of an allocation's output. The live lines have the order of the job.
-func (v *View) AddTasks(allocs []*api.Allocation, rows JobRows, logDir func(allocID string) string) []*Task {
+// AddTasks adds the tasks of a job's allocations to the view, and returns them. logDir returns the directory with the
+// output of an allocation's tasks. The live lines have the order of the job.
+func (v *View) AddTasks(allocs []*api.Allocation, rows JobDisplay, logDir func(allocID string) string) []*Task {
 	v.showMu.Lock()
 	defer v.showMu.Unlock()
 	v.mu.Lock()
@@ -190,13 +190,13 @@ func (v *View) AddTasks(allocs []*api.Allocation, rows JobRows, logDir func(allo
 				Started:        make(chan struct{}),
 				OutputDone:     make(chan struct{}),
 				Label:          rows.LabelPrefix + task.Name,
-				jobPosition:    rows.Position,
+				jobPosition:    rows.JobPosition,
 				lifecycleStage: "main",
-				ports:          ports.OfTask(alloc, task),
+				formattedPorts: ports.OfTask(alloc, task),
 				state:          model.TaskPending,
 				Colour:         TaskColours[(len(v.tasks)+len(added))%len(TaskColours)],
 			}
-			if rows.Instances > 1 {
+			if rows.AllocCount > 1 {
 				t.Label = rows.LabelPrefix + strings.TrimPrefix(alloc.Name, alloc.JobID+".") + "." + task.Name
 			}
 			if task.Lifecycle != nil && task.Lifecycle.Hook != "" {
@@ -237,22 +237,22 @@ func compareAllocs(a, b *api.Allocation) int {
 
 // QueueUpdate queues the new task states of an allocation.
 func (v *View) QueueUpdate(allocID string, tasks map[string]*api.TaskState) {
-	v.add(queuedUpdate{allocID: allocID, tasks: tasks})
+	v.enqueue(queuedUpdate{allocID: allocID, taskStates: tasks})
 }
 
-// PrintMessage queues a message about the job as a whole.
-func (v *View) PrintMessage(text string) { v.add(queuedUpdate{text: text + "\n"}) }
+// PrintMessage queues a message about a job as a whole.
+func (v *View) PrintMessage(text string) { v.enqueue(queuedUpdate{text: text + "\n"}) }
 
-// Write queues a text of nomad-lite itself, such as a line of its log.
+// Write queues a text of nomad-lite itself, such as a line of the log.
 func (v *View) Write(text []byte) (int, error) {
-	v.add(queuedUpdate{text: string(text)})
+	v.enqueue(queuedUpdate{text: string(text)})
 	return len(text), nil
 }
 
-func (v *View) add(n queuedUpdate) {
-	n.time = time.Now()
+func (v *View) enqueue(n queuedUpdate) {
+	n.queuedAt = time.Now()
 	v.queueMu.Lock()
-	v.queue = append(v.queue, n)
+	v.updateQueue = append(v.updateQueue, n)
 	v.queueMu.Unlock()
 	select {
 	case v.updatesQueued <- struct{}{}:
@@ -260,32 +260,32 @@ func (v *View) add(n queuedUpdate) {
 	}
 }
 
-// ShowUpdates shows the queued updates, and blocks until they are written.
+// ShowUpdates shows the queued updates, and returns when they are written.
 func (v *View) ShowUpdates() {
 	v.showMu.Lock()
 	defer v.showMu.Unlock()
 	v.queueMu.Lock()
-	all := v.queue
-	v.queue = nil
+	all := v.updateQueue
+	v.updateQueue = nil
 	v.queueMu.Unlock()
 	for _, n := range all {
 		switch {
-		case n.record != nil:
-			v.writeRecord(*n.record)
-		case n.text != "" && v.json:
-			v.writeRecord(record{Time: n.time, Type: recordMessage, Text: strings.TrimSuffix(n.text, "\n")})
+		case n.jsonRecord != nil:
+			v.writeRecord(*n.jsonRecord)
+		case n.text != "" && v.isJSON:
+			v.writeRecord(jsonRecord{Time: n.queuedAt, Type: recordMessage, Text: strings.TrimSuffix(n.text, "\n")})
 		case n.text != "":
 			v.write(&v.err, []byte(n.text))
 		}
 		for _, t := range v.tasks {
-			if state := n.tasks[t.Name]; t.Alloc.ID == n.allocID && state != nil {
-				v.showTaskState(t, state, n.time)
+			if state := n.taskStates[t.Name]; t.Alloc.ID == n.allocID && state != nil {
+				v.showTaskState(t, state, n.queuedAt)
 			}
 		}
 	}
 }
 
-func (v *View) showTaskState(t *Task, state *api.TaskState, come time.Time) {
+func (v *View) showTaskState(t *Task, state *api.TaskState, queuedAt time.Time) {
 	newEvents := findNewEvents(state.Events, t.shownEvents)
 	t.shownEvents = state.Events
 	for _, e := range newEvents {
@@ -297,10 +297,10 @@ func (v *View) showTaskState(t *Task, state *api.TaskState, come time.Time) {
 		case e.Type == api.TaskTerminated:
 			select {
 			case <-t.OutputDone:
-			case <-time.After(time.Until(come.Add(endEventDelay))):
+			case <-time.After(time.Until(queuedAt.Add(endEventDelay))):
 			}
 		}
-		if v.json {
+		if v.isJSON {
 			v.writeEventRecord(t, e)
 		} else {
 			v.printEvent(t, formatEvent(e), isFailureEvent(e))
@@ -310,16 +310,16 @@ func (v *View) showTaskState(t *Task, state *api.TaskState, come time.Time) {
 	if last := len(state.Events) - 1; last >= 0 {
 		detail = formatEvent(state.Events[last])
 	}
-	reason := taskreason.FromTaskState(state, time.Time{}).InForeground()
+	reason := taskreason.FromTaskState(state, time.Time{}).ForForegroundRun()
 	if reason.Cause != "" && !reason.IsBeingSetUp() {
 		detail = reason.String()
 	}
-	// The events that were printed have the cause.
+	// The printed events already name the cause, so only a new remedy is printed.
 	if reason.Remedy != "" && reason.Remedy != t.lastRemedy {
 		v.printEvent(t, reason.Remedy, false)
 	}
 	t.lastRemedy = reason.Remedy
-	v.setStatus(t, state.State, detail)
+	v.setTaskStatus(t, state.State, detail)
 }
 
 // findNewEvents returns the events that follow the last event that was shown. The task can have dropped some of
@@ -358,7 +358,7 @@ func isFailureEvent(e *api.TaskEvent) bool {
 // PrintLines shows lines of a task's output. Only the last line can be incomplete. A task's stderr
 // is written to standard error.
 func (v *View) PrintLines(t *Task, stderr bool, text []byte) {
-	if v.json {
+	if v.isJSON {
 		v.writeOutputRecords(t, stderr, text)
 		return
 	}
@@ -384,8 +384,8 @@ func (v *View) printEvent(t *Task, text string, bad bool) {
 	v.write(&v.err, v.prefixLines(&v.err, t, "*", eventLines))
 }
 
-// setStatus sets the state and the detail in the live line of a task.
-func (v *View) setStatus(t *Task, state, detail string) {
+// setTaskStatus sets the state and the detail of a task, and redraws the live lines if they have changed.
+func (v *View) setTaskStatus(t *Task, state, detail string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if t.state == state && t.statusDetail == detail {
@@ -397,13 +397,13 @@ func (v *View) setStatus(t *Task, state, detail string) {
 	}
 }
 
-// DiscardOutput discards all further output, because the reader of the output does not read. No
-// method of the view blocks on output afterwards.
+// DiscardOutput discards all further output, for a reader that no longer reads. Afterwards no method of the view blocks
+// on output.
 func (v *View) DiscardOutput() { v.outputClosed.Store(true) }
 
 // Close shows the updates that are still queued, and removes the live lines.
 func (v *View) Close() {
-	close(v.closing)
+	close(v.closeRequested)
 	if v.outputClosed.Load() {
 		return
 	}
@@ -416,10 +416,10 @@ func (v *View) Close() {
 	}
 }
 
-// prefixLines adds the label of a task and a mark to the start of each line.
+// prefixLines puts the label of a task and mark before each line. mark distinguishes output from events.
 func (v *View) prefixLines(o *outputStream, t *Task, mark string, text []byte) []byte {
 	prefix := o.colourize(t.Colour, fmt.Sprintf("%-*s %s ", int(v.labelWidth.Load()), t.Label, mark))
-	if o.isTerminal { // before the lines get their prefixes: the text can have carriage returns
+	if o.isTerminal { // before the split into lines, because a carriage return can become a newline
 		text = terminal.SanitizeText(text, true)
 	}
 	b := make([]byte, 0, len(text)+(bytes.Count(text, []byte("\n"))+1)*len(prefix)+1)
@@ -449,10 +449,10 @@ func (v *View) write(o *outputStream, text []byte) {
 
 func (v *View) writeLocked(o *outputStream, text []byte) {
 	var err error
-	if o.onScreen {
+	if o.hasLiveLines {
 		err = v.screen.Show(text, v.taskStatusLines)
 	} else {
-		_, err = o.w.Write(text)
+		_, err = o.writer.Write(text)
 	}
 	if errors.Is(err, syscall.EPIPE) {
 		v.reportBrokenPipe()
@@ -483,8 +483,8 @@ func (v *View) taskStatusLines(columns, rows int) []string {
 	}
 	for _, t := range tasks {
 		text := fmt.Sprintf(" %-*s  %-9s  %-7s  ", int(v.labelWidth.Load()), t.Label, t.lifecycleStage, t.state)
-		if t.ports != "" && t.state == model.TaskRunning { // the reason why a task does not run needs the width of the line
-			text += t.ports + "  "
+		if t.formattedPorts != "" && t.state == model.TaskRunning { // for other states the width of the line is needed for the reason
+			text += t.formattedPorts + "  "
 		}
 		text += terminal.FirstLine(t.statusDetail)
 		statusLines = append(statusLines, v.err.colourize(t.Colour, terminal.TruncateToWidth(string(terminal.SanitizeText([]byte(text), false)), columns-1)))
@@ -492,9 +492,9 @@ func (v *View) taskStatusLines(columns, rows int) []string {
 	return statusLines
 }
 
-// currentTasks returns the tasks, except ended tasks of allocations that were replaced.
+// currentTasks returns the tasks, without ended tasks of allocations that were replaced.
 func (v *View) currentTasks() []*Task {
-	newest := make(map[string]string) // id of the newest allocation by namespace and name
+	newest := make(map[string]string) // allocation's namespace/name -> ID of the newest allocation
 	nameOf := func(a *api.Allocation) string { return a.Namespace + "/" + a.Name }
 	for _, t := range v.tasks { // an allocation precedes its replacement
 		newest[nameOf(t.Alloc)] = t.Alloc.ID

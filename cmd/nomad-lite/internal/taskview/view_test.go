@@ -77,10 +77,10 @@ func TestTaskRowsInJobOrder(t *testing.T) {
 		return &api.Allocation{ID: name, JobID: "j", Name: name, TaskGroup: group, Job: job, CreateIndex: uint64(index)}
 	}
 	logDir := func(string) string { return "" }
-	rows := JobRows{Position: 1, Instances: 4}
+	rows := JobDisplay{JobPosition: 1, AllocCount: 4}
 	added := v.AddTasks([]*api.Allocation{alloc("db", 0, 1), alloc("web", 10, 1), alloc("web", 9, 1)}, rows, logDir)
 	v.AddTasks([]*api.Allocation{alloc("web", 9, 2), alloc("web", 0, 2)}, rows, logDir)
-	v.AddTasks([]*api.Allocation{alloc("db", 0, 3)}, JobRows{LabelPrefix: "k/", Instances: 1}, logDir)
+	v.AddTasks([]*api.Allocation{alloc("db", 0, 3)}, JobDisplay{LabelPrefix: "k/", AllocCount: 1}, logDir)
 	labels := func(tasks []*Task) (labels []string) {
 		for _, task := range tasks {
 			labels = append(labels, fmt.Sprint(task.Label, " ", task.Alloc.CreateIndex))
@@ -104,7 +104,7 @@ func TestReplacedAllocationsHaveNoRows(t *testing.T) {
 	old := v.tasks[0].Alloc
 	replacement := *old
 	replacement.ID, replacement.CreateIndex = "b", 9
-	v.AddTasks([]*api.Allocation{&replacement}, JobRows{Instances: 1}, func(string) string { return "" })
+	v.AddTasks([]*api.Allocation{&replacement}, JobDisplay{AllocCount: 1}, func(string) string { return "" })
 	v.updateTask("server", model.TaskRunning)
 	if n := strings.Count(tty.String(), "server "); n != 2 {
 		t.Errorf("%d rows while the replaced task runs, want 2:\n%s", n, tty)
@@ -124,7 +124,7 @@ func TestOutputWhileTasksAreAdded(t *testing.T) {
 		ID: new("j"), TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t"}}}},
 	}}
 	logDir := func(string) string { return "" }
-	task := v.AddTasks([]*api.Allocation{alloc}, JobRows{Instances: 1}, logDir)[0]
+	task := v.AddTasks([]*api.Allocation{alloc}, JobDisplay{AllocCount: 1}, logDir)[0]
 	printed := make(chan struct{})
 	go func() {
 		defer close(printed)
@@ -133,7 +133,7 @@ func TestOutputWhileTasksAreAdded(t *testing.T) {
 		}
 	}()
 	for n := range 30 {
-		v.AddTasks([]*api.Allocation{alloc}, JobRows{Instances: 1, LabelPrefix: strings.Repeat("x", n)}, logDir)
+		v.AddTasks([]*api.Allocation{alloc}, JobDisplay{AllocCount: 1, LabelPrefix: strings.Repeat("x", n)}, logDir)
 	}
 	<-printed
 }

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Input reads a file until it is closed, for a terminal that several readers share one after the other: a
-// blocked read of an os.File cannot be ended, and would take the next key from the next reader.
+// Input is a reader of a terminal whose blocked Read can be ended by Close. Several readers can therefore use the
+// terminal one after the other: a blocked read of an os.File could not be ended, and would consume the next key.
 type Input struct {
-	fd      int
-	mu      sync.Mutex // held by Read
-	closing *os.File   // write end of wake
-	wake    *os.File   // readable after Close
-	closed  bool
+	fd         int
+	mu         sync.Mutex // held by Read
+	wakeWriter *os.File   // write end of the pipe wakeReader
+	wakeReader *os.File   // readable after Close
+	closed     bool
 }
 
 // NewInput returns a reader of a file, which stays open when the reader is closed.
@@ -27,7 +27,7 @@ func NewInput(file *os.File) (*Input, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Input{fd: int(file.Fd()), wake: r, closing: w}, nil
+	return &Input{fd: int(file.Fd()), wakeReader: r, wakeWriter: w}, nil
 }
 
 // Read blocks until the file has input. After Close it returns io.EOF.
@@ -37,7 +37,7 @@ func (i *Input) Read(p []byte) (int, error) {
 	if i.closed {
 		return 0, io.EOF
 	}
-	ready := []unix.PollFd{{Fd: int32(i.wake.Fd()), Events: unix.POLLIN}, {Fd: int32(i.fd), Events: unix.POLLIN}}
+	ready := []unix.PollFd{{Fd: int32(i.wakeReader.Fd()), Events: unix.POLLIN}, {Fd: int32(i.fd), Events: unix.POLLIN}}
 	for {
 		_, err := unix.Poll(ready, -1)
 		switch {
@@ -63,9 +63,9 @@ func (i *Input) Read(p []byte) (int, error) {
 
 // Close ends a blocked Read. It must be called once.
 func (i *Input) Close() error {
-	err := i.closing.Close()
+	err := i.wakeWriter.Close()
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.closed = true
-	return errors.Join(err, i.wake.Close())
+	return errors.Join(err, i.wakeReader.Close())
 }

@@ -6,13 +6,14 @@ import (
 	"sync"
 )
 
-// Input reads a file until it is closed. A read of a console cannot be ended, so a key that is typed after Close is lost.
+// Input is a reader of a console whose blocked Read can be ended by Close. The read of the console itself cannot be
+// ended, so a key that is typed after Close is lost.
 type Input struct {
-	chunks chan []byte
-	closed chan struct{}
-	start  sync.Once
-	file   *os.File
-	rest   []byte // of the last chunk; only Read uses it
+	chunks      chan []byte
+	closed      chan struct{}
+	startReader sync.Once
+	file        *os.File
+	unread      []byte // rest of the last chunk; only Read uses it
 }
 
 // NewInput returns a reader of a file, which stays open when the reader is closed.
@@ -22,20 +23,20 @@ func NewInput(file *os.File) (*Input, error) {
 
 // Read blocks until the file has input. After Close it returns io.EOF.
 func (i *Input) Read(p []byte) (int, error) {
-	i.start.Do(func() { go i.readFile() })
-	if len(i.rest) == 0 {
+	i.startReader.Do(func() { go i.readFile() })
+	if len(i.unread) == 0 {
 		select {
 		case chunk, ok := <-i.chunks:
 			if !ok {
 				return 0, io.EOF
 			}
-			i.rest = chunk
+			i.unread = chunk
 		case <-i.closed:
 			return 0, io.EOF
 		}
 	}
-	n := copy(p, i.rest)
-	i.rest = i.rest[n:]
+	n := copy(p, i.unread)
+	i.unread = i.unread[n:]
 	return n, nil
 }
 

@@ -15,11 +15,13 @@ const (
 	Continued = syscall.SIGCONT  // the shell continues the process after a stop (Ctrl-Z)
 )
 
-// Suspend stops the process group, until the shell continues it. It returns at once.
+// Suspend sends SIGTSTP to the process group, as a terminal does for Ctrl-Z. It returns at once; the process stops
+// until the shell continues it.
 func Suspend() error { return os.NewSyscallError("kill", syscall.Kill(0, syscall.SIGTSTP)) }
 
-// isForegroundOf reports whether the process may write to the terminal: it is not a background job.
-func isForegroundOf(fd int) bool {
+// isForegroundJobOf reports whether the process belongs to the foreground job of the terminal fd. It returns true if fd is
+// no terminal.
+func isForegroundJobOf(fd int) bool {
 	owner, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
 	return err != nil || owner == unix.Getpgrp()
 }

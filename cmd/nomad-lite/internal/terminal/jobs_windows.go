@@ -8,7 +8,7 @@ const (
 	Continued = syscall.Signal(0x12)
 )
 
-// Suspend does nothing and returns nil: Windows does not stop processes.
+// Suspend does nothing and returns nil, because Windows cannot stop processes.
 func Suspend() error { return nil }
 
-func isForegroundOf(int) bool { return true }
+func isForegroundJobOf(int) bool { return true }

@@ -5,7 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// Key is a key of the terminal: a character, also one of the control characters, or a key without a character.
+// Key is a key of the terminal: a Unicode character, which can be a control character, or one of the keys without a
+// character.
 type Key rune
 
 // These keys have a control character.
@@ -33,21 +34,22 @@ const (
 	KeyPageDown
 )
 
-// keySequences are the keys by the final byte of their sequence or, for sequences that end in ~, by their number.
+// keySequences maps the final byte of a key's escape sequence or, for sequences that end in ~, their number and the ~,
+// to the key.
 var keySequences = map[string]Key{
 	"A": KeyUp, "B": KeyDown, "C": KeyRight, "D": KeyLeft, "H": KeyHome, "F": KeyEnd,
 	"1~": KeyHome, "7~": KeyHome, "4~": KeyEnd, "8~": KeyEnd, "5~": KeyPageUp, "6~": KeyPageDown,
 }
 
-// DecodeKey returns the first key of the input and the number of its bytes. If the input is only the start of a
-// key, DecodeKey returns 0 bytes; with complete set, because no more input has followed, it is the escape key or
-// an unknown key.
+// DecodeKey returns the first key of the input and the number of its bytes. If the input is only the start of a key's
+// sequence, size is 0. complete means that no more input has followed: then such input is the escape key or an unknown
+// key.
 func DecodeKey(input []byte, complete bool) (key Key, size int) {
 	switch {
 	case len(input) == 0:
 		return KeyUnknown, 0
 	case input[0] == '\x1b':
-		return decodeSequence(input, complete)
+		return decodeKeySequence(input, complete)
 	case !utf8.FullRune(input) && !complete:
 		return KeyUnknown, 0
 	}
@@ -58,7 +60,7 @@ func DecodeKey(input []byte, complete bool) (key Key, size int) {
 	return Key(r), size
 }
 
-func decodeSequence(input []byte, complete bool) (Key, int) {
+func decodeKeySequence(input []byte, complete bool) (Key, int) {
 	if len(input) == 1 && !complete {
 		return KeyUnknown, 0
 	}
@@ -77,7 +79,7 @@ func decodeSequence(input []byte, complete bool) (Key, int) {
 			}
 			return KeyUnknown, i + 3
 		case c < 0x20 || c > 0x7e:
-			return KeyUnknown, i + 2 // the sequence is cut off
+			return KeyUnknown, i + 2 // another character interrupts the sequence
 		}
 	}
 	if complete {
@@ -86,7 +88,8 @@ func decodeSequence(input []byte, complete bool) (Key, int) {
 	return KeyUnknown, 0
 }
 
-// leadingDigits returns the first parameter of a sequence; the second one is the modifier keys.
+// leadingDigits returns the first parameter of an escape sequence. The second one, if there is one, encodes the
+// modifier keys.
 func leadingDigits(parameters []byte) string {
 	n := 0
 	for n < len(parameters) && parameters[n] >= '0' && parameters[n] <= '9' {

@@ -10,12 +10,12 @@ import (
 	"golang.org/x/term"
 )
 
-// Screen is a terminal that keeps live lines below all text that is written to it.
+// Screen is a terminal on which live lines stay below all text that is written.
 //
-// One write erases the live lines, writes the new text and draws the live lines again, so that
-// nothing flickers and the terminal is in its usual state even if nomad-lite is killed.
+// A single write erases the live lines, writes the new text and draws the live lines again. So nothing flickers, and
+// the terminal is in its usual state even if nomad-lite is killed.
 type Screen struct {
-	W io.Writer
+	Output io.Writer
 	// Size returns the size of the terminal. If columns is 0, no live lines are drawn.
 	Size        func() (columns, rows int)
 	drawnWidths []int // widths of the live lines that are drawn on the terminal
@@ -30,19 +30,19 @@ const (
 // if standard output is a pipe: the reader of the pipe can write to the same terminal, and the
 // screen would erase its text.
 func NewScreen(stdout, stderr io.Writer) *Screen {
-	file, _ := File(stderr)
-	out, ok := File(stdout)
+	file, _ := FileOfStream(stderr)
+	out, ok := FileOfStream(stdout)
 	if !SupportsCursor(stderr) || !ok {
 		return nil
 	}
 	if info, err := out.Stat(); err != nil || info.Mode()&(os.ModeNamedPipe|os.ModeSocket) != 0 {
 		return nil
 	}
-	return &Screen{W: file, Size: func() (columns, rows int) {
+	return &Screen{Output: file, Size: func() (columns, rows int) {
 		fd := int(file.Fd())
 		// A background job must not draw live lines, because its terminal shows the output of other
 		// processes.
-		if !isForegroundOf(fd) {
+		if !isForegroundJobOf(fd) {
 			return 0, 0
 		}
 		columns, rows, err := term.GetSize(fd)
@@ -53,7 +53,8 @@ func NewScreen(stdout, stderr io.Writer) *Screen {
 	}}
 }
 
-// Show writes whole lines of text, and then draws the live lines that live returns, both in the form of SanitizeText.
+// Show writes whole lines of text, and then draws the live lines that live returns for the size of the terminal. It
+// sanitizes both by SanitizeText.
 func (s *Screen) Show(text []byte, live func(columns, rows int) []string) error {
 	columns, rows := s.Size()
 	var b bytes.Buffer
@@ -72,7 +73,7 @@ func (s *Screen) Show(text []byte, live func(columns, rows int) []string) error 
 	if b.Len() == 0 {
 		return nil
 	}
-	_, err := s.W.Write(b.Bytes())
+	_, err := s.Output.Write(b.Bytes())
 	return err
 }
 
@@ -89,6 +90,6 @@ func (s *Screen) drawnRowCount(columns int) int {
 	return rows
 }
 
-// ForgetDrawnLines makes the next call of Show leave the drawn live lines on the terminal, because
+// ForgetDrawnLines makes the next call of Show leave the drawn live lines on the terminal. It must be called when
 // another program has written below them.
 func (s *Screen) ForgetDrawnLines() { s.drawnWidths = s.drawnWidths[:0] }

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/term"
 )
 
-// File returns the file of a stream, which can be a Writer.
-func File(stream any) (*os.File, bool) {
+// FileOfStream returns the file of a stream. The stream can be a file or a Writer of this package.
+func FileOfStream(stream any) (*os.File, bool) {
 	if w, ok := stream.(*Writer); ok {
 		return w.file, true
 	}
@@ -18,21 +18,21 @@ func File(stream any) (*os.File, bool) {
 
 // SupportsCursor reports whether a stream is a terminal on which the cursor can be moved.
 func SupportsCursor(w io.Writer) bool {
-	file, ok := File(w)
+	file, ok := FileOfStream(w)
 	name := os.Getenv("TERM")
 	return ok && term.IsTerminal(int(file.Fd())) && name != "" && name != "dumb"
 }
 
 // IsTerminal reports whether a stream is a terminal.
 func IsTerminal(stream any) bool {
-	file, ok := File(stream)
+	file, ok := FileOfStream(stream)
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
 // SameFile reports whether two streams write to the same file.
 func SameFile(a, b io.Writer) bool {
-	fileA, okA := File(a)
-	fileB, okB := File(b)
+	fileA, okA := FileOfStream(a)
+	fileB, okB := FileOfStream(b)
 	if !okA || !okB {
 		return a == b
 	}

@@ -21,26 +21,26 @@ const (
 // tabs, newlines and, if colours is set, colours. A carriage return inside of a line becomes a newline, a
 // separator of lines a space, and an invalid byte U+FFFD.
 func SanitizeText(text []byte, colours bool) []byte {
-	out, _ := sanitizeComplete(text, colours, true)
+	out, _ := sanitizePart(text, colours, true)
 	return out
 }
 
-// sanitizeComplete is SanitizeText. Without atEnd it returns the end of the text, too, if that is the start of a
-// character or a sequence, which more text completes.
-func sanitizeComplete(text []byte, colours, atEnd bool) (out, rest []byte) {
+// sanitizePart does the same as SanitizeText for a part of a text. If atEnd is false and the part ends within a
+// character or a sequence, it returns that start in rest, because more text can complete it.
+func sanitizePart(text []byte, colours, atEnd bool) (out, rest []byte) {
 	out = make([]byte, 0, len(text))
 	coloured := false
 	for i := 0; i < len(text); {
 		r, size := utf8.DecodeRune(text[i:])
 		complete := r != utf8.RuneError || utf8.FullRune(text[i:])
 		if r == '\x1b' {
-			size, complete = escapeSequence(text[i:])
+			size, complete = scanEscapeSequence(text[i:])
 		}
 		switch {
 		case !atEnd && (!complete || r == '\r' && i+1 == len(text)):
 			rest, text = text[i:], text[:i]
 		case r == '\x1b':
-			if colours && isColour(text[i:i+size]) {
+			if colours && isColourSequence(text[i:i+size]) {
 				out = append(out, text[i:i+size]...)
 				coloured = size > 3 && string(text[i:i+size]) != ColourReset
 			}
@@ -52,7 +52,7 @@ func sanitizeComplete(text []byte, colours, atEnd bool) (out, rest []byte) {
 			out = append(out, byte(r))
 		case unicode.In(r, unicode.Zl, unicode.Zp):
 			out = append(out, ' ')
-		case !isUnsafe(r):
+		case !isUnsafeRune(r):
 			out = utf8.AppendRune(out, r)
 		}
 		i += size
@@ -63,8 +63,8 @@ func sanitizeComplete(text []byte, colours, atEnd bool) (out, rest []byte) {
 	return out, rest
 }
 
-// isUnsafe reports whether a character can control a terminal, or has an effect on other text without being seen.
-func isUnsafe(r rune) bool {
+// isUnsafeRune reports whether a character can control a terminal, or is invisible but changes other text.
+func isUnsafeRune(r rune) bool {
 	switch {
 	case r < 0x7f:
 		return r < ' '
@@ -74,9 +74,9 @@ func isUnsafe(r rune) bool {
 	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp)
 }
 
-// isColour reports whether an escape sequence selects colours and attributes of text. A sequence with another
-// character before its final m changes the keyboard.
-func isColour(sequence []byte) bool {
+// isColourSequence reports whether an escape sequence only sets the colours and attributes of text. A sequence that ends in m
+// and has other parameters than numbers changes the keyboard.
+func isColourSequence(sequence []byte) bool {
 	if len(sequence) < 3 || sequence[1] != '[' || sequence[len(sequence)-1] != 'm' {
 		return false
 	}
@@ -90,12 +90,12 @@ func isColour(sequence []byte) bool {
 
 // EscapeSequenceLength returns the length of the escape sequence at the start of text.
 func EscapeSequenceLength(text []byte) int {
-	size, _ := escapeSequence(text)
+	size, _ := scanEscapeSequence(text)
 	return size
 }
 
-// escapeSequence returns the length of the escape sequence at the start of text, and whether the text has its end.
-func escapeSequence(text []byte) (size int, complete bool) {
+// scanEscapeSequence returns the length of the escape sequence at the start of text, and whether the text contains its end.
+func scanEscapeSequence(text []byte) (size int, complete bool) {
 	if len(text) < 2 {
 		return len(text), false
 	}
@@ -111,7 +111,7 @@ func escapeSequence(text []byte) (size int, complete bool) {
 		switch {
 		case ends(c):
 			return i + 3, true
-		case c == '\n' || c == '\r': // the sequence is cut off
+		case c == '\n' || c == '\r': // a line end interrupts the sequence
 			return i + 2, true
 		}
 	}

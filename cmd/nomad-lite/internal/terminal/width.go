@@ -23,7 +23,7 @@ func RuneWidth(r rune) int {
 	return 1
 }
 
-// DisplayWidth returns the number of columns of a line, which can contain colours.
+// DisplayWidth returns the number of terminal columns of a line, which can contain colours.
 func DisplayWidth(line string) int {
 	columns := 0
 	for _, r := range string(SanitizeText([]byte(line), false)) {
@@ -32,7 +32,7 @@ func DisplayWidth(line string) int {
 	return columns
 }
 
-// TruncateToWidth returns the start of a text that fits into columns. The text contains no colours.
+// TruncateToWidth returns the longest start of a text that fits into columns. The text must not contain colours.
 func TruncateToWidth(text string, columns int) string {
 	for i, r := range text {
 		if columns -= RuneWidth(r); columns < 0 {
@@ -42,11 +42,11 @@ func TruncateToWidth(text string, columns int) string {
 	return text
 }
 
-// maxMarks is the number of combining marks that SanitizeLine keeps after a character. Natural text has fewer;
-// a tower of marks covers the lines above.
+// maxMarks is the number of combining marks that SanitizeLine keeps after a character. Natural text has fewer; many
+// marks on one character cover the lines above.
 const maxMarks = 4
 
-// SingleLine returns a text without surrounding spaces in the form of SanitizeLine.
+// SingleLine returns the result of SanitizeLine without surrounding spaces.
 func SingleLine(text string) string { return strings.TrimSpace(SanitizeLine(text)) }
 
 // SanitizeLine returns a text as one line without the characters and sequences that would move the cursor,

@@ -11,23 +11,23 @@ import (
 	"unicode/utf8"
 )
 
-// Writer writes the text of commands, which has text of agents and tasks in it, to a terminal, in the form of
-// SanitizeText. A character or a sequence can be split between two calls of Write.
+// Writer writes the text of commands to a terminal in the form of SanitizeText, because the text can come from agents
+// and tasks. A character or an escape sequence can be split between two calls of Write.
 //
 // All methods may be called concurrently.
 type Writer struct {
-	file *os.File
-	json bool // the text is JSON
+	file   *os.File
+	isJSON bool // the text is JSON
 
-	mu      sync.Mutex
-	pending []byte // start of a character or of a sequence
+	mu              sync.Mutex
+	incompleteInput []byte // start of a character or of an escape sequence that the next Write completes
 }
 
-// maxPending is the length after which the start of a sequence is no longer kept.
+// maxPending is the length after which the start of an escape sequence is no longer kept in pending.
 const maxPending = 4096
 
-// NewWriter returns a writer for a stream. It returns the stream itself if that is no terminal: programs get the bytes
-// as they are.
+// NewWriter returns a Writer for a stream. If the stream is no terminal, it returns the stream itself, so that programs
+// get all bytes unchanged.
 func NewWriter(stream io.Writer) io.Writer {
 	file, ok := stream.(*os.File)
 	if !ok || !IsTerminal(file) {
@@ -36,37 +36,37 @@ func NewWriter(stream io.Writer) io.Writer {
 	return &Writer{file: file}
 }
 
-// JSONWriter returns a writer for JSON to the same stream. On a terminal it writes the characters that a Writer changes
-// or removes, and other invisible ones, as escape sequences of JSON, so that the value stays the same.
+// JSONWriter returns a writer for JSON to the same stream. On a terminal it writes invisible characters, and those that
+// a Writer changes or removes, as escape sequences of JSON, so that the JSON value stays the same.
 func JSONWriter(stream io.Writer) io.Writer {
 	w, ok := stream.(*Writer)
 	if !ok {
 		return stream
 	}
-	return &Writer{file: w.file, json: true}
+	return &Writer{file: w.file, isJSON: true}
 }
 
-// Raw returns the stream of a Writer, for a program that has the terminal for itself and controls it. It returns other
-// streams themselves.
-func Raw(stream io.Writer) io.Writer {
+// UnsanitizedStream returns the file of a Writer, for a program that controls the terminal itself. It returns any other stream
+// unchanged.
+func UnsanitizedStream(stream io.Writer) io.Writer {
 	if w, ok := stream.(*Writer); ok {
 		return w.file
 	}
 	return stream
 }
 
-// Write writes all complete characters and sequences.
+// Write writes all complete characters and sequences, and keeps an incomplete one for the next call.
 func (w *Writer) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	text := append(w.pending, p...)
+	text := append(w.incompleteInput, p...)
 	var out, rest []byte
-	if w.json {
+	if w.isJSON {
 		out, rest = escapeJSON(text)
 	} else {
-		out, rest = sanitizeComplete(text, true, len(text) > len(p)+maxPending)
+		out, rest = sanitizePart(text, true, len(text) > len(p)+maxPending)
 	}
-	w.pending = slices.Clone(rest)
+	w.incompleteInput = slices.Clone(rest)
 	if len(out) == 0 {
 		return len(p), nil
 	}
@@ -76,8 +76,8 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// escapeJSON returns JSON whose unsafe characters, which are inside of its strings, are escape sequences. It returns the
-// start of a character at the end, too.
+// escapeJSON replaces unsafe characters in JSON, which are all within strings, by escape sequences. rest is the start
+// of an incomplete character at the end.
 func escapeJSON(text []byte) (out, rest []byte) {
 	for len(text) > 0 {
 		if !utf8.FullRune(text) {
@@ -85,11 +85,11 @@ func escapeJSON(text []byte) (out, rest []byte) {
 		}
 		r, size := utf8.DecodeRune(text)
 		switch {
-		case r == '\n', r == '\t': // they are between values, where JSON permits no escape sequence
+		case r == '\n', r == '\t': // encoding/json writes these only between values, where JSON permits no escape sequence
 			out = append(out, byte(r))
-		case r == '\r': // so is this one
+		case r == '\r': // also between values
 			out = append(out, ' ')
-		case isUnsafe(r), unicode.Is(unicode.C, r):
+		case isUnsafeRune(r), unicode.Is(unicode.C, r):
 			if high, low := utf16.EncodeRune(r); low != unicode.ReplacementChar {
 				out = fmt.Appendf(out, "\\u%04x\\u%04x", high, low)
 			} else {

@@ -755,7 +755,7 @@ func BenchmarkEndedAllocations(b *testing.B) {
 			return n == allocCount
 		})
 		time.Sleep(2 * time.Second) // late reports
-		m.Ask("heap", &heap)
+		m.SendCommand("heap", &heap)
 		return heap
 	}
 	round := 0
@@ -783,7 +783,7 @@ func BenchmarkStateWrites(b *testing.B) {
 		for _, count := range []int{1, 100} {
 			id := fmt.Sprintf("syncs-%d-%d", round, count)
 			var beforeReport, afterReport systemtest.TaskReport
-			m.Ask("states", &beforeReport)
+			m.SendCommand("states", &beforeReport)
 			m.RegisterJobs(dir, fmt.Sprintf(trueCommandJob, id, count))
 			m.WaitTaskReport("all are complete", func(v systemtest.TaskReport) bool {
 				afterReport = v

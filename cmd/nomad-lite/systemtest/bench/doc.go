@@ -1,2 +1,3 @@
-// Package bench measures the figures of the budgets, beside the floors of the same run.
+// Package bench measures what the documented limits of memory, time and size are about, and compares the figures with
+// reference programs in the same run.
 package bench

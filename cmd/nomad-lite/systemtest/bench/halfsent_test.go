@@ -23,7 +23,7 @@ func BenchmarkHealthUnderAttack(b *testing.B) {
 	advertised, _ := self.Config["AdvertiseAddrs"].(map[string]any)
 	address, _ := advertised["HTTP"].(string)
 	ask := func(from net.IP) float64 {
-		took, err := systemtest.RequestHealth(b.Context(), filepath.Join(a.dir, agentsocket.FileName), address, from, false)
+		took, err := systemtest.MeasureHealthRequest(b.Context(), filepath.Join(a.dir, agentsocket.FileName), address, from, false)
 		if err != nil {
 			b.Fatal(err)
 		}

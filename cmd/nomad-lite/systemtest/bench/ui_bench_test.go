@@ -79,7 +79,7 @@ func (a *benchAgent) measurePageMemory(b *testing.B, browsers []*systemtest.Brow
 	a.waitBlockingQueries(b, len(opened))
 	addBenchSample(b, "page memory", (a.liveMemory(b)-before)/1000, missingBaselineValue)
 	for _, tab := range opened {
-		tab.Leave()
+		tab.ShowEmptyPage()
 	}
 }
 
@@ -198,7 +198,7 @@ func (a *benchAgent) measureEventRates(b *testing.B, p *systemtest.WebPage) {
 		b.Errorf("the page has shown %d events, and a client has received %d", shown, received)
 	}
 	addBenchSample(b, "page events", shownRate, receivedRate)
-	p.Leave()
+	p.ShowEmptyPage()
 }
 
 // receiveEvents receives events up to the index that last delivers, and returns them and that index.

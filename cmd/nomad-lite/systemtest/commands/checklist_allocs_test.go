@@ -30,9 +30,9 @@ import (
 func TestAllocationRequests(t *testing.T) { systemtest.ForEachTransport(t, testAllocationRequests) }
 
 func testAllocationRequests(t *testing.T, s *systemtest.TestAgent) {
-	main := s.Run("main", api.JobTypeService, "running",
+	main := s.RunJob("main", api.JobTypeService, "running",
 		systemtest.NewShellTask("web", "mkdir -p local/sub; echo page >local/page.html; echo secret >secrets/token; echo hello; echo complaint >&2; "+systemtest.SleepForeverScript),
-		systemtest.NewShellTask("init", "exit 0", systemtest.InPrestart),
+		systemtest.NewShellTask("init", "exit 0", systemtest.AsPrestartTask),
 	)
 	s.WaitUntil("the main task runs", func() (string, bool) {
 		main = s.ReadAlloc(main.ID)
@@ -95,7 +95,7 @@ func testAllocStates(t *testing.T, s *systemtest.TestAgent, running *api.Allocat
 	})
 	for _, alloc := range []*api.Allocation{
 		running, pending,
-		s.Run("complete", api.JobTypeBatch, "complete", systemtest.NewShellTask("t", "exit 0")),
+		s.RunJob("complete", api.JobTypeBatch, "complete", systemtest.NewShellTask("t", "exit 0")),
 		s.RunGroup("failed", api.JobTypeBatch, "failed", never(api.NewTaskGroup("g", 1).AddTask(systemtest.NewShellTask("t", "exit 3")))),
 	} {
 		group := alloc.GetTaskGroup()
@@ -170,7 +170,7 @@ func testLogs(t *testing.T, s *systemtest.TestAgent, main *api.Allocation) {
 	}
 	// The task writes three log files: the first one is full, the last one can be followed.
 	small := func(t *api.Task) { t.LogConfig = &api.LogConfig{MaxFiles: new(5), MaxFileSizeMB: new(1)} }
-	alloc := s.Run("lines", api.JobTypeService, "running", systemtest.NewShellTask("t", "seq 1000000 1320000; while :; do [ -e local/go ] && seq 5 && rm local/go; sleep 0.02; done", small))
+	alloc := s.RunJob("lines", api.JobTypeService, "running", systemtest.NewShellTask("t", "seq 1000000 1320000; while :; do [ -e local/go ] && seq 5 && rm local/go; sleep 0.02; done", small))
 	last := "1320000\n"
 	s.WaitUntil("all lines are there", func() (string, bool) {
 		text, err := s.ReadLog(alloc, "t", "stdout", "end", int64(len(last)))
@@ -235,8 +235,8 @@ func testLogs(t *testing.T, s *systemtest.TestAgent, main *api.Allocation) {
 	if plain.Code != 200 || plain.Body != "hello\n" || !strings.HasPrefix(plain.Header.Get("Content-Type"), "text/plain") || plain.Header.Get("X-Content-Type-Options") != "nosniff" {
 		t.Errorf("plain: %+v", plain)
 	}
-	unstarted := s.Run("unstarted", api.JobTypeService, "running", systemtest.NewShellTask("init", systemtest.SleepForeverScript, systemtest.InPrestart), systemtest.NewShellTask("t", systemtest.SleepForeverScript))
-	silent := s.Run("silent", api.JobTypeService, "running", systemtest.NewShellTask("t", systemtest.SleepForeverScript, func(t *api.Task) { t.LogConfig = &api.LogConfig{Disabled: new(true)} }))
+	unstarted := s.RunJob("unstarted", api.JobTypeService, "running", systemtest.NewShellTask("init", systemtest.SleepForeverScript, systemtest.AsPrestartTask), systemtest.NewShellTask("t", systemtest.SleepForeverScript))
+	silent := s.RunJob("silent", api.JobTypeService, "running", systemtest.NewShellTask("t", systemtest.SleepForeverScript, func(t *api.Task) { t.LogConfig = &api.LogConfig{Disabled: new(true)} }))
 	for _, c := range []struct {
 		query string
 		code  int
@@ -493,7 +493,7 @@ func testExec(t *testing.T, s *systemtest.TestAgent, alloc *api.Allocation) {
 	typed.Close()
 
 	// An action of the job.
-	acting := s.Run("acting", api.JobTypeService, "running", systemtest.NewShellTask("t", systemtest.SleepForeverScript, func(t *api.Task) {
+	acting := s.RunJob("acting", api.JobTypeService, "running", systemtest.NewShellTask("t", systemtest.SleepForeverScript, func(t *api.Task) {
 		t.Actions = []*api.Action{{Name: "greet", Command: "/bin/sh", Args: []string{"-c", "echo hello; exit 4"}}}
 	}))
 	var out bytes.Buffer
@@ -556,7 +556,7 @@ func testExecEndsWithClient(t *testing.T, s *systemtest.TestAgent, alloc *api.Al
 
 // checklist 25
 func testStoppedAllocIsReplaced(t *testing.T, s *systemtest.TestAgent) {
-	alloc := s.Run("replaced", api.JobTypeService, "running", systemtest.NewShellTask("t", systemtest.SleepForeverScript))
+	alloc := s.RunJob("replaced", api.JobTypeService, "running", systemtest.NewShellTask("t", systemtest.SleepForeverScript))
 	stopped, err := s.Allocations().Stop(alloc, nil)
 	if err != nil || stopped.EvalID == "" || stopped.LastIndex == 0 {
 		t.Fatalf("%+v, %v", stopped, err)
@@ -581,7 +581,7 @@ func testStoppedAllocIsReplaced(t *testing.T, s *systemtest.TestAgent) {
 
 // The rules are RS-037 to RS-042 and RS-044, tested through the API. (checklist 26)
 func testSignalAndRestart(t *testing.T, s *systemtest.TestAgent, main *api.Allocation) {
-	alloc := s.Run("signalled", api.JobTypeBatch, "running",
+	alloc := s.RunJob("signalled", api.JobTypeBatch, "running",
 		systemtest.NewShellTask("t", `trap 'echo usr1' USR1; trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done`),
 		systemtest.NewShellTask("done", "exit 0", systemtest.WithoutRestart))
 	s.WaitUntil("one task has ended", func() (string, bool) {
@@ -629,7 +629,7 @@ func testSignalAndRestart(t *testing.T, s *systemtest.TestAgent, main *api.Alloc
 		state := s.ReadAlloc(alloc.ID).TaskStates["done"]
 		return state.State, state.State == "dead" && !state.FinishedAt.IsZero()
 	})
-	over := s.Run("over", api.JobTypeBatch, "complete", systemtest.NewShellTask("t", "exit 0"))
+	over := s.RunJob("over", api.JobTypeBatch, "complete", systemtest.NewShellTask("t", "exit 0"))
 	for _, c := range []struct {
 		what string
 		err  error
@@ -658,7 +658,7 @@ func testSignalAndRestart(t *testing.T, s *systemtest.TestAgent, main *api.Alloc
 
 // checklist 27
 func testAllocGC(t *testing.T, s *systemtest.TestAgent) {
-	done := s.Run("done", api.JobTypeBatch, "complete", systemtest.NewShellTask("t", "echo text"))
+	done := s.RunJob("done", api.JobTypeBatch, "complete", systemtest.NewShellTask("t", "echo text"))
 	if text, err := s.ReadLog(done, "t", "stdout", "start", 0); err != nil || text != "text\n" {
 		t.Errorf("logs of what has ended: %q, %v", text, err)
 	}
@@ -672,11 +672,11 @@ func testAllocGC(t *testing.T, s *systemtest.TestAgent) {
 	if got := s.Get("/v1/client/fs/ls/" + done.ID); got.Code != 404 {
 		t.Errorf("its files: %+v", got)
 	}
-	live := s.Run("live", api.JobTypeService, "running", systemtest.NewShellTask("t", systemtest.SleepForeverScript))
+	live := s.RunJob("live", api.JobTypeService, "running", systemtest.NewShellTask("t", systemtest.SleepForeverScript))
 	if err := s.Allocations().GC(live, nil); !systemtest.IsErrorResponse(err, 500, "No such allocation on client, or allocation not eligible for GC") {
 		t.Errorf("of a live one: %v", err)
 	}
-	again := s.Run("again", api.JobTypeBatch, "complete", systemtest.NewShellTask("t", "exit 0"))
+	again := s.RunJob("again", api.JobTypeBatch, "complete", systemtest.NewShellTask("t", "exit 0"))
 	s.WaitUntil("all that has ended goes", func() (string, bool) {
 		if err := s.Nodes().GC(s.NodeID, nil); err != nil {
 			t.Fatal(err)
@@ -695,7 +695,7 @@ func testNodeStats(t *testing.T, s *systemtest.TestAgent, _ *api.Allocation) {
 	switch {
 	case node.NodeResources == nil || node.ReservedResources == nil || node.NodeResources.Cpu.CpuShares == 0 || node.NodeResources.MinDynamicPort == 0:
 		t.Errorf("resources %+v %+v", node.NodeResources, node.ReservedResources)
-	case !strings.HasSuffix(s.Address, "://"+node.HTTPAddr) || node.TLSEnabled != s.TLS || node.Status != "ready" || node.SchedulingEligibility != "eligible":
+	case !strings.HasSuffix(s.Address, "://"+node.HTTPAddr) || node.TLSEnabled != s.UsesTLS || node.Status != "ready" || node.SchedulingEligibility != "eligible":
 		t.Errorf("node %+v", node)
 	case node.Drivers["raw_exec"] == nil || !node.Drivers["raw_exec"].Healthy || node.Attributes["driver.raw_exec"] != "1" || node.Attributes["unique.storage.volume"] == "":
 		t.Errorf("drivers %+v, attributes %v", node.Drivers, node.Attributes)
@@ -718,7 +718,7 @@ func testNodeStats(t *testing.T, s *systemtest.TestAgent, _ *api.Allocation) {
 	if _, err := s.Nodes().Stats("11111111-2222-3333-4444-555555555555", nil); err == nil {
 		t.Error("another node has stats")
 	}
-	s.Run("terminal", api.JobTypeBatch, "complete", systemtest.NewShellTask("t", "exit 0"))
+	s.RunJob("terminal", api.JobTypeBatch, "complete", systemtest.NewShellTask("t", "exit 0"))
 	allocs, _, err := s.Nodes().Allocations(s.NodeID, nil)
 	if err != nil || len(allocs) < 2 {
 		t.Fatalf("%d allocations, %v", len(allocs), err)
@@ -771,8 +771,8 @@ func testNodeStats(t *testing.T, s *systemtest.TestAgent, _ *api.Allocation) {
 
 // checklist 29
 func testDrain(t *testing.T, s *systemtest.TestAgent) {
-	service := s.Run("service", api.JobTypeService, "running", systemtest.NewShellTask("t", systemtest.SleepForeverScript))
-	batch := s.Run("batch", api.JobTypeBatch, "running", systemtest.NewShellTask("t", systemtest.SleepForeverScript))
+	service := s.RunJob("service", api.JobTypeService, "running", systemtest.NewShellTask("t", systemtest.SleepForeverScript))
+	batch := s.RunJob("batch", api.JobTypeBatch, "running", systemtest.NewShellTask("t", systemtest.SleepForeverScript))
 	out, err := s.Nodes().UpdateDrainOpts(s.NodeID, &api.DrainOptions{DrainSpec: &api.DrainSpec{Deadline: 2 * time.Second}, Meta: map[string]string{"message": "test"}}, nil)
 	if err != nil || out.NodeModifyIndex == 0 || out.LastIndex == 0 {
 		t.Fatalf("%+v, %v", out, err)

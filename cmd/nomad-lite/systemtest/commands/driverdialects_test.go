@@ -80,13 +80,13 @@ func (n *dialectNode) testLife() {
 	n.assertTaskIsReachable("after the plugin was killed")
 	n.signalAndWait(2)
 
-	n.End(unix.SIGKILL)
+	n.SignalAndWait(unix.SIGKILL)
 	n.Start()
 	n.assertTaskIsReachable("after the agent was killed")
 	n.signalAndWait(3)
 
 	// An orderly end replaces the plugin.
-	n.End(unix.SIGTERM)
+	n.SignalAndWait(unix.SIGTERM)
 	n.Start()
 	n.assertTaskIsReachable("after the agent was replaced")
 	n.signalAndWait(4)

@@ -300,10 +300,10 @@ func TestTraceOfJob(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if s := findParent(exported, strings.TrimSpace(string(hookContext))); s.GetName() != "hook prerun" || otlptest.Attributes(s)["nomad.plugin"] != "script" {
+			if s := findParent(exported, strings.TrimSpace(string(hookContext))); s.GetName() != "hook prerun" || otlptest.StringAttributes(s)["nomad.plugin"] != "script" {
 				t.Errorf("the hook got the context %s of %v", hookContext, s)
 			}
-			if s := findParent(exported, environ["TRACEPARENT"]); s.GetName() != "run" || otlptest.Attributes(s)["nomad.task"] != "server" {
+			if s := findParent(exported, environ["TRACEPARENT"]); s.GetName() != "run" || otlptest.StringAttributes(s)["nomad.task"] != "server" {
 				t.Errorf("the task got the context %s of %v", environ["TRACEPARENT"], s)
 			}
 
@@ -365,7 +365,7 @@ func compareTrace(t *testing.T, spans []*tracepb.Span, recorded map[string]trace
 		id, parent := hex.EncodeToString(s.GetSpanId()), hex.EncodeToString(s.GetParentSpanId())
 		was, found := byExportedID[id]
 		if !found || exported[id] != nil {
-			t.Errorf("span %q of %v was exported, and is in the time line: %v", s.GetName(), otlptest.Attributes(s), found)
+			t.Errorf("span %q of %v was exported, and is in the time line: %v", s.GetName(), otlptest.StringAttributes(s), found)
 		}
 		exported[id] = s
 		if got := hex.EncodeToString(s.GetTraceId()); got != traceID {
@@ -377,7 +377,7 @@ func compareTrace(t *testing.T, spans []*tracepb.Span, recorded map[string]trace
 		if failed := was.Error != "" || was.Failed; failed != (s.GetStatus().GetCode() == tracepb.Status_STATUS_CODE_ERROR) {
 			t.Errorf("span %q has the status %v, the time line %+v", s.GetName(), s.GetStatus(), was)
 		}
-		attributes := otlptest.Attributes(s)
+		attributes := otlptest.StringAttributes(s)
 		if attributes["nomad.task"] != was.Task || attributes["nomad.plugin"] != was.Plugin || attributes["nomad.job.id"] != "web" || attributes["nomad.alloc.id"] != alloc.ID {
 			t.Errorf("span %q has the attributes %v, the time line %+v", s.GetName(), attributes, was)
 		}
@@ -395,7 +395,7 @@ func compareTrace(t *testing.T, spans []*tracepb.Span, recorded map[string]trace
 
 func hasExported(spans map[string]*tracepb.Span, name, task, plugin, message string) bool {
 	for _, s := range spans {
-		a := otlptest.Attributes(s)
+		a := otlptest.StringAttributes(s)
 		if s.GetName() == name && a["nomad.task"] == task && a["nomad.plugin"] == plugin && strings.Contains(s.GetStatus().GetMessage(), message) &&
 			(message != "") == (s.GetStatus().GetCode() == tracepb.Status_STATUS_CODE_ERROR) {
 			return true

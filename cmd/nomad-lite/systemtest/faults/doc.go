@@ -1,2 +1,2 @@
-// Package faults tests nodes whose processes, disks and plugins fail at any moment.
+// Package faults tests agents whose processes, disks and plugins fail at any point in time.
 package faults

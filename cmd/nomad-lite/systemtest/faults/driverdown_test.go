@@ -122,7 +122,7 @@ func (n *driverOutageNode) repairDriver() {
 		plugin = "shell-driver" // name of its file
 	}
 	var text string
-	if n.Ask("relaunch "+plugin, &text); text != fmt.Sprint(nil) {
+	if n.SendCommand("relaunch "+plugin, &text); text != fmt.Sprint(nil) {
 		n.Fatal(text)
 	}
 }
@@ -284,7 +284,7 @@ func TestStopDuringAnOutageOfTheDriver(t *testing.T) {
 		was := n.waitTaskProcess(id)
 		n.breakDriver()
 		n.waitTask("the outage is an event", "service", taskHasEventText("driver unavailable"))
-		n.Ask("deregister service", new(string))
+		n.SendCommand("deregister service", new(string))
 		n.waitTask("the stop is pending", "service", taskHasEventText("stop is pending, driver unavailable: "))
 		if n.driverName == "shell" {
 			// Only the external driver can stop the task, so the next agent must wait for the
@@ -326,9 +326,9 @@ func TestPurgeDuringAnOutageOfTheDriver(t *testing.T) {
 		id := n.waitTask("it runs", "service", taskHasState(model.TaskRunning))
 		n.breakDriver()
 		n.waitTask("the outage is an event", "service", taskHasEventText("driver unavailable"))
-		n.Ask("deregister service", new(string)) // the job is stopped first, because a purge must also work for a stopped job
+		n.SendCommand("deregister service", new(string)) // the job is stopped first, because a purge must also work for a stopped job
 		n.waitTask("the stop is pending", "service", taskHasEventText("stop is pending"))
-		n.Ask("purge service", new(string))
+		n.SendCommand("purge service", new(string))
 		seen := false
 		n.WaitTaskReport("it has ended", func(v systemtest.TaskReport) bool {
 			alloc, s := v.TaskOfJob("service")
@@ -417,7 +417,7 @@ func TestPluginCrashInStartTaskLeavesOtherTasksRunning(t *testing.T) {
 			was := n.waitTaskProcess(id)
 			n.RegisterJobs(n.dir, n.job("bad", "batch", "exit 0", "crash = true"))
 			n.waitTask("the start has failed", "bad", func(s *api.TaskState) bool { return s.Failed })
-			n.Ask("purge bad", new(string))
+			n.SendCommand("purge bad", new(string))
 			n.repairDriver()
 			n.waitTask("it runs on", "service", taskHasEventText("driver available again"))
 			n.assertSameTaskProcess(id, was)

@@ -118,7 +118,7 @@ func TestFaultyDrivers(t *testing.T) {
 		plugins[name(i)] = fmt.Sprintf("wire-driver %s %s %s", cmp.Or(fault.dialect, drivertest.Plain), name(i), filepath.Join(files, name(i)))
 	}
 	n := &faultyDriverNode{systemtest.StartPersistentAgent(t, plugins)}
-	bystander := n.Run("bystander", "service", api.AllocClientStatusRunning, systemtest.NewShellTask("main", systemtest.SleepForeverScript))
+	bystander := n.RunJob("bystander", "service", api.AllocClientStatusRunning, systemtest.NewShellTask("main", systemtest.SleepForeverScript))
 	t.Run("faults", func(t *testing.T) {
 		for i, fault := range driverFaults() {
 			t.Run(fault.fault, func(t *testing.T) {

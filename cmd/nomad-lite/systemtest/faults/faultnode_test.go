@@ -445,9 +445,9 @@ func (n *faultNode) killNextProcess(kind string, killed map[osprocess.ID]bool) {
 func (n *faultNode) do(what string, answer any) {
 	n.Helper()
 	for {
-		_, err := fmt.Fprintln(n.agent.In, what)
+		_, err := fmt.Fprintln(n.agent.CommandInput, what)
 		if err == nil {
-			err = n.agent.Out.Decode(answer)
+			err = n.agent.AnswerDecoder.Decode(answer)
 		}
 		if err == nil {
 			return

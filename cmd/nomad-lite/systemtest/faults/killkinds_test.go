@@ -149,7 +149,7 @@ func killKindCounts(n *killNode, taskCount int) (kinds []killKind, counts map[st
 	}
 	root := n.in.uid == 0
 	_, javacErr := exec.LookPath("javac")
-	_, err := systemtest.FindPeer(podmanPeer)
+	_, err := systemtest.FindPeerProgram(podmanPeer)
 	podmanDriver := n.podman != nil && err == nil
 	add(true, 8, killRawExec)
 	add(true, 10, killSDK)
@@ -216,7 +216,7 @@ const podmanPeer = "nomad-driver-podman"
 
 func installPodmanDriver(n *killNode) {
 	program := n.path("bin/podman-driver")
-	if err := systemtest.UnpackPeer(podmanPeer, program); err != nil {
+	if err := systemtest.UnpackPeerProgram(podmanPeer, program); err != nil {
 		n.Fatal(err)
 	}
 	n.installPluginFile(podmanPeer, fmt.Sprintf("socket_path = %q\n", n.podman.Host), program)

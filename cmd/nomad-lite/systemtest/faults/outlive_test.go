@@ -21,7 +21,7 @@ import (
 
 func init() {
 	programs.KillableAgentCommands["collect"] = func(ctx context.Context, a *agent.Agent, alloc string) any {
-		return fmt.Sprint(a.CollectAlloc(ctx, alloc))
+		return fmt.Sprint(a.GCAlloc(ctx, alloc))
 	}
 }
 
@@ -147,7 +147,7 @@ func TestChildrenEndWithTheirTaskWhenTheKeeperHasDied(t *testing.T) {
 			}
 		}
 
-		n.Ask("deregister stopped", new(string))
+		n.SendCommand("deregister stopped", new(string))
 		n.waitTask("the stopped task is dead", "stopped", taskHasState(model.TaskDead))
 		n.WaitTaskReport("its allocation is complete", func(v systemtest.TaskReport) bool {
 			alloc, _ := v.TaskOfJob("stopped")
@@ -155,7 +155,7 @@ func TestChildrenEndWithTheirTaskWhenTheKeeperHasDied(t *testing.T) {
 		})
 		none("stopped")
 
-		n.Ask("purge purged", new(string))
+		n.SendCommand("purge purged", new(string))
 		n.WaitTaskReport("the purged allocation is gone", func(v systemtest.TaskReport) bool { return v.Allocs[ids["purged"]] == nil })
 		none("purged")
 
@@ -169,7 +169,7 @@ func TestChildrenEndWithTheirTaskWhenTheKeeperHasDied(t *testing.T) {
 			return alloc.ClientStatus == api.AllocClientStatusComplete
 		})
 		var collectResult string
-		n.Ask("collect "+ids["collected"], &collectResult)
+		n.SendCommand("collect "+ids["collected"], &collectResult)
 		if collectResult != "<nil>" {
 			n.Errorf("collect: %s", collectResult)
 		}

@@ -147,7 +147,7 @@ func installExampleDriver(r *interruptedStartsRun) error {
 
 // installPeer puts a driver of others into the plugin directory.
 func installPeer(r *interruptedStartsRun, peer, name, config string) error {
-	if err := systemtest.UnpackPeer(peer, filepath.Join(r.pluginDir(), name)); err != nil {
+	if err := systemtest.UnpackPeerProgram(peer, filepath.Join(r.pluginDir(), name)); err != nil {
 		return err
 	}
 	return r.addConfig(name, "plugin %q {\n%s}\n", name, config)

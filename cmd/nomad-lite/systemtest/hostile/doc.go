@@ -1,2 +1,3 @@
-// Package hostile tests adversaries: clients without a token, other accounts of the machine, and many clients at once.
+// Package hostile tests attacks: by clients without a token, by tasks, by other accounts of the machine, and by many
+// clients at once.
 package hostile

@@ -77,11 +77,11 @@ func TestTaskCannotTakeConnectionsOfOthers(t *testing.T) {
 	run := func(name string) *api.Task {
 		return systemtest.NewShellTask(name, systemtest.SleepForeverScript, withToken, func(task *api.Task) {
 			if os.Geteuid() == 0 {
-				systemtest.InExec(task)
+				systemtest.WithExecDriver(task)
 			}
 		})
 	}
-	alloc := s.Run("flood", api.JobTypeService, "running", run("attacker"), run("neighbour"))
+	alloc := s.RunJob("flood", api.JobTypeService, "running", run("attacker"), run("neighbour"))
 	t.Cleanup(func() {
 		if _, _, err := s.Jobs().Deregister("flood", true, nil); err != nil {
 			t.Error(err)

@@ -69,7 +69,7 @@ func TestHalfSentRequests(t *testing.T) {
 				for range 2 {
 					ctx, cancel := context.WithTimeout(t.Context(), systemtest.WaitTimeout)
 					for _, from := range []net.IP{nil, systemtest.SecondLoopbackIP} {
-						if _, err := systemtest.RequestHealth(ctx, g.Socket, g.Address, from, g.UsesTLS); err != nil {
+						if _, err := systemtest.MeasureHealthRequest(ctx, g.Socket, g.Address, from, g.UsesTLS); err != nil {
 							t.Errorf("the agent does not answer (from %v): %v", from, err)
 						}
 					}

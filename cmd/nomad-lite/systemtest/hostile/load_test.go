@@ -22,7 +22,7 @@ func TestManyClients(t *testing.T) {
 	var clientsUntilShutdown sync.WaitGroup
 	t.Cleanup(clientsUntilShutdown.Wait)
 	s := systemtest.StartTestAgent(t, false)
-	alloc := s.Run("crowd", api.JobTypeService, "running", systemtest.NewShellTask("web", "n=0; while :; do n=$((n+1)); echo line $n; sleep 0.2; done",
+	alloc := s.RunJob("crowd", api.JobTypeService, "running", systemtest.NewShellTask("web", "n=0; while :; do n=$((n+1)); echo line $n; sleep 0.2; done",
 		func(task *api.Task) { task.Resources.MemoryMB = new(200) })) // the commands of all sessions count against the task's memory limit
 	logs := "/v1/client/fs/logs/" + alloc.ID + "?task=web&type=stdout&follow=true&plain=true&origin=end"
 	file := "/v1/client/fs/stream/" + alloc.ID + "?path=alloc/logs/web.stdout.0&origin=end"
@@ -62,7 +62,7 @@ func TestManyClients(t *testing.T) {
 	s.WaitUntil("nothing is left of the crowd", func() (string, bool) {
 		now := s.ReadResourceUsage()
 		return fmt.Sprintf("%+v, before %+v", now, before),
-			now.Descriptors <= before.Descriptors+8 && now.Goroutines <= before.Goroutines+8 && now.Heap <= before.Heap+8<<20
+			now.OpenDescriptors <= before.OpenDescriptors+8 && now.Goroutines <= before.Goroutines+8 && now.HeapBytes <= before.HeapBytes+8<<20
 	})
 	t.Logf("before %+v, after %+v", before, s.ReadResourceUsage())
 	for _, path := range []string{logs, file} {

@@ -538,7 +538,7 @@ func (s *randomJobSchedule) maybeRestartAgent() {
 		return
 	}
 	s.sleepRandomly(50)
-	s.End(s.how)
+	s.SignalAndWait(s.how)
 	s.sleepRandomly(50)
 	s.Start()
 }

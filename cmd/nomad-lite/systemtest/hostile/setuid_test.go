@@ -65,7 +65,7 @@ func TestSetuidProgramsOfTasks(t *testing.T) {
 			"stop":      func() { s.stop(job, false) },
 			"purge":     func() { s.stop(job, true) },
 			"collect":   func() { s.collect() },
-			"kill":      func() { s.End(unix.SIGKILL); s.check(1); s.Start() },
+			"kill":      func() { s.SignalAndWait(unix.SIGKILL); s.check(1); s.Start() },
 			"terminate": func() { s.terminate(); s.Start() },
 		}
 		names := slices.Sorted(maps.Keys(events))
@@ -77,7 +77,7 @@ func TestSetuidProgramsOfTasks(t *testing.T) {
 	for job := range maps.Clone(s.running) {
 		s.stop(job, false)
 	}
-	s.End(unix.SIGKILL)
+	s.SignalAndWait(unix.SIGKILL)
 	s.Start()
 	s.check(1)
 	s.terminate()
@@ -87,7 +87,7 @@ func TestSetuidProgramsOfTasks(t *testing.T) {
 // terminate ends the agent, and checks that no mount remains when all allocations have ended.
 func (s *setuidAgent) terminate() {
 	s.T.Helper()
-	s.End(unix.SIGTERM)
+	s.SignalAndWait(unix.SIGTERM)
 	if len(s.running) > 0 {
 		s.check(1)
 		return
@@ -98,7 +98,7 @@ func (s *setuidAgent) terminate() {
 			return "", true
 		}
 		s.Start()
-		s.End(unix.SIGTERM)
+		s.SignalAndWait(unix.SIGTERM)
 		return s.readMounts(), false
 	})
 }
@@ -108,7 +108,7 @@ func (s *setuidAgent) start(job string) {
 	task := systemtest.NewShellTask("main", leaveSetuidScript+systemtest.SleepForeverScript, func(t *api.Task) {
 		t.Meta = map[string]string{"lite_users": strconv.Itoa(intruderUser)}
 	})
-	s.running[job] = s.Run(job, "service", "running", task).ID
+	s.running[job] = s.RunJob(job, "service", "running", task).ID
 	s.WaitUntil("the task has left its programs", func() (string, bool) {
 		_, err := os.Stat(filepath.Join(s.allocDir(job), "main/local/ready"))
 		return fmt.Sprint(err), err == nil

@@ -195,7 +195,7 @@ func TestProcessesCannotBeTraced(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := systemtest.StartTestAgent(t, false, "plugin \"script\" {\n  config {\n    commands = false\n  }\n}\n")
-	s.Run("traced", "service", "running", systemtest.NewShellTask("t", systemtest.SleepForeverScript, func(task *api.Task) {
+	s.RunJob("traced", "service", "running", systemtest.NewShellTask("t", systemtest.SleepForeverScript, func(task *api.Task) {
 		task.User = "nobody"
 		task.Templates = []*api.Template{{EmbeddedTmpl: new("text"), DestPath: new("local/template")}}
 		task.Meta = map[string]string{"lite_hook_script": `{"poststart": {"exec": ["true"]}}`}

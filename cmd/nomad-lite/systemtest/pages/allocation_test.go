@@ -37,15 +37,15 @@ func TestUIAllocations(t *testing.T) {
 	}))
 	group.AddTask(systemtest.NewShellTask(hostileName, systemtest.SleepForeverScript))
 	alloc := s.RunGroup("web", "service", "running", group)
-	s.Run("crash", "batch", "failed", systemtest.NewShellTask("boom", "echo before; echo last words >&2; exit 3", systemtest.WithoutRestart))
+	s.RunJob("crash", "batch", "failed", systemtest.NewShellTask("boom", "echo before; echo last words >&2; exit 3", systemtest.WithoutRestart))
 	crashed := s.WaitAlloc("crash", "failed")
 
 	t.Run("list", func(t *testing.T) {
-		b := b.For(t)
+		b := b.ForSubtest(t)
 		p := b.OpenTab(s.Address, "/ui/allocations")
 		p.WaitText("td", "web.g[0]")
 		p.WaitText("td", "crash.g[0]")
-		p.Enter("input[type=search]", "web.")
+		p.EnterText("input[type=search]", "web.")
 		p.WaitFor(`!document.querySelector("main").textContent.includes("crash.g[0]")`)
 		p.WaitFor(`location.search === "?text=web."`)
 		p.Screenshot("allocations")
@@ -54,7 +54,7 @@ func TestUIAllocations(t *testing.T) {
 	})
 
 	t.Run("overview", func(t *testing.T) {
-		b := b.For(t)
+		b := b.ForSubtest(t)
 		p := b.OpenTab(s.Address, "/ui/allocations/"+alloc.ID)
 		p.WaitText("td", hostileName)
 		p.WaitText("td", "alive")
@@ -62,7 +62,7 @@ func TestUIAllocations(t *testing.T) {
 		p.WaitFor(`[...document.querySelectorAll(".chart-line")].some((l) => l.getAttribute("d")?.includes("L"))`)
 		p.Screenshot("allocation")
 		p.Click("Send a signal to the task main")
-		p.Choose("dialog select", "SIGUSR1")
+		p.SelectOption("dialog select", "SIGUSR1")
 		p.Click("Send")
 		s.WaitUntil("the task receives the signal", func() (string, bool) {
 			text, err := s.ReadLog(alloc, "main", "stdout", "start", 0)
@@ -85,7 +85,7 @@ func TestUIAllocations(t *testing.T) {
 	})
 
 	t.Run("task", func(t *testing.T) {
-		b := b.For(t)
+		b := b.ForSubtest(t)
 		p := b.OpenTab(s.Address, "/ui/allocations/"+alloc.ID+"/main")
 		p.WaitText("dd", "fast")
 		if text := p.Text(); strings.Contains(text, "hunter2") {
@@ -100,7 +100,7 @@ func TestUIAllocations(t *testing.T) {
 	})
 
 	t.Run("token expires", func(t *testing.T) {
-		b := b.For(t)
+		b := b.ForSubtest(t)
 		p := b.OpenTab(s.Address, "/ui/allocations/"+alloc.ID)
 		p.WaitText("td", hostileName)
 		p.AllowError("403")
@@ -172,14 +172,14 @@ func TestUITimeline(t *testing.T) {
 	b := systemtest.OpenBrowser(t)
 
 	t.Run("slow hook", func(t *testing.T) {
-		alloc := s.Run("slow", "service", "running",
-			systemtest.NewShellTask("init", "sleep 0.2", systemtest.InPrestart),
+		alloc := s.RunJob("slow", "service", "running",
+			systemtest.NewShellTask("init", "sleep 0.2", systemtest.AsPrestartTask),
 			systemtest.NewShellTask("main", "echo ready; echo warned >&2; "+systemtest.SleepForeverScript, slowHook("sleep 5"))) // slower than init on a busy machine
 		s.WaitUntil("main runs", func() (string, bool) {
 			state := s.ReadAlloc(alloc.ID).TaskStates["main"]
 			return state.State, state.State == "running"
 		})
-		b := b.For(t)
+		b := b.ForSubtest(t)
 		p := b.OpenTab(s.Address, "/ui/allocations/"+alloc.ID+"/timeline")
 		p.WaitText(".situation", "Its start took ")
 		p.WaitText(".situation li span button", "script (prestart)")
@@ -196,19 +196,19 @@ func TestUITimeline(t *testing.T) {
 		p.WaitText(".span-output .during", "warned")
 		// The keyboard selects spans, moves and zooms.
 		systemtest.Eval[chromedp.Void](p, `document.querySelector("svg.timeline").focus()`)
-		p.Press(kb.Home)
+		p.PressKeys(kb.Home)
 		p.WaitText(".span-details h2", "placement")
 		for range 3 {
-			p.Press(kb.ArrowRight)
+			p.PressKeys(kb.ArrowRight)
 		}
 		p.WaitText(".span-details dt", "Hook")
 		before := systemtest.Eval[float64](p, `document.querySelector("svg.timeline .kind-hook rect").getBoundingClientRect().width`)
 		for range 12 {
-			p.Press("+")
+			p.PressKeys("+")
 		}
 		p.WaitFor(fmt.Sprintf(`document.querySelector("svg.timeline .selected rect").getBoundingClientRect().width > %f`, before))
 		p.Screenshot("timeline-zoom")
-		p.Press("0")
+		p.PressKeys("0")
 		p.Screenshot("timeline-all")
 		// A signal appears without a reload.
 		if err := s.Allocations().Signal(s.ReadAlloc(alloc.ID), nil, "main", "SIGUSR2"); err != nil {
@@ -218,26 +218,26 @@ func TestUITimeline(t *testing.T) {
 	})
 
 	t.Run("task that does not start", func(t *testing.T) {
-		alloc := s.Run("stuck", "service", "running",
-			systemtest.NewShellTask("init", "echo waiting for the database; "+systemtest.SleepForeverScript, systemtest.InPrestart),
-			systemtest.NewShellTask("hooked", systemtest.SleepForeverScript, slowHook("sleep 1000"), systemtest.InPrestart),
+		alloc := s.RunJob("stuck", "service", "running",
+			systemtest.NewShellTask("init", "echo waiting for the database; "+systemtest.SleepForeverScript, systemtest.AsPrestartTask),
+			systemtest.NewShellTask("hooked", systemtest.SleepForeverScript, slowHook("sleep 1000"), systemtest.AsPrestartTask),
 			systemtest.NewShellTask("main", systemtest.SleepForeverScript))
-		b := b.For(t)
+		b := b.ForSubtest(t)
 		p := b.OpenTab(s.Address, "/ui/allocations/"+alloc.ID+"/timeline")
 		p.WaitText(".situation li", "main pending: waits for the tasks init, hooked for")
 		p.WaitText(".situation li", "hooked pending: waits for the hook script (prestart), which has been running for")
 		p.Screenshot("timeline-stuck")
-		p.CheckNarrow("timeline-phone")
+		p.CheckFitsPhone("timeline-phone")
 	})
 
 	t.Run("failing hook and hostile name", func(t *testing.T) {
-		alloc := s.Run("broken", "batch", "failed", systemtest.NewShellTask(hostileName, "exit 0", slowHook("echo no such database >&2; exit 4"), systemtest.WithoutRestart))
-		b := b.For(t)
+		alloc := s.RunJob("broken", "batch", "failed", systemtest.NewShellTask(hostileName, "exit 0", slowHook("echo no such database >&2; exit 4"), systemtest.WithoutRestart))
+		b := b.ForSubtest(t)
 		p := b.OpenTab(s.Address, "/ui/allocations/"+alloc.ID+"/timeline")
 		p.WaitText(".situation li", hostileName+" failed: never started. Last error: script (prestart)")
 		p.Click("Show the error")
 		p.WaitText(".span-details .error", "exit code 4")
-		p.SetDark()
+		p.PreferDarkColours()
 		p.Screenshot("timeline-failed-dark")
 	})
 }
@@ -249,10 +249,10 @@ func TestUILogsAndFiles(t *testing.T) {
 	b := systemtest.OpenBrowser(t)
 
 	t.Run("follow, search, wrap and hostile bytes", func(t *testing.T) {
-		b := b.For(t)
+		b := b.ForSubtest(t)
 		script := `printf 'plain <b>bold</b>\n\033[31mred\033[0m \033]0;title\007\033[2J\342\200\256gnp.exe\001\n'; echo complaint >&2; mkdir -p local/dir; echo '<script>alert(1)</script>' > 'local/dir/<i>.html'; head -c 100 /dev/zero > local/zero; ` +
 			`trap 'echo later' USR1; ` + systemtest.SleepForeverScript
-		alloc := s.Run("chatty", "service", "running", systemtest.NewShellTask(hostileName, script))
+		alloc := s.RunJob("chatty", "service", "running", systemtest.NewShellTask(hostileName, script))
 		p := b.OpenTab(s.Address, "/ui/allocations/"+alloc.ID+"/"+url.PathEscape(hostileName)+"/logs")
 		p.WaitText(".line", "plain <b>bold</b>")
 		p.WaitText(".line.stderr", "complaint")
@@ -280,7 +280,7 @@ func TestUILogsAndFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.WaitFor(countLater + " === 3")
-		p.Enter("input[type=search]", "COMPLAINT")
+		p.EnterText("input[type=search]", "COMPLAINT")
 		p.WaitText(".toolbar [role=status]", "1 of 1 lines")
 		p.WaitText(".line.match.current", "complaint")
 		p.Click("times")
@@ -300,8 +300,8 @@ func TestUILogsAndFiles(t *testing.T) {
 	})
 
 	t.Run("lost connection", func(t *testing.T) {
-		b := b.For(t)
-		alloc := s.Run("counter", "service", "running", systemtest.NewShellTask("main", "echo first; trap 'echo later' USR1; "+systemtest.SleepForeverScript))
+		b := b.ForSubtest(t)
+		alloc := s.RunJob("counter", "service", "running", systemtest.NewShellTask("main", "echo first; trap 'echo later' USR1; "+systemtest.SleepForeverScript))
 		n := newUnreliableNetwork(t, s.Address)
 		p := b.OpenTab(n.address, "/ui/allocations/"+alloc.ID+"/main/logs")
 		p.WaitText(".line", "first")
@@ -321,8 +321,8 @@ func TestUILogsAndFiles(t *testing.T) {
 
 	t.Run("large log", func(t *testing.T) {
 		slowtest.Skip(t, "writes and shows 80 MB of output")
-		b := b.For(t)
-		alloc := s.Run("large", "batch", "complete", systemtest.NewShellTask("main", `seq -f 'line %.0f of a log that is large' 2400000; echo the end`, func(t *api.Task) {
+		b := b.ForSubtest(t)
+		alloc := s.RunJob("large", "batch", "complete", systemtest.NewShellTask("main", `seq -f 'line %.0f of a log that is large' 2400000; echo the end`, func(t *api.Task) {
 			t.LogConfig = &api.LogConfig{MaxFiles: new(10), MaxFileSizeMB: new(10)}
 		}))
 		begin := time.Now()
@@ -352,7 +352,7 @@ func TestUILogsAndFiles(t *testing.T) {
 	})
 
 	t.Run("parsers", func(t *testing.T) {
-		b := b.For(t)
+		b := b.ForSubtest(t)
 		p := b.OpenTab(s.Address, "/ui/jobs")
 		if bad := systemtest.Eval[string](p, parserTest); bad != "" {
 			t.Error(bad)
@@ -456,7 +456,7 @@ func typeLine(p *systemtest.WebPage, line string) {
 	if _, err := chromedp.Call(p.Ctx, input.InsertText, input.InsertTextParams{Text: line}); err != nil {
 		p.T.Fatal(err)
 	}
-	p.Press("\r")
+	p.PressKeys("\r")
 }
 
 func TestUITerminal(t *testing.T) {
@@ -464,7 +464,7 @@ func TestUITerminal(t *testing.T) {
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
 	b := systemtest.OpenBrowser(t)
-	alloc := s.Run("web", "service", "running", systemtest.NewShellTask("main", systemtest.SleepForeverScript))
+	alloc := s.RunJob("web", "service", "running", systemtest.NewShellTask("main", systemtest.SleepForeverScript))
 	p := b.OpenTab(s.Address, "/ui/allocations/"+alloc.ID)
 	p.WaitText("td", "main")
 	p.Click("Terminal")
@@ -485,7 +485,7 @@ func TestUITerminal(t *testing.T) {
 	p.SetHidden(false)
 	typeLine(p, "exit 7")
 	p.WaitText("[role=status]", "exit status 7")
-	p.Enter("input[aria-label=Command]", `/bin/sh -c "echo one two; sleep 1000"`)
+	p.EnterText("input[aria-label=Command]", `/bin/sh -c "echo one two; sleep 1000"`)
 	p.Click("Reconnect")
 	p.WaitText(".xterm-rows", "one two")
 	if _, err := s.Allocations().Stop(alloc, nil); err != nil {

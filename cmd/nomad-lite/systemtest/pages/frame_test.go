@@ -33,7 +33,7 @@ func TestUILoginAndLostConnection(t *testing.T) {
 	slowtest.Skip(t, "shows pages in a browser; TestUIJobList shows one")
 	t.Parallel()
 	s := systemtest.StartPersistentAgent(t, nil)
-	address := s.FixPort()
+	address := s.KeepPort()
 	tokenFile := filepath.Join(s.DataDir, "token")
 	token, readToken := readToken(t, tokenFile), readToken(t, filepath.Join(s.DataDir, "token-read"))
 	b := systemtest.OpenBrowser(t)
@@ -58,7 +58,7 @@ func TestUILoginAndLostConnection(t *testing.T) {
 	p.WaitText("main", "No jobs.")
 	reader.Do("leave", chromedp.Navigate("about:blank"))
 
-	s.End(unix.SIGKILL)
+	s.SignalAndWait(unix.SIGKILL)
 	p.WaitText("#connection", "is lost")
 	p.Screenshot("lost")
 	p.Click("Plugins")
@@ -67,10 +67,10 @@ func TestUILoginAndLostConnection(t *testing.T) {
 	p.WaitText("h1", "Plugins")
 	p.WaitFor(`document.querySelector("#connection").hidden`)
 	p.Click("Jobs")
-	s.Run("back", "batch", "complete", systemtest.NewShellTask("main", "exit 0"))
+	s.RunJob("back", "batch", "complete", systemtest.NewShellTask("main", "exit 0"))
 	p.WaitText("td", "back")
 
-	s.End(unix.SIGTERM)
+	s.SignalAndWait(unix.SIGTERM)
 	if err := os.WriteFile(tokenFile, []byte("another-token\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func TestUICommand(t *testing.T) {
 		if !strings.HasPrefix(address, "file:///") {
 			t.Errorf("the browser was started with %s, which each account can see", address)
 		}
-		b := b.For(t)
+		b := b.ForSubtest(t)
 		p := b.OpenTab("", address)
 		p.WaitText("main", "No jobs.") // over TLS
 		if at := systemtest.Eval[string](p, "location.href"); at != "https://"+a.Address+"/ui/" {
@@ -143,7 +143,7 @@ func TestUICommand(t *testing.T) {
 		agent.Env = append(os.Environ(), systemtest.WorkDirEnvVar+"="+dir, "TMPDIR="+dir)
 		socket := systemtest.StartAgentCommand(t, agent, regexp.MustCompile(`agent is ready: unix://([^,]+`+agentsocket.FileName+`)`))
 		cmd, address := startUICommand(t, socket)
-		b := b.For(t)
+		b := b.ForSubtest(t)
 		p := b.OpenTab("", address)
 		p.WaitText("main", "No jobs.")
 		if at := systemtest.Eval[string](p, "location.pathname + location.hash"); at != "/ui/" {
@@ -156,8 +156,8 @@ func TestUICommand(t *testing.T) {
 		p.WaitText("summary", "script")
 		p.Click("Variables")
 		p.Click("New variable")
-		p.Enter("#variable-path", "a")
-		p.Enter(".item input", "b")
+		p.EnterText("#variable-path", "a")
+		p.EnterText(".item input", "b")
 		p.Click("Save")
 		p.WaitText("td", "••••")
 		other := b.OpenTab(systemtest.Eval[string](p, "location.origin"), "/ui/jobs", "status of 403")
@@ -188,11 +188,11 @@ func TestUIFrame(t *testing.T) {
 	slowtest.Skip(t, "shows pages in a browser; TestUIJobList shows one")
 	t.Parallel()
 	s := systemtest.StartTestAgent(t, false)
-	s.Run("a-job-with-quite-a-long-name-for-a-phone", "service", "running", systemtest.NewShellTask("main", systemtest.SleepForeverScript))
+	s.RunJob("a-job-with-quite-a-long-name-for-a-phone", "service", "running", systemtest.NewShellTask("main", systemtest.SleepForeverScript))
 	b := systemtest.OpenBrowser(t)
 	p := b.OpenTab(s.Address, "/ui/")
 	p.WaitText("td", "a-job")
-	p.Press("\t")
+	p.PressKeys("\t")
 	if text := systemtest.Eval[string](p, "document.activeElement.textContent"); text != "Skip to the content" {
 		t.Errorf("the first stop of the keyboard is %q", text)
 	}
@@ -200,12 +200,12 @@ func TestUIFrame(t *testing.T) {
 	for _, title := range titles {
 		systemtest.Eval[chromedp.Void](p, `document.querySelector("#top > a").focus()`)
 		for range len(titles) {
-			p.Press("\t")
+			p.PressKeys("\t")
 			if systemtest.Eval[string](p, "document.activeElement.textContent") == title {
 				break
 			}
 		}
-		p.Press("\r")
+		p.PressKeys("\r")
 		p.WaitFor(fmt.Sprintf(`document.querySelector("#top a[aria-current=page]")?.textContent === %q && document.title !== "nomad-lite" && document.querySelector("main h1")`, title))
 		if focus := systemtest.Eval[string](p, "document.activeElement.closest('main') && 'main'"); focus != "main" {
 			t.Errorf("%s: the focus is not in the content", title)
@@ -216,7 +216,7 @@ func TestUIFrame(t *testing.T) {
 	}
 
 	p.SetSize(systemtest.PhoneWidth, systemtest.PhoneHeight)
-	p.SetDark()
+	p.PreferDarkColours()
 	p.DisableCache()
 	for i, href := range systemtest.Eval[[]string](p, `[...document.querySelectorAll("#top nav a")].map((a) => a.getAttribute("href"))`) {
 		p.Open(href)

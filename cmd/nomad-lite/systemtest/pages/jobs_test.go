@@ -45,7 +45,7 @@ func TestUIJobs(t *testing.T) {
 			t.Parallel()
 			agent := *s
 			agent.T = t
-			test.run(&uiJobsTest{TestAgent: &agent, t: t, browser: b.For(t)})
+			test.run(&uiJobsTest{TestAgent: &agent, t: t, browser: b.ForSubtest(t)})
 		})
 	}
 }
@@ -121,7 +121,7 @@ func (u *uiJobsTest) list() {
 	}
 	p.WaitText("tr[data-key='default/list-hostile']", "stopped")
 	p.Screenshot("jobs")
-	p.Choose("select[aria-label=Status]", "stopped")
+	p.SelectOption("select[aria-label=Status]", "stopped")
 	p.WaitFor(`document.querySelectorAll("tbody tr").length === 1 && location.search.includes("status=stopped")`)
 	p.Open("/ui/jobs?text=list-&status=stopped")
 	p.WaitText("tr[data-key='default/list-hostile']", hostileName)
@@ -130,7 +130,7 @@ func (u *uiJobsTest) list() {
 	p.Click("Name")
 	p.Click("Name")
 	p.WaitFor(`document.querySelector("th[aria-sort=descending]") && document.querySelector("tbody tr").textContent.includes("hostile")`)
-	p.CheckNarrow("jobs-narrow")
+	p.CheckFitsPhone("jobs-narrow")
 }
 
 const uiJobText = `# comment of the author
@@ -158,11 +158,11 @@ variable "seconds" { default = "1000" }
 func (u *uiJobsTest) edit() {
 	p := u.open("/ui/jobs/run")
 	p.AllowError("/v1/jobs/parse") // the status 400 of the text with an error
-	p.Enter("#specification", "job \"x\" {\n\tgroup \"g\" {}\nfoo = 1\n")
+	p.EnterText("#specification", "job \"x\" {\n\tgroup \"g\" {}\nfoo = 1\n")
 	if got := systemtest.Eval[string](p, `document.querySelector("#specification").value`); got != "job \"x\" {\n  group \"g\" {}\n  foo = 1\n  " {
 		u.t.Errorf("the Tab key and automatic indentation: %q", got)
 	}
-	p.Press("}")
+	p.PressKeys("}")
 	p.Click("Plan")
 	p.WaitText("main [role=alert]", `An argument named "foo" is not expected here.`)
 	p.WaitText("main [role=alert] button", "Line 3, column 3")
@@ -171,7 +171,7 @@ func (u *uiJobsTest) edit() {
 	if got := systemtest.Eval[string](p, `(() => { const e = document.activeElement; return e.value.slice(e.selectionStart, e.selectionEnd) })()`); got != "foo" {
 		u.t.Errorf("%q is selected", got)
 	}
-	p.Press("\x1b\t")
+	p.PressKeys("\x1b\t")
 	p.WaitFor(`document.activeElement.tagName === "SUMMARY"`) // Escape, Tab leaves the editor
 	systemtest.Eval[chromedp.Void](p, fmt.Sprintf(`{
 		const opened = new DataTransfer();
@@ -183,7 +183,7 @@ func (u *uiJobsTest) edit() {
 	p.WaitFor(`document.querySelector("#specification").value.startsWith("# comment")`)
 	p.WaitFor(`!document.querySelector(".numbers mark")`)
 	p.Click("Values of HCL variables")
-	p.Enter("#variables", `seconds = "2000"`)
+	p.EnterText("#variables", `seconds = "2000"`)
 	p.Click("Plan")
 	p.WaitText("h2", "Plan of job edited")
 	p.WaitText("main", "This is a new job.")
@@ -191,7 +191,7 @@ func (u *uiJobsTest) edit() {
 	p.WaitText(".diff .added", `Env[A]: "<b>1</b>\u202e"`)
 	p.WaitText(".diff .added .hidden-text", "added")
 	p.Screenshot("run-plan")
-	p.CheckNarrow("run-narrow")
+	p.CheckFitsPhone("run-narrow")
 	p.Click("Run")
 	p.WaitFor(`location.pathname === "/ui/jobs/edited@default"`)
 	p.WaitText("h1", "edited")
@@ -231,7 +231,7 @@ func (u *uiJobsTest) actions() {
 	p.WaitText("tr", "Task started by client")
 	p.Screenshot("job")
 	p.Click("Scale")
-	p.Enter("dialog input[name=count]", "2")
+	p.EnterText("dialog input[name=count]", "2")
 	p.Click("Scale")
 	p.WaitFor(`!document.querySelector("dialog")`)
 	u.waitRunning("acted", 2)
@@ -240,7 +240,7 @@ func (u *uiJobsTest) actions() {
 	p.Screenshot("job-restart")
 	p.Click("Restart")
 	p.WaitFor(`!document.querySelector("dialog") && [...document.querySelectorAll("[aria-label=Allocations] tbody tr")].filter((tr) => tr.children[5].textContent === "1").length === 2`)
-	p.CheckNarrow("job-narrow")
+	p.CheckFitsPhone("job-narrow")
 	p.Click("Stop…")
 	p.Click("Cancel")
 	p.WaitFor(`!document.querySelector("dialog")`)
@@ -299,7 +299,7 @@ func (u *uiJobsTest) versions() {
 	p := u.open("/ui/jobs/versioned@default/versions")
 	p.WaitText("section", `Env[NEW]: "value"`)
 	p.Click("Tag version 0")
-	p.Enter("dialog input[name=name]", hostileName)
+	p.EnterText("dialog input[name=name]", hostileName)
 	p.Click("Tag")
 	p.WaitText("h2", hostileName)
 	p.Screenshot("versions")
@@ -309,7 +309,7 @@ func (u *uiJobsTest) versions() {
 	p.Click("Revert")
 	p.WaitText("h2", "Version 2 (current)")
 	p.WaitText("section[data-key='2'] .removed", `Env[NEW]: "value"`)
-	p.Choose("#base", "0")
+	p.SelectOption("#base", "0")
 	p.WaitText("section[data-key='2']", "Nothing changes.")
 	p.AllowError("/v1/job/versioned/submission") // the status 404 of a job that was submitted as JSON
 	p.Open("/ui/jobs/run?job=versioned&version=1")
@@ -326,8 +326,8 @@ func (u *uiJobsTest) dispatch() {
 	task.DispatchPayload = &api.DispatchPayloadConfig{File: "input"}
 	u.register(job.AddTaskGroup(api.NewTaskGroup("g", 1).AddTask(task)))
 	p := u.open("/ui/jobs/template@default/dispatch")
-	p.Enter("dialog input[name='meta.who']", "world")
-	p.Enter("dialog textarea", "höllo")
+	p.EnterText("dialog input[name='meta.who']", "world")
+	p.EnterText("dialog textarea", "höllo")
 	p.Screenshot("dispatch")
 	p.Click("Dispatch")
 	p.WaitFor(`decodeURIComponent(location.pathname).startsWith("/ui/jobs/template/dispatch-")`)
@@ -363,7 +363,7 @@ func (u *uiJobsTest) placement() {
 	p.Click("Evaluation")
 	p.WaitText("h1", "Evaluation")
 	p.Open("/ui/evaluations")
-	p.Enter("input[type=search]", "too-big")
+	p.EnterText("input[type=search]", "too-big")
 	p.WaitText("td", "waits: web")
 	p.Screenshot("evaluations")
 	p.Do("open the evaluation", chromedp.Click(chromedp.CSS("tbody tr:last-child a")))
@@ -371,7 +371,7 @@ func (u *uiJobsTest) placement() {
 	p.WaitText("main", "the job was submitted")
 	p.WaitText("main", "allocations wait for a place")
 	p.Screenshot("evaluation")
-	p.CheckNarrow("evaluation-narrow")
+	p.CheckFitsPhone("evaluation-narrow")
 	p.Click("too-big")
 	p.Click("Evaluations")
 }
@@ -416,8 +416,8 @@ func (u *uiJobsTest) search() {
 		{alloc.DeploymentID[:8], "deployment" + alloc.DeploymentID, "/ui/jobs/sought@default/deployments"},
 		{"sought/sec", "variablesought/secret", "/ui/variables/var/sought%2Fsecret@default"},
 	} {
-		p.Press("/")
-		p.Enter("dialog input", search.text)
+		p.PressKeys("/")
+		p.EnterText("dialog input", search.text)
 		p.WaitFor(fmt.Sprintf(`[...document.querySelectorAll("dialog a")].some((a) => a.textContent === %q && a.getAttribute("href") === %q)`, search.want, search.path))
 		p.WaitText("dialog [role=status]", "found")
 		if search.text == "sought" {
@@ -427,16 +427,16 @@ func (u *uiJobsTest) search() {
 		}
 		// The arrow key moves down to the match, and Enter opens it.
 		for range 40 {
-			p.Press(kb.ArrowDown)
+			p.PressKeys(kb.ArrowDown)
 			if systemtest.Eval[string](p, `document.activeElement.getAttribute("href") ?? ""`) == search.path {
 				break
 			}
 		}
 		if search.text == "sought/sec" { // the page of variables belongs to another module
-			p.Press("\x1b")
+			p.PressKeys("\x1b")
 			continue
 		}
-		p.Press("\r")
+		p.PressKeys("\r")
 		p.WaitFor(fmt.Sprintf(`location.pathname === %q && !document.querySelector("dialog")`, search.path))
 		p.Open("/ui/evaluations")
 		p.WaitText("h1", "Evaluations")
@@ -475,11 +475,11 @@ const replaceFetch = `window.realFetch ??= window.fetch; window.fetch = (path, o
 
 func (u *uiJobsTest) expiredToken() {
 	p := u.open("/ui/jobs/run")
-	p.Enter("#specification", "my draft")
+	p.EnterText("#specification", "my draft")
 	systemtest.Eval[bool](p, fmt.Sprintf(replaceFetch, `Promise.resolve(new Response("Permission denied", { status: 403 }))`))
 	p.Click("Plan")
 	p.WaitText("h1", "Log in")
-	p.Enter("#token", "wrong")
+	p.EnterText("#token", "wrong")
 	p.Click("Log in")
 	p.WaitText("[role=alert]", "rejects this token")
 	systemtest.Eval[bool](p, fmt.Sprintf(replaceFetch, `realFetch(path, options)`))

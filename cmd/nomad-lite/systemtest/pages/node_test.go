@@ -33,12 +33,12 @@ func TestUINodePages(t *testing.T) {
 	}))
 	s.RunGroup("web", "service", "running", group)
 
-	t.Run("node", func(t *testing.T) { testNodePage(t, s, b.For(t)) })
-	t.Run("plugins", func(t *testing.T) { testPluginPage(t, s, b.For(t)) })
-	t.Run("volumes", func(t *testing.T) { testVolumePages(t, s, b.For(t), volumeDir) })
-	t.Run("services", func(t *testing.T) { testServicePages(t, s, b.For(t)) })
-	t.Run("variables", func(t *testing.T) { testVariablePages(t, s, b.For(t)) })
-	t.Run("events", func(t *testing.T) { testEventPage(t, s, b.For(t)) })
+	t.Run("node", func(t *testing.T) { testNodePage(t, s, b.ForSubtest(t)) })
+	t.Run("plugins", func(t *testing.T) { testPluginPage(t, s, b.ForSubtest(t)) })
+	t.Run("volumes", func(t *testing.T) { testVolumePages(t, s, b.ForSubtest(t), volumeDir) })
+	t.Run("services", func(t *testing.T) { testServicePages(t, s, b.ForSubtest(t)) })
+	t.Run("variables", func(t *testing.T) { testVariablePages(t, s, b.ForSubtest(t)) })
+	t.Run("events", func(t *testing.T) { testEventPage(t, s, b.ForSubtest(t)) })
 }
 
 func testNodePage(t *testing.T, s *systemtest.TestAgent, b *systemtest.Browser) {
@@ -69,7 +69,7 @@ func testNodePage(t *testing.T, s *systemtest.TestAgent, b *systemtest.Browser) 
 	}
 
 	p.Click("Drain")
-	p.Enter("#drain-minutes", "90")
+	p.EnterText("#drain-minutes", "90")
 	p.Do("select that system jobs continue", chromedp.Click(chromedp.CSS("dialog input[type=checkbox]")))
 	p.Click("Drain")
 	p.WaitText("dt", "Last drain")
@@ -149,9 +149,9 @@ func testVariablePages(t *testing.T, s *systemtest.TestAgent, b *systemtest.Brow
 	p := b.OpenTab(s.Address, "/ui/variables")
 	p.WaitText("main", "No variables.")
 	p.Click("New variable")
-	p.Enter("#variable-path", "app/db")
-	p.Enter(".item input", "password")
-	p.Enter(".item textarea", "hunter2")
+	p.EnterText("#variable-path", "app/db")
+	p.EnterText(".item input", "password")
+	p.EnterText(".item textarea", "hunter2")
 	p.Click("Save")
 	p.WaitText("td", "••••")
 	p.WaitFor(`location.pathname === "/ui/variables/var/app/db@default"`)
@@ -163,7 +163,7 @@ func testVariablePages(t *testing.T, s *systemtest.TestAgent, b *systemtest.Brow
 	p.Screenshot("variable")
 
 	p.Click("Edit")
-	p.Enter(".item textarea", "changed")
+	p.EnterText(".item textarea", "changed")
 	if _, _, err := s.Variables().Update(&api.Variable{Path: "app/db", Items: api.VariableItems{"password": "other", hostileText: hostileText}}, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +197,7 @@ func testVariablePages(t *testing.T, s *systemtest.TestAgent, b *systemtest.Brow
 func testEventPage(t *testing.T, s *systemtest.TestAgent, b *systemtest.Browser) {
 	p := b.OpenTab(s.Address, "/ui/events")
 	p.WaitText("td", "NodeRegistration") // the agent keeps recent events
-	s.Run("ev", "batch", "complete", systemtest.NewShellTask("main", "exit 0"))
+	s.RunJob("ev", "batch", "complete", systemtest.NewShellTask("main", "exit 0"))
 	p.WaitText("td", "JobRegistered")
 	p.WaitText("td a", "ev")
 	p.Screenshot("events")
@@ -206,17 +206,17 @@ func testEventPage(t *testing.T, s *systemtest.TestAgent, b *systemtest.Browser)
 	p.Click("Pause")
 	p.WaitText("main", "Paused.")
 	rows := systemtest.Eval[int](p, `document.querySelectorAll("tbody tr").length`)
-	s.Run("later", "batch", "complete", systemtest.NewShellTask("main", "exit 0"))
+	s.RunJob("later", "batch", "complete", systemtest.NewShellTask("main", "exit 0"))
 	p.WaitFor(`/Paused\. [1-9]/.test(document.querySelector("[role=status]:not([hidden])").textContent)`)
 	if now := systemtest.Eval[int](p, `document.querySelectorAll("tbody tr").length`); now != rows {
 		t.Errorf("%d rows while paused, before %d", now, rows)
 	}
 	p.Click("Continue")
 	p.WaitText("td a", "later")
-	p.Choose("#topic", "Node")
+	p.SelectOption("#topic", "Node")
 	p.Click("Clear")
 	p.WaitFor(`document.querySelectorAll("tbody tr").length === 0`)
-	s.Run("third", "batch", "complete", systemtest.NewShellTask("main", "exit 0"))
+	s.RunJob("third", "batch", "complete", systemtest.NewShellTask("main", "exit 0"))
 	for _, eligible := range []bool{false, true} {
 		if _, err := s.Nodes().ToggleEligibility(s.NodeID, eligible, nil); err != nil {
 			t.Fatal(err)

@@ -36,8 +36,8 @@ func TestUIReadOnlyToken(t *testing.T) {
 	slowtest.Skip(t, "clicks all buttons of the pages in a browser; TestReadOnlyTokenAccess tests the agent")
 	t.Parallel()
 	s := systemtest.StartPersistentAgent(t, nil)
-	address := s.FixPort()
-	s.Run("web", "service", "running", systemtest.NewShellTask("main", systemtest.SleepForeverScript))
+	address := s.KeepPort()
+	s.RunJob("web", "service", "running", systemtest.NewShellTask("main", systemtest.SleepForeverScript))
 	c, err := api.NewClient(&api.Config{Address: address, SecretID: readToken(t, filepath.Join(s.DataDir, "token"))})
 	if err != nil {
 		t.Fatal(err)

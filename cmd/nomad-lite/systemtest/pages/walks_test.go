@@ -16,11 +16,11 @@ func TestUIWalks(t *testing.T) {
 	s := systemtest.StartTestAgent(t, false)
 	b := systemtest.OpenBrowser(t)
 
-	shop := s.Run("shop", "service", "running",
-		systemtest.NewShellTask("migrate", "while :; do echo 'waiting for the database at 10.0.0.5:5432'; sleep 1; done", systemtest.InPrestart),
+	shop := s.RunJob("shop", "service", "running",
+		systemtest.NewShellTask("migrate", "while :; do echo 'waiting for the database at 10.0.0.5:5432'; sleep 1; done", systemtest.AsPrestartTask),
 		systemtest.NewShellTask("web", systemtest.SleepForeverScript))
-	report := s.Run("report", "service", "running", systemtest.NewShellTask("main", "echo ready; "+systemtest.SleepForeverScript, slowHook("sleep 1.5")))
-	imported := s.Run("import", "batch", "failed", systemtest.NewShellTask("main", "echo 'reading orders.csv'; echo 'line 4711: no such customer: 0815' >&2; exit 3", systemtest.WithoutRestart))
+	report := s.RunJob("report", "service", "running", systemtest.NewShellTask("main", "echo ready; "+systemtest.SleepForeverScript, slowHook("sleep 1.5")))
+	imported := s.RunJob("import", "batch", "failed", systemtest.NewShellTask("main", "echo 'reading orders.csv'; echo 'line 4711: no such customer: 0815' >&2; exit 3", systemtest.WithoutRestart))
 	first := newUIJob("api", 1)
 	first.TaskGroups[0].Tasks[0].Env = map[string]string{"LOG_LEVEL": "info", "WORKERS": "4"}
 	second := newUIJob("api", 1)

@@ -12,11 +12,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// serveActionHook is a plugin that performs the actions which a variable names on its task, and
-// records the results.
+// serveActionHook serves a hook that performs the actions which a Nomad variable names on its task, and records the
+// results.
 func serveActionHook() { sdk.ServeHook(&taskActionPlugin{}) }
 
-// taskActionPlugin performs the actions that the value of the variable "orders" names.
+// taskActionPlugin is a hook that performs the actions which the Nomad variable "orders" names.
 type taskActionPlugin struct {
 	host      hook.Host
 	startOnce sync.Once
@@ -36,13 +36,13 @@ func (a *taskActionPlugin) Poststart(_ context.Context, req hook.TaskPoststartRe
 	return hook.TaskPoststartResponse{}, nil
 }
 
-// performActions performs the actions on the task until the task has exited.
+// performActions performs each action that the variable names on the task, until the task has exited.
 func (a *taskActionPlugin) performActions(s hook.Scope) {
 	ctx := context.Background()
 	for after := uint64(0); ; {
 		items, index, err := a.host.Variable(ctx, s, "orders", after)
 		if err != nil && strings.Contains(err.Error(), "end one first") {
-			time.Sleep(10 * time.Millisecond) // the agent has not noticed yet that earlier calls were canceled
+			time.Sleep(10 * time.Millisecond) // the agent still counts earlier calls, which were canceled
 			continue
 		}
 		if err != nil {
@@ -91,8 +91,8 @@ func (a *taskActionPlugin) performAction(ctx context.Context, s hook.Scope, orde
 	return "what?"
 }
 
-// floodEvents emits events from 100 goroutines until all their calls are rejected. A single
-// goroutine could be slower than the rate limit.
+// floodEvents emits events from 100 goroutines until the agent rejects a call of each. A single goroutine could be
+// slower than the rate limit.
 func (a *taskActionPlugin) floodEvents(ctx context.Context, s hook.Scope) error {
 	var callersWG sync.WaitGroup
 	var acceptedCalls atomic.Int64
@@ -115,8 +115,8 @@ func (a *taskActionPlugin) floodEvents(ctx context.Context, s hook.Scope) error 
 	return <-refusals
 }
 
-// callConcurrently makes the same call in n goroutines. When the first call returns, it cancels the
-// others and returns the error of the first.
+// callConcurrently makes the same call in n goroutines. When the first call returns, it cancels the others and returns
+// the result of the first.
 func (a *taskActionPlugin) callConcurrently(ctx context.Context, n int, call func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var callsWG sync.WaitGroup
@@ -134,7 +134,7 @@ func (a *taskActionPlugin) callConcurrently(ctx context.Context, n int, call fun
 	return refusal
 }
 
-// watchService watches a service that does not exist yet, until the service is registered.
+// watchService watches a service that does not exist yet, until an instance is registered.
 func (a *taskActionPlugin) watchService(ctx context.Context, s hook.Scope) error {
 	for after := uint64(0); ; {
 		list, index, err := a.host.Services(ctx, s, "shop", after)
@@ -149,8 +149,8 @@ func (a *taskActionPlugin) watchService(ctx context.Context, s hook.Scope) error
 	}
 }
 
-// sampleStats records whether the first two samples of the task's usage are in order, and the end
-// of the samples.
+// sampleStats records whether the first two samples of the task's resource usage have increasing times, and later the
+// end of the samples.
 func (a *taskActionPlugin) sampleStats(ctx context.Context, s hook.Scope) error {
 	samples, err := a.host.Stats(ctx, s, 100*time.Millisecond)
 	if err != nil {

@@ -13,12 +13,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// serveHostAPIHook is a plugin that makes all calls to the host API, and records the answers.
+// serveHostAPIHook serves a hook that makes all calls of the host API, and records the results in the file "answers".
 func serveHostAPIHook() { sdk.ServeHook(&hostAPIPlugin{}) }
 
 type hostAPIPlugin struct {
 	host             hook.Host
-	statsStreamCount atomic.Int32 // streams of samples
+	statsStreamCount atomic.Int32 // number of streams of samples that were requested
 }
 
 func (*hostAPIPlugin) Info() sdk.HookInfo {
@@ -38,7 +38,7 @@ func appendLine(file, format string, values ...any) {
 	fmt.Fprintf(f, format+"\n", values...)
 }
 
-// watchVariable watches a variable until the task has exited, and reports the health that its value
+// watchVariable watches the Nomad variable "word" until the task has exited, and reports the health that the variable
 // names. Then it records the error that ended the watch.
 func (a *hostAPIPlugin) watchVariable(s hook.Scope) {
 	ctx := context.Background()
@@ -58,7 +58,7 @@ func (a *hostAPIPlugin) watchVariable(s hook.Scope) {
 	}
 }
 
-// recordStatsSamples records each sample of a stream until the process of the task has exited.
+// recordStatsSamples records each sample of the task's resource usage until the process of the task has exited.
 func (a *hostAPIPlugin) recordStatsSamples(s hook.Scope) {
 	stream := a.statsStreamCount.Add(1)
 	samples, err := a.host.Stats(context.Background(), s, 100*time.Millisecond)
@@ -114,8 +114,7 @@ func (a *hostAPIPlugin) Poststart(ctx context.Context, req hook.TaskPoststartReq
 	return hook.TaskPoststartResponse{}, nil
 }
 
-// PreKill tests a scope that is valid for the whole allocation, so that each call must name its
-// task.
+// PreKill tests the token of an allocation hook, which is valid for all tasks, so that each call must name its task.
 func (a *hostAPIPlugin) PreKill(ctx context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
 	for _, task := range []string{"", "main", "nobody"} {
 		s := req.Scope()

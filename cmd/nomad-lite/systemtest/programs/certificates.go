@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// createCertificates is the program "mint CA NAME..." of the scripts. It makes an authority and
-// certificates that it signs, for this machine and for clients: NAME.pem and NAME.key in the
-// working directory.
+// createCertificates is the program "mint CA NAME..." of the scripts. It creates a certificate authority and
+// certificates that the authority signs, for this machine and for clients: NAME.pem and NAME.key in the working
+// directory.
 func createCertificates() {
 	authority, key, err := newCertificate(os.Args[1], nil, nil)
 	for _, name := range os.Args[2:] {

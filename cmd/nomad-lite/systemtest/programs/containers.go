@@ -10,9 +10,8 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// listContainers is the program "containers [-id] [-state] [TASK]" of the scripts. It prints the
-// containers of the script's agent. With -networks, it prints the containers that hold the networks
-// of groups.
+// listContainers is the program "containers [-id] [-state] [TASK]" of the scripts. It prints the containers of the
+// script's agent. With -networks, it prints the pause containers that hold the network namespaces of groups.
 func listContainers() {
 	id := flag.Bool("id", false, "print the ids")
 	state := flag.Bool("state", false, "print the states")
@@ -32,7 +31,8 @@ func listContainers() {
 	}
 }
 
-// printNetworks prints the containers of all agents, because they have no directory of an agent.
+// printNetworks prints the IDs of the pause containers of all agents. It cannot select those of one agent, because
+// pause containers mount no directory of the agent.
 func printNetworks(engine *client.Client) error {
 	list, err := engine.ContainerList(context.Background(), client.ContainerListOptions{All: true})
 	if err != nil {
@@ -52,7 +52,7 @@ func printContainers(engine *client.Client, task string, id, state bool) error {
 		return err
 	}
 	for _, c := range list.Items {
-		// The directory of an agent is in the directory of its script.
+		// A container belongs to the script if it mounts a directory below the script's working directory.
 		ours := false
 		for _, m := range c.Mounts {
 			ours = ours || strings.HasPrefix(m.Source, os.Getenv("WORK")+"/")

@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// runSelfKillingAgent is an agent that kills itself when it is about to start a task.
+// runSelfKillingAgent runs nomad-lite, and kills the process when the agent is about to start a task.
 func runSelfKillingAgent() {
 	failpoint.OnHit = func(s failpoint.Step, p failpoint.Phase) {
 		if s == failpoint.StepStartTask && p == failpoint.PhaseBefore {
@@ -25,9 +25,8 @@ func runSelfKillingAgent() {
 	runNomadLite()
 }
 
-// serveCrashingHook is a plugin that writes each hook point into a ledger, and kills itself at the
-// hook points that its attachment names. Its first argument is its name; with a second argument it
-// takes part in every allocation.
+// serveCrashingHook serves a hook that appends each call to a ledger file, and kills its own process at the hook points
+// that its attachment names. Its first argument is its name; with a second argument it takes part in every allocation.
 func serveCrashingHook() { sdk.ServeHook(crashingPlugin{}) }
 
 type crashingPlugin struct{}
@@ -38,7 +37,7 @@ func (crashingPlugin) Info() sdk.HookInfo {
 		name = os.Args[1]
 	}
 	ledger, every := hclspec.Attr("ledger", "string", true), len(os.Args) > 2
-	if every { // a hook that takes part in every allocation has no attachment
+	if every { // a hook of every allocation has no attachment that sets the ledger
 		ledger = hclspec.Default(hclspec.Attr("ledger", "string", false), hclspec.Literal(`"ledger.JOB"`))
 	}
 	return sdk.HookInfo{
@@ -51,7 +50,7 @@ func (crashingPlugin) Info() sdk.HookInfo {
 			"refuse": hclspec.Attr("refuse", "list(string)", false),
 			"until":  hclspec.Attr("until", "string", false), // the hook returns an error until this file exists
 			"done":   hclspec.Attr("done", "bool", false),
-			"lie":    hclspec.Attr("lie", "bool", false), // the answer is too large
+			"lie":    hclspec.Attr("lie", "bool", false), // whether the response of Prestart is too large
 		}),
 	}
 }
@@ -67,8 +66,8 @@ type crashingHookConfig struct {
 	OversizedResponse bool     `codec:"lie"`
 }
 
-// recordCall writes the call to the ledger. Then it kills the plugin or returns an error, if the
-// attachment requests that for this hook point.
+// recordCall appends a call to the ledger. Then it kills the plugin or returns an error, if the attachment requests
+// that for this hook point.
 func (crashingPlugin) recordCall(g hook.RequestMeta, alloc hook.Alloc, point, text string) (o crashingHookConfig, err error) {
 	if err := g.Config(&o); err != nil {
 		return o, err
@@ -94,15 +93,15 @@ func (crashingPlugin) recordCall(g hook.RequestMeta, alloc hook.Alloc, point, te
 	switch {
 	case dies:
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-		time.Sleep(time.Minute) // no answer must be sent before the signal arrives
+		time.Sleep(time.Minute) // so that no response is sent before the signal arrives
 	case refuses:
 		return o, fmt.Errorf("no %s here", point)
 	}
 	return o, nil
 }
 
-// serveHangingHook is a plugin whose calls never return. It takes part in two hook points only, so
-// that its timeout can be short.
+// serveHangingHook serves a hook whose calls never return. It subscribes to two hook points only, so that its timeout
+// can be short.
 func serveHangingHook() { sdk.ServeHook(hangingPlugin{}) }
 
 type hangingPlugin struct{}

@@ -22,15 +22,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// An agent reports over the first of these pipes that it has reached the failpoint, and reads the
-// permission to continue from the second.
+// Over the first of these pipes an agent reports that it has reached the failpoint. It continues when it can read a
+// byte from the second.
 const (
 	failpointReachedFD  = 3
 	failpointContinueFD = 4
 )
 
-// runFailpointAgent is a killable agent that blocks when it reaches the failpoint that the command
-// "arm" names.
+// runFailpointAgent runs a killable agent that blocks when it reaches the failpoint that the command "arm" names.
 func runFailpointAgent() {
 	syscall.CloseOnExec(failpointReachedFD)
 	syscall.CloseOnExec(failpointContinueFD)
@@ -65,12 +64,13 @@ func runFailpointAgent() {
 	KillableAgentCommands["reached"] = func(context.Context, *agent.Agent, string) any {
 		mu.Lock()
 		defer mu.Unlock()
-		return maps.Clone(reached) // the map is copied, because failpoints are reached while the answer is encoded
+		return maps.Clone(reached) // a copy, because the map can change while the answer is encoded
 	}
 	serveKillableAgent()
 }
 
-// KillableAgentCommands are additional commands of a killable agent.
+// KillableAgentCommands maps the names of additional commands of a killable agent to the functions that return the
+// answers.
 var KillableAgentCommands = map[string]func(ctx context.Context, a *agent.Agent, arg string) any{
 	"look": func(ctx context.Context, a *agent.Agent, _ string) any {
 		waitStateChange(ctx, a.Store())
@@ -126,12 +126,12 @@ var KillableAgentCommands = map[string]func(ctx context.Context, a *agent.Agent,
 // reportedIndex is the index of the state in the last AllocReport.
 var reportedIndex uint64
 
-// waitStateChange waits until the state differs from that of the last AllocReport. It waits a moment only, because tests
-// also wait for files and processes. Reports of an unchanged state would take most of the CPU time of a test.
+// waitStateChange waits until the state differs from that of the last AllocReport, but only for a short time, because
+// tests also wait for files and processes. Reports of an unchanged state would take most of the CPU time of a test.
 func waitStateChange(ctx context.Context, s *store.Store) {
 	ctx, cancel := context.WithTimeout(ctx, 40*time.Millisecond)
 	defer cancel()
-	_ = s.WaitForIndex(ctx, reportedIndex+1) // the error is that nothing has changed
+	_ = s.WaitForIndex(ctx, reportedIndex+1) // an error means that nothing has changed
 }
 
 // AllocReport is an agent's report about its allocations.
@@ -140,7 +140,7 @@ type AllocReport struct {
 	Local  []string // ids of the allocations with runner records in the store
 }
 
-// FindAlloc returns an allocation of the job that is wanted, nil if there is none.
+// FindAlloc returns an allocation of the job for which wanted returns true, or nil if there is none.
 func (s AllocReport) FindAlloc(job string, wanted func(*api.Allocation) bool) (found *api.Allocation) {
 	for _, a := range s.Allocs {
 		if a.JobID == job && wanted(a) {

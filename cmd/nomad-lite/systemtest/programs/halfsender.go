@@ -14,8 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 )
 
-// HalfSentRequests returns the beginnings of requests, by their kinds. They are not a variable, because each process of
-// the tests would make them when it starts.
+// HalfSentRequests returns the start of an incomplete request for each kind. It is a function and not a variable,
+// because otherwise each process of the tests would build the texts when it starts.
 func HalfSentRequests() map[string]string {
 	return map[string]string{
 		"half of a header":             "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-Half: " + strings.Repeat("x", 15<<10),
@@ -28,7 +28,7 @@ func HalfSentRequests() map[string]string {
 	}
 }
 
-// headersUpToServerLimit returns about as many headers as a server reads at most.
+// headersUpToServerLimit returns about as many headers as the server of package net/http accepts.
 func headersUpToServerLimit() string {
 	var b strings.Builder
 	for i := range 2500 {
@@ -37,8 +37,8 @@ func headersUpToServerLimit() string {
 	return b.String()
 }
 
-// partialWebsocketMessage returns the request of an exec session and a part of its first message,
-// which contains the token.
+// partialWebsocketMessage returns the request of an exec session and a part of its first websocket message, which would
+// contain the token.
 func partialWebsocketMessage() string {
 	frame := binary.BigEndian.AppendUint64([]byte{0x81, 0x80 | 127}, 1<<20)
 	return "GET /v1/client/allocation/x/exec?ws_handshake=true HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
@@ -46,9 +46,9 @@ func partialWebsocketMessage() string {
 		string(frame) + "mask" + strings.Repeat("x", systemtest.HalfSentBodySize)
 }
 
-// keepPartialRequestsOpen KIND ADDRESS SOURCES COUNT keeps COUNT incomplete requests open until it is
-// killed. They come from SOURCES addresses of this machine. After the first round of requests it
-// prints a line.
+// keepPartialRequestsOpen is the program "half-sender KIND ADDRESS SOURCES COUNT". It keeps COUNT incomplete requests
+// open, from SOURCES addresses of this machine, until it is killed. It prints a line when each connection has sent its
+// first request.
 func keepPartialRequestsOpen() {
 	kind, address := os.Args[1], os.Args[2]
 	sources, _ := strconv.Atoi(os.Args[3])
@@ -75,8 +75,7 @@ func keepPartialRequestsOpen() {
 	select {}
 }
 
-// sendPartialRequest sends an incomplete request, and returns when the server has closed the
-// connection.
+// sendPartialRequest sends an incomplete request, calls onSent, and returns when the server has closed the connection.
 func sendPartialRequest(from net.Addr, address, text string, onSent func()) {
 	conn, err := (&net.Dialer{LocalAddr: from}).Dial("tcp", address)
 	if err != nil {

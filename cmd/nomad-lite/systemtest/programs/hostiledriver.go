@@ -19,13 +19,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// serveHostileDriver is a driver plugin without the SDK that misbehaves in one of its methods:
-// `hostile-driver NAME FAULT METHOD`. The fault panic panics in the method. The fault hang blocks
-// regardless of the context, until a file "answer" exists. The fault goroutine panics in a
-// goroutine that outlives the call. The tasks run inside of the plugin process, until they are
-// stopped.
+// serveHostileDriver serves a driver without the SDK that has a fault in one of its methods: `hostile-driver NAME FAULT
+// METHOD`. With the fault panic the method panics. With hang it blocks, even when the context ends, until a file
+// "answer" exists. With goroutine a goroutine that outlives the call panics. Tasks have no process: they exist only in
+// the plugin process, until they are stopped.
 func serveHostileDriver() {
-	d := &faultyDriver{name: os.Args[1], fault: os.Args[2], method: os.Args[3], tasks: map[string]*faultyDriverTask{}}
+	d := &faultyDriver{name: os.Args[1], fault: os.Args[2], faultyMethod: os.Args[3], tasks: map[string]*faultyDriverTask{}}
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: basewire.Handshake,
 		Plugins: plugin.PluginSet{
@@ -40,7 +39,7 @@ func serveHostileDriver() {
 type faultyDriver struct {
 	driver.Driver // implements the methods that hosts do not call in these tests
 	name, fault   string
-	method        string
+	faultyMethod  string
 
 	mu    sync.Mutex
 	tasks map[string]*faultyDriverTask
@@ -52,9 +51,9 @@ type faultyDriverTask struct {
 	ended   chan struct{}
 }
 
-// injectFault is called at the start of every method, and misbehaves in the chosen method.
+// injectFault is called at the start of every method, and causes the fault in the chosen method.
 func (d *faultyDriver) injectFault(method string) {
-	if method != d.method {
+	if method != d.faultyMethod {
 		return
 	}
 	switch d.fault {
@@ -222,11 +221,11 @@ func (d *faultyDriver) ExecTaskStreaming(context.Context, string, driver.Exec) (
 	return &driver.ExitResult{}, nil
 }
 
-// serveHostileSDKDriver is a driver plugin with the SDK that misbehaves in one of its methods:
-// `hostile-sdk-driver NAME FAULT METHOD`. It has the faults of serveHostileDriver. Its method Start
-// can also return nothing, and decode its config into a struct that does not match the schema.
+// serveHostileSDKDriver serves a driver with the SDK that has a fault in one of its methods: `hostile-sdk-driver NAME
+// FAULT METHOD`. It has the faults of serveHostileDriver. With nothing, Start returns nil without an error. With
+// misspell, Start decodes its config into a struct that does not match the schema.
 func serveHostileSDKDriver() {
-	sdk.ServeDriver(&faultySDKDriver{name: os.Args[1], faultInjector: &faultyDriver{fault: os.Args[2], method: os.Args[3]}})
+	sdk.ServeDriver(&faultySDKDriver{name: os.Args[1], faultInjector: &faultyDriver{fault: os.Args[2], faultyMethod: os.Args[3]}})
 }
 
 type faultySDKDriver struct {

@@ -29,8 +29,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 )
 
-// serveHostileHook is a plugin that misbehaves at the hook point that its attachment names. Its
-// argument is its name.
+// serveHostileHook serves a hook that misbehaves at the hook point that its attachment names. Its argument is its name.
 func serveHostileHook() {
 	h := &hostileHookPlugin{name: os.Args[1]}
 	plugin.Serve(&plugin.ServeConfig{
@@ -46,15 +45,15 @@ func serveHostileHook() {
 	})
 }
 
-// hostileHookPlugin takes part in all hook points. It implements only Prestart; intercept answers
-// the calls at the other hook points.
+// hostileHookPlugin subscribes to all hook points. It implements only Prestart; interceptCall responds to the calls at
+// the other hook points.
 type hostileHookPlugin struct {
 	pluginhooks.RemoteHook
 	name string
 	host *hookwire.HostClient
 }
 
-// invalidPrestartResponse returns a response of Prestart that is invalid for every task.
+// invalidPrestartResponse returns a response of Prestart whose part kind every host must reject.
 func invalidPrestartResponse(kind string) hook.TaskPrestartResponse {
 	switch kind {
 	case "env":
@@ -99,11 +98,11 @@ func (h *hostileHookPlugin) Describe(context.Context) (*hook.Description, error)
 	return d, nil
 }
 
-// ShortTimeoutHookName returns the name of the hook that does not answer at a hook point, and has a
-// short timeout there. All other timeouts of hooks are long enough for a busy machine.
+// ShortTimeoutHookName returns the name of the hook that does not respond at a hook point, and has a short timeout
+// there. All other timeouts of hooks are long enough for a busy machine.
 func ShortTimeoutHookName(m hook.Point) string { return "tardy-" + m.String() }
 
-// hostileHookTimeout is the timeout of hooks that do not answer.
+// hostileHookTimeout is the timeout at the hook points at which a hook does not respond.
 const hostileHookTimeout = 2 * time.Second
 
 func (h *hostileHookPlugin) Configure(_ context.Context, c hook.Config) (err error) {
@@ -111,8 +110,8 @@ func (h *hostileHookPlugin) Configure(_ context.Context, c hook.Config) (err err
 	return err
 }
 
-// interceptCall answers the calls at hook points. Only a Prestart that must return an invalid response
-// reaches the method.
+// interceptCall responds to calls at hook points with an empty message, or with the fault of the attachment's mode.
+// Only a Prestart that must return an invalid response reaches its method.
 func (h *hostileHookPlugin) interceptCall(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	asked, ok := request.(interface {
 		GetToken() string
@@ -142,13 +141,13 @@ func parseHostileHookConfig(attachment []byte) (o hostileHookConfig, err error) 
 	return o, json.Unmarshal(attachment, &o)
 }
 
-// failureResponse returns a response with a failure in the wire format.
+// failureResponse returns a response in the wire format by which a hook reports a failure.
 func failureResponse(message string) (any, error) {
 	text, err := proto.Marshal(wrapperspb.String(message))
 	return wrapperspb.Bytes(text), err
 }
 
-// rpcMethodName returns the gRPC method of a hook point.
+// rpcMethodName returns the name of the gRPC method for a hook point, such as PreKill for pre_kill.
 func rpcMethodName(point string) string {
 	var methodName strings.Builder
 	for word := range strings.SplitSeq(point, "_") {
@@ -157,8 +156,7 @@ func rpcMethodName(point string) string {
 	return methodName.String()
 }
 
-// faultyResponse returns the faulty response of a mode. It returns nil if the mode misbehaves in
-// another way and the response is correct.
+// faultyResponse causes the fault of a mode. It returns nil if the response itself is correct.
 func (h *hostileHookPlugin) faultyResponse(ctx context.Context, mode string, s hook.Scope) (any, error) {
 	mode, arg, _ := strings.Cut(mode, " ")
 	switch mode {
@@ -166,7 +164,7 @@ func (h *hostileHookPlugin) faultyResponse(ctx context.Context, mode string, s h
 		<-make(chan struct{}) // ignores ctx
 	case "late":
 		<-ctx.Done()
-		time.Sleep(time.Second) // the host must notice that the deadline has passed before the call returns
+		time.Sleep(time.Second) // so that the host detects the timeout before the call returns
 	case "refuse":
 		return failureResponse("I do not like it")
 	case "code":

@@ -12,10 +12,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
-// serveIsolatingDriver is a driver plugin whose tasks see only a part of the host's files:
-// `isolating-driver chroot` or `isolating-driver image` serve the drivers in_chroot and
-// in_image. A task is a shell script. Both need mount namespaces, and the programs unshare,
-// mount and chroot.
+// serveIsolatingDriver serves a driver whose tasks see only a part of the host's files. `isolating-driver chroot`
+// serves the driver in_chroot, and `isolating-driver image` the driver in_image. A task is a shell script. Both drivers
+// need mount namespaces, and the programs unshare, mount and chroot.
 func serveIsolatingDriver() { sdk.ServeDriver(&isolatingDriverPlugin{os.Args[1]}) }
 
 type isolatingDriverPlugin struct{ isolation string }
@@ -32,9 +31,9 @@ func (d *isolatingDriverPlugin) Info() sdk.DriverInfo {
 	}
 }
 
-// isolationScripts are the scripts that mount the files of the task, and then execute the task's
-// script. Their arguments are the task directory, the shared alloc directory, USER:GROUP, and the
-// task's script. Their mounts are in a mount namespace of the task, which ends with the task.
+// isolationScripts maps an isolation to the script that mounts the task's files and then executes the task's own
+// script. The arguments are the task directory, the shared alloc directory, USER:GROUP, and the task's script. The
+// mounts are in a mount namespace that ends with the task.
 var isolationScripts = map[string]string{
 	// The task directory becomes the root directory of the task. The agent has mounted the host's programs.
 	"chroot": `set -e

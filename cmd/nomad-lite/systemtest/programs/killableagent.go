@@ -24,12 +24,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// EndUnknownEnv is the environment variable that makes a killable agent end the tasks of unknown allocations.
+// EndUnknownEnv is the environment variable that makes a killable agent end the tasks of allocations that its store
+// does not have.
 const EndUnknownEnv = "KILLABLE_AGENT_END_UNKNOWN"
 
-// serveKillableAgent is an agent that executes commands from its standard input, until it is
-// killed. Its second argument is the directory of its external plugins: plugins named -driver are
-// drivers, the others are hooks, and hooks named -warn have on_error warn.
+// serveKillableAgent runs an agent that executes commands from its standard input until it is killed. Its first
+// argument is the data directory, and the second the directory of its external plugins. Plugins whose names end in
+// -driver are drivers and the others are hooks; hooks whose names end in -warn have on_error warn.
 func serveKillableAgent() {
 	if err := runKillableAgent(os.Args[1], os.Args[2:]...); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -70,12 +71,12 @@ func runKillableAgent(dir string, programs ...string) error {
 	defer end(nil)
 	a, err := agent.Open(ctx, agent.Config{
 		DataDir:         dir,
-		EndUnknown:      os.Getenv(EndUnknownEnv) != "",
-		Node:            localnode.Settings{CPU: 100_000, MemoryMB: 1_000_000, DiskMB: 1_000_000},
+		EndUnknownTasks: os.Getenv(EndUnknownEnv) != "",
+		Node:            localnode.Settings{CPUMHz: 100_000, MemoryMB: 1_000_000, DiskMB: 1_000_000},
 		Plugins:         plugins,
 		Hooks:           hookRules,
 		FindTaskProcess: agentconfig.TaskProcessFromState,
-		GC:              noderunner.GC{MaxAllocs: 10_000, DiskUsage: 100, InodeUsage: 100}, // prevents the garbage collection of allocations that a test checks
+		GC:              noderunner.GC{MaxAllocs: 10_000, DiskUsage: 100, InodeUsage: 100}, // so high that no allocation that a test checks is garbage collected
 		Logger:          hclog.New(&hclog.LoggerOptions{Level: level, Output: os.Stderr}),
 	})
 	if err != nil {
@@ -133,7 +134,7 @@ func runKillableAgent(dir string, programs ...string) error {
 			break
 		}
 	}
-	end(nil) // the test is over, so it does not matter how the agent shuts down
+	end(nil) // without ErrShutdown, because the test has ended
 	<-ended
 	return a.Close()
 }

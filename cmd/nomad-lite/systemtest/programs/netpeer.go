@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// runNetPeer is a server and a client for tests of networks: `net-peer serve PORT NAME`, or ADDRESS:PORT in place of
-// PORT, answers each line with its name and the address of the client, `net-peer ask ADDRESS` prints an answer.
+// runNetPeer is a server and a client for tests of networks. `net-peer serve PORT NAME`, or with ADDRESS:PORT in place
+// of PORT, responds to each line with its name and the address of the client. `net-peer ask ADDRESS` sends a line and
+// prints the response.
 func runNetPeer() {
 	if err := netPeer(os.Args[1], os.Args[2:]); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -8,10 +8,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// serveNoopHook is a hook that takes part in Prestart, and does nothing.
+// serveNoopHook serves NoopHookPlugin.
 func serveNoopHook() { sdk.ServeHook(NoopHookPlugin{}) }
 
-// NoopHookPlugin takes part in Prestart, and does nothing.
+// NoopHookPlugin is a hook that subscribes to Prestart, and does nothing there. Its argument is its name.
 type NoopHookPlugin struct{}
 
 func (NoopHookPlugin) Info() sdk.HookInfo { return sdk.HookInfo{Name: os.Args[1]} }

@@ -16,10 +16,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// serveOldDriver is a driver plugin in the style of old drivers, written directly for the wire
-// format and without code of nomad-lite. It has no Init, Shutdown and Inspect, omits sub-messages
-// wherever possible, and its name differs from its file's name. Its only task writes its greeting
-// and exits.
+// serveOldDriver serves a driver like those built for old versions of Nomad, written directly for the wire format and
+// without code of nomad-lite. It lacks Init, Shutdown and Inspect, omits sub-messages where possible, and its name
+// differs from the name of its file. A task writes its greeting and exits.
 func serveOldDriver() {
 	dir, err := os.MkdirTemp("", "old")
 	if err != nil {
@@ -42,20 +41,19 @@ func serveOldDriver() {
 	_ = server.Serve(listener)
 }
 
-// oldProtocolDriver implements the driver protocol 0.1.0 without any code of nomad-lite. Its
-// constant answers are in recordedRPCResponses.
+// oldProtocolDriver implements version 0.1.0 of the driver protocol without any code of nomad-lite. Its constant
+// responses are in recordedRPCResponses.
 type oldProtocolDriver struct {
 	stopServer func()
 
 	mu         sync.Mutex
-	taskEnded  map[string]chan struct{} // by task id
+	taskEnded  map[string]chan struct{} // task ID -> closed when the task has ended
 	hostConfig []byte                   // field NomadConfig.driver of the last SetConfig request
 }
 
-// recordedRPCResponses maps methods to their constant answers, encoded in hex.
+// recordedRPCResponses maps methods to their constant responses, encoded in hex.
 var recordedRPCResponses = map[string]string{
-	// This answer has the type driver, the API version v0.1.0, the plugin version 0.0.1 and the
-	// name gramophone.
+	// This response has the type driver, the API version v0.1.0, the plugin version 0.0.1 and the name gramophone.
 	"BasePlugin/PluginInfo":   "0802" + "1206" + "76302e312e30" + "1a05" + "302e302e31" + "220a" + "6772616d6f70686f6e65",
 	"BasePlugin/ConfigSchema": "",
 	// This schema has one attribute: greeting, a string with the default "hi".
@@ -141,8 +139,8 @@ func (d *oldProtocolDriver) handleCall(stream grpc.ServerStream) error {
 	return status.Errorf(codes.Unimplemented, "unknown method %s", full)
 }
 
-// runTask runs the task, whose cgroup must exist. The greeting is the only string in the encoded
-// config.
+// runTask runs a task in a goroutine. The cgroup must exist unless it is "". The greeting is the only string in the
+// encoded config.
 func (d *oldProtocolDriver) runTask(id, path string, config []byte, cgroup string) error {
 	if _, err := os.Stat(cgroup); cgroup != "" && err != nil {
 		return err
@@ -177,7 +175,7 @@ func (d *oldProtocolDriver) runTask(id, path string, config []byte, cgroup strin
 	return nil
 }
 
-// protoBytesField returns the bytes of one field of a message, nil if the field is missing.
+// protoBytesField returns the bytes of a field in an encoded message, or nil if the field is missing.
 func protoBytesField(message []byte, want protowire.Number) []byte {
 	if values := protoBytesFields(message, want); len(values) > 0 {
 		return values[0]
@@ -185,7 +183,7 @@ func protoBytesField(message []byte, want protowire.Number) []byte {
 	return nil
 }
 
-// protoBytesFields returns the values of a repeated field with the wire type bytes.
+// protoBytesFields returns the values of a repeated field with the wire type bytes in an encoded message.
 func protoBytesFields(message []byte, want protowire.Number) (values [][]byte) {
 	forEachProtoField(message, want, protowire.BytesType, func(value []byte) {
 		bytes, _ := protowire.ConsumeBytes(value)
@@ -194,7 +192,7 @@ func protoBytesFields(message []byte, want protowire.Number) (values [][]byte) {
 	return values
 }
 
-// protoVarintFields returns the values of a repeated field with the wire type varint.
+// protoVarintFields returns the values of a repeated field with the wire type varint in an encoded message.
 func protoVarintFields(message []byte, want protowire.Number) (values []uint64) {
 	forEachProtoField(message, want, protowire.VarintType, func(value []byte) {
 		n, _ := protowire.ConsumeVarint(value)

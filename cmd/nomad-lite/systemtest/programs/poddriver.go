@@ -15,11 +15,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
-// servePodDriver is a driver plugin that uses the resources of the host that most drivers do not
-// use: `pod-driver NAME DIR CAPABILITY…`. The capabilities are network, users, and cpumax:
-// the driver limits the CPU of tasks in the cgroup of the host, as drivers for cgroups v2 do. A task
-// is a shell script, in whose environment are the facts about its start. DIR has a file for each
-// network; while DIR/broken exists, no network can be destroyed.
+// servePodDriver serves a driver that uses capabilities which most drivers do not have: `pod-driver NAME DIR
+// CAPABILITY…`. The capabilities are network, users, and cpumax, with which the driver limits the CPU of tasks in the
+// cgroup that the host has created. A task is a shell script that gets the facts about its start in the variable FACTS.
+// DIR has a file for each network; while DIR/broken exists, no network can be destroyed.
 func servePodDriver() {
 	d := &podDriverPlugin{name: os.Args[1], networks: networkFiles(os.Args[2])}
 	has := func(capability string) bool { return slices.Contains(os.Args[3:], capability) }
@@ -72,7 +71,7 @@ func (d *podDriverPlugin) Start(ctx context.Context, start *sdk.StartRequest) (*
 		facts = append(facts, "cpus="+start.Resources.Linux.CpusetCpus, "cgroup="+start.Resources.Linux.CpusetCgroup)
 	}
 	request := *start
-	request.NetworkIsolation = nil // the path of a network is a file here, and no namespace
+	request.NetworkIsolation = nil // its path is a regular file, which process.Start cannot enter as a namespace
 	request.Env = map[string]string{"FACTS": strings.Join(facts, " ")}
 	for name, value := range start.Env {
 		request.Env[name] = value
@@ -92,7 +91,7 @@ func (d *podDriverPlugin) DestroyNetwork(_ context.Context, allocID string, isol
 	return d.networks.destroy(allocID, isolation)
 }
 
-// networkFiles is a directory with a file for each network of a driver.
+// networkFiles is a directory with a file for each network that a driver has created.
 type networkFiles string
 
 func (dir networkFiles) create(allocID, hostname string) (*driver.NetworkIsolation, bool, error) {

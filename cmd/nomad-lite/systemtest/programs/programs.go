@@ -18,7 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver/drivertest"
 )
 
-// All returns the programs that the test binary is under their names.
+// All maps the names under which a test binary can be executed to the programs that it then runs.
 func All() map[string]func() {
 	return map[string]func(){
 		"nomad-lite":         runWithTestConfig,
@@ -53,10 +53,10 @@ func All() map[string]func() {
 	}
 }
 
-// runWithTestConfig runs nomad-lite. Its agents read the file of systemtest.TestConfigEnvVar first: they ignore the disk usage of this
-// machine, because they could otherwise remove ended allocations before a test has checked them, and start neither Java nor
-// QEMU for a fingerprint; a test of these drivers sets driver.denylist to "". They listen on a free port if a test chooses
-// none, because tests run in parallel.
+// runWithTestConfig runs nomad-lite. Its agents read the file of systemtest.TestConfigEnvVar first, with which they
+// ignore the disk usage of this machine, because otherwise they could remove ended allocations before a test has
+// checked them. They also start neither Java nor QEMU for a fingerprint; a test of these drivers sets driver.denylist
+// to "". They listen on a free port unless a test chooses one, because tests run in parallel.
 func runWithTestConfig() {
 	config := os.Getenv(systemtest.TestConfigEnvVar)
 	if config != "" && len(os.Args) > 1 && os.Args[1] == "agent" && !slices.Contains(os.Args, "-print-unit") && !slices.Contains(os.Args, "stop") {
@@ -69,17 +69,17 @@ func runWithTestConfig() {
 	runNomadLite()
 }
 
-// RepeatStartsEnvVar is the environment variable with which an agent has a planted defect: see failpoint.RepeatStarts.
+// RepeatStartsEnvVar is the environment variable that gives an agent a defect on purpose: see failpoint.RepeatStarts.
 const RepeatStartsEnvVar = "NOMAD_LITE_TEST_REPEAT_STARTS"
 
-// runNomadLite is the program under test.
+// runNomadLite runs the program under test.
 func runNomadLite() {
 	failpoint.RepeatStarts = os.Getenv(RepeatStartsEnvVar) != ""
 	os.Exit(root.Execute(os.Args[1:], &cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 }
 
-// sendAPIRequest is the program "ask METHOD PATH [BODY]" of the scripts. It sends a request to the
-// agent of NOMAD_ADDR, and prints the answer.
+// sendAPIRequest is the program "ask METHOD PATH [BODY]" of the scripts. It sends a request to the agent of NOMAD_ADDR,
+// and prints the response.
 func sendAPIRequest() {
 	client, err := api.NewClient(api.DefaultConfig())
 	if err == nil && len(os.Args) < 3 {
@@ -100,7 +100,7 @@ func sendAPIRequest() {
 	fmt.Println(string(response))
 }
 
-// serveHelloHTTP is the program "say-hello PORT" of the scripts, a web server.
+// serveHelloHTTP is the program "say-hello PORT" of the scripts: a web server that responds with "hello".
 func serveHelloHTTP() {
 	fmt.Fprintln(os.Stderr, http.ListenAndServe(":"+os.Args[1], http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(w, "hello")

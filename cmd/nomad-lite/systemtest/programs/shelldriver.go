@@ -13,16 +13,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
-// shellNetworkDir returns the directory for the networks of the shell driver, beside its plugin
-// directory. Without the directory, the driver creates no networks.
+// shellNetworkDir returns the directory for the network files of the shell driver. If the directory does not exist, the
+// driver creates no networks.
 func shellNetworkDir() networkFiles {
 	cmdline, _ := os.ReadFile("/proc/self/cmdline") // testscript.Main has shortened os.Args[0]
 	program, _, _ := strings.Cut(string(cmdline), "\x00")
 	return networkFiles(filepath.Join(filepath.Dir(filepath.Dir(program)), "networks"))
 }
 
-// serveShellDriver is an external driver that is built with the SDK. A task whose config sets crash
-// makes the plugin process exit when the task starts. The start of a task whose config sets hang never returns.
+// serveShellDriver serves an external driver with the SDK. A task whose config sets crash makes the plugin process exit
+// when the task starts. The start of a task whose config sets hang never returns.
 func serveShellDriver() { sdk.ServeDriver(&shellDriverPlugin{}) }
 
 type shellDriverPlugin struct{}
@@ -74,7 +74,7 @@ func (*shellDriverPlugin) Start(ctx context.Context, start *sdk.StartRequest) (*
 		if _, err := os.Stat(n.Path); err != nil {
 			return nil, fmt.Errorf("network of the task: %w", err)
 		}
-		request.NetworkIsolation = nil // its path is a file, and no namespace
+		request.NetworkIsolation = nil // its path is a regular file, which process.Start cannot enter as a namespace
 	}
 	return process.Start(ctx, &request, process.Command{Path: config.Command, Args: config.Args})
 }

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stepClock is the program "step-clock BY DURATION". It steps the clock of the machine, and after the duration steps it back. It
-// does so also if its parent ends first: it has a session of its own, and ignores the signals of a terminal.
+// stepClock is the program "step-clock BY DURATION". It steps the clock of the machine by BY, and after DURATION steps
+// the clock back, even if its parent exits first: it ignores SIGINT, SIGTERM and SIGHUP.
 func stepClock() {
 	by, byErr := time.ParseDuration(os.Args[1])
 	duration, durationErr := time.ParseDuration(os.Args[2])
@@ -22,7 +22,7 @@ func stepClock() {
 		err = addToClock(by)
 	}
 	if err == nil {
-		time.Sleep(duration) // runs with the monotonic clock
+		time.Sleep(duration) // uses the monotonic clock, which does not step
 		err = addToClock(-by)
 	}
 	if err != nil {

@@ -26,14 +26,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/hooks/pluginhooks"
 )
 
-// serveMisbehavingHook NAME MODE is a hook plugin that violates the hook protocol in the way that
+// serveMisbehavingHook is the program "strange-hook NAME MODE", a hook that violates the hook protocol in the way that
 // MODE names.
 func serveMisbehavingHook() {
 	s := &misbehavingPlugin{
 		name: os.Args[1], mode: os.Args[2],
 		info: base.Info{Type: base.TypeHook, Name: os.Args[1], Version: "1.0.0", APIVersions: []string{hook.APIVersion}},
 	}
-	// The file has a mark for each launch of the plugin.
+	// The file contains one byte for each launch of the plugin.
 	marks, _ := os.ReadFile(s.name + ".launches")
 	s.launchCount = 1 + bytes.Count(marks, []byte("x"))
 	if err := os.WriteFile(s.name+".launches", bytes.Repeat([]byte("x"), s.launchCount), 0o644); err != nil {
@@ -81,7 +81,7 @@ func serveMisbehavingHook() {
 	}
 }
 
-// interceptCall changes answers into those of an older or newer version of the protocol.
+// interceptCall changes responses to those of an older or a newer version of the protocol, if the mode says so.
 func (s *misbehavingPlugin) interceptCall(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	method := path.Base(call.FullMethod)
 	if s.mode == "older" && slices.Contains([]string{"Configure", "Prestart", "Exited"}, method) {
@@ -153,7 +153,7 @@ func (s *misbehavingPlugin) Stop(context.Context, hook.TaskStopRequest) (hook.Ta
 	return hook.TaskStopResponse{}, s.recordCall("stop")
 }
 
-// recordCall records in a file that a hook point was called.
+// recordCall appends the name of a hook point to a file.
 func (s *misbehavingPlugin) recordCall(point string) error {
 	f, err := os.OpenFile(s.name+".points", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err == nil {

@@ -18,10 +18,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/device/devicewire"
 )
 
-// serveTestDevice is a device plugin without the SDK: `test-device NAME [FAULT]`. It reports two
-// devices, a and b, of the group acme/widget/NAME. A file NAME.sick in the working directory makes
-// the device b unhealthy. Reserve appends the ids to NAME.reserved. The faults are the keys of
-// testDeviceFaults, and "crash": Reserve exits once for each file NAME.crash*.
+// serveTestDevice serves a device plugin without the SDK: `test-device NAME [FAULT]`. It reports two devices, a and b,
+// of the group acme/widget/NAME. While the file NAME.sick exists in the working directory, the device b is unhealthy.
+// Reserve appends the IDs to the file NAME.reserved. The faults are the keys of testDeviceFaults, type, hangs, refuses,
+// and crash, with which Reserve exits once for each file NAME.crash*.
 func serveTestDevice() {
 	d := &testDevice{name: os.Args[1]}
 	if len(os.Args) > 2 {
@@ -72,8 +72,8 @@ func (d *testDevice) group(ids ...string) device.Group {
 	return g
 }
 
-// testDeviceFaults are the faults of fingerprints. A function returns the fingerprint with a
-// number, starting with 0, and the time until the next one; 0 means that none follows.
+// testDeviceFaults maps a fault to a function that returns the n-th fingerprint, counted from 0, and the time until the
+// next one. A time of 0 means that no fingerprint follows.
 var testDeviceFaults = map[string]func(d *testDevice, n int) (device.Fingerprint, time.Duration){
 	"disabled": func(*testDevice, int) (device.Fingerprint, time.Duration) {
 		return device.Fingerprint{Err: device.ErrDisabled}, 0

@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// execWithoutCgroups hides the cgroups in its mount namespace, and executes the program of its
-// arguments. It is not a shell script, because a shell that waits for mount ignores SIGINT.
+// execWithoutCgroups is the program "without-cgroups PROGRAM [ARGUMENT...]". It hides the cgroups in its mount
+// namespace, and executes the program. A shell script could not replace it, because a shell that waits for mount
+// ignores SIGINT.
 func execWithoutCgroups() {
 	err := errors.Join(
 		unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),

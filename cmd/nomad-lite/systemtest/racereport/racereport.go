@@ -7,15 +7,15 @@ import (
 	"path/filepath"
 )
 
-// Reports is a directory with reports of the race detector.
+// Reports is the path of a directory with reports of the race detector.
 type Reports string
 
-// Collect changes the environment so that this process and the processes that it starts write their reports to a new
-// directory. It panics if that fails. The caller calls Print once, after the tests.
+// Collect changes the environment so that this process and its child processes write their reports to a new directory.
+// It panics if that fails. The caller must call Print once, after the tests.
 func Collect() Reports {
 	dir, err := os.MkdirTemp("", "nomad-lite-races")
 	if err == nil {
-		err = os.Chmod(dir, 0o777|os.ModeSticky) // some processes have other users
+		err = os.Chmod(dir, 0o777|os.ModeSticky) // some processes run as other users
 	}
 	if err == nil {
 		// By default, each process under the race detector sleeps for a second before it exits.

@@ -1,2 +1,2 @@
-// Package upgrade tests that tasks survive the replacement of the program by another build.
+// Package upgrade tests that tasks survive the replacement of the nomad-lite program by another build.
 package upgrade

@@ -346,7 +346,7 @@ func checkLease(n *node, alloc *api.Allocation) string {
 // installThirdPartyDriver unpacks a driver that was made with another SDK into the plugin directory. It reports whether there
 // is one.
 func (n *node) installThirdPartyDriver() bool {
-	err := systemtest.UnpackPeer("hello-driver", filepath.Join(n.dir, "plugins", "hello-driver"))
+	err := systemtest.UnpackPeerProgram("hello-driver", filepath.Join(n.dir, "plugins", "hello-driver"))
 	if errors.Is(err, os.ErrNotExist) {
 		n.T.Logf("without a third-party driver: %v", err)
 		return false

@@ -1,2 +1,3 @@
-// Package vm tests nodes in virtual machines: with nothing but cgroups of version 2, with a clock that is set, and with power that is lost.
+// Package vm tests agents in virtual machines: with only cgroups v2, with a clock that is set, and with sudden loss of
+// power.
 package vm

@@ -15,42 +15,42 @@ import (
 	"strings"
 )
 
-// Initramfs writes an initramfs, which is the first file system of a virtual machine: a cpio
-// archive of the format "newc". After an error it writes nothing more, and Close returns the error.
+// Initramfs writes an initramfs, the first file system of a virtual machine, as a cpio archive of the format "newc".
+// After an error its methods write nothing, and Close returns the error.
 type Initramfs struct {
-	w            *bufio.Writer
+	archive      *bufio.Writer
 	inodeCount   int
 	writtenNames map[string]bool
-	err          error
+	firstErr     error
 }
 
 // New returns an Initramfs that is written to w.
 func New(w io.Writer) *Initramfs {
-	return &Initramfs{w: bufio.NewWriterSize(w, 1<<20), writtenNames: map[string]bool{}}
+	return &Initramfs{archive: bufio.NewWriterSize(w, 1<<20), writtenNames: map[string]bool{}}
 }
 
 // writeEntry writes a file to the archive, unless the archive already has it.
 func (i *Initramfs) writeEntry(name string, mode uint32, content []byte) {
 	name = strings.TrimPrefix(path.Clean(name), "/")
-	if i.err != nil || i.writtenNames[name] {
+	if i.firstErr != nil || i.writtenNames[name] {
 		return
 	}
 	i.writtenNames[name] = true
 	i.inodeCount++
-	// The fields are: inode, mode, uid, gid, number of links, modification time, size, device
-	// numbers of the file, device numbers of a device node, length of the name, checksum.
-	_, i.err = fmt.Fprintf(i.w, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%s\x00",
+	// The fields are: inode number, mode, uid, gid, number of links, modification time, size, device numbers of the
+	// file, device numbers of a device node, length of the name, checksum.
+	_, i.firstErr = fmt.Fprintf(i.archive, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%s\x00",
 		i.inodeCount, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name)+1, 0, name)
 	i.pad(110 + len(name) + 1)
-	if i.err == nil {
-		_, i.err = i.w.Write(content)
+	if i.firstErr == nil {
+		_, i.firstErr = i.archive.Write(content)
 	}
 	i.pad(len(content))
 }
 
 func (i *Initramfs) pad(n int) {
-	if i.err == nil && n%4 != 0 {
-		_, i.err = i.w.Write(make([]byte, 4-n%4))
+	if i.firstErr == nil && n%4 != 0 {
+		_, i.firstErr = i.archive.Write(make([]byte, 4-n%4))
 	}
 }
 
@@ -71,7 +71,7 @@ func (i *Initramfs) WriteFile(name string, mode uint32, content []byte) {
 	i.writeEntry(name, 0o100000|mode, content)
 }
 
-// WriteTree copies a directory of this machine, with its content, to the archive.
+// WriteTree copies the files below a directory of this machine to the directory name of the archive.
 func (i *Initramfs) WriteTree(source, name string) {
 	err := filepath.WalkDir(source, func(file string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -83,19 +83,19 @@ func (i *Initramfs) WriteTree(source, name string) {
 		}
 		return err
 	})
-	i.err = errors.Join(i.err, err)
+	i.firstErr = errors.Join(i.firstErr, err)
 }
 
 // WriteProgram copies a program of this machine and its libraries to the archive.
 func (i *Initramfs) WriteProgram(source, name string) {
 	content, err := os.ReadFile(source)
 	if err != nil {
-		i.err = errors.Join(i.err, err)
+		i.firstErr = errors.Join(i.firstErr, err)
 		return
 	}
 	i.WriteFile(name, 0o755, content)
 	libraries, err := findSharedLibraries(source)
-	i.err = errors.Join(i.err, err)
+	i.firstErr = errors.Join(i.firstErr, err)
 	for _, library := range libraries {
 		// /lib is a symbolic link to usr/lib in the virtual machine.
 		if name := "usr" + strings.TrimPrefix(library, "/usr"); !i.writtenNames[name] {
@@ -104,7 +104,7 @@ func (i *Initramfs) WriteProgram(source, name string) {
 	}
 }
 
-// findSharedLibraries returns the libraries and the loader of a program.
+// findSharedLibraries returns the paths of the dynamic loader and of the shared libraries that a program imports.
 func findSharedLibraries(program string) ([]string, error) {
 	f, err := elf.Open(program)
 	if err != nil {
@@ -144,27 +144,27 @@ func findSharedLibraries(program string) ([]string, error) {
 // Close writes the end of the archive, and returns the first error of any call.
 func (i *Initramfs) Close() error {
 	i.writeEntry("TRAILER!!!", 0, nil)
-	if i.err == nil {
-		i.err = i.w.Flush()
+	if i.firstErr == nil {
+		i.firstErr = i.archive.Flush()
 	}
-	return i.err
+	return i.firstErr
 }
 
-// WriteModules copies modules of a kernel of this machine, and those that they depend on, to a directory of the archive. The names of the
-// files sort in the order in which the modules must be loaded.
+// WriteModules copies the modules of a kernel of this machine, with the modules that they depend on, to a directory of
+// the archive. The names of the files sort in the order in which the modules must be loaded.
 func (i *Initramfs) WriteModules(kernel, name string, modules ...string) {
 	dir := filepath.Join("/lib/modules", strings.TrimPrefix(filepath.Base(kernel), "vmlinuz-"))
 	files, err := findModuleFiles(dir, modules)
-	i.err = errors.Join(i.err, err)
+	i.firstErr = errors.Join(i.firstErr, err)
 	for n, file := range files {
 		content, err := os.ReadFile(filepath.Join(dir, file))
-		i.err = errors.Join(i.err, err)
+		i.firstErr = errors.Join(i.firstErr, err)
 		i.WriteFile(fmt.Sprintf("%s/%02d-%s", name, n, path.Base(file)), 0o644, content)
 	}
 }
 
-// findModuleFiles returns the files of modules and of those that they depend on, in the order in which they must be loaded. A
-// module that is built into the kernel has no file.
+// findModuleFiles returns the files of the modules and of the modules that they depend on, in the order in which they
+// must be loaded. A module that is built into the kernel has no file.
 func findModuleFiles(dir string, modules []string) (files []string, err error) {
 	dependencies, err := os.ReadFile(filepath.Join(dir, "modules.dep"))
 	if err != nil {
@@ -194,8 +194,8 @@ func findModuleFiles(dir string, modules []string) (files []string, err error) {
 	return files, nil
 }
 
-// FindKernel returns a kernel of this machine that has the drivers for a virtual machine built in, such as Debian's cloud
-// kernel.
+// FindKernel returns the path of a kernel of this machine. It prefers Debian's cloud kernel, which has the drivers for
+// a virtual machine built in.
 func FindKernel() (string, error) {
 	for _, pattern := range []string{"/boot/vmlinuz-*-cloud-amd64", "/boot/vmlinuz-*"} {
 		found, err := filepath.Glob(pattern)

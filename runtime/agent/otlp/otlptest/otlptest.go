@@ -26,13 +26,13 @@ import (
 type Collector struct {
 	URL string // endpoint for programs
 
-	mu       sync.Mutex
-	received []*tracepb.ResourceSpans
-	metrics  []*metricspb.ResourceMetrics
-	headers  []map[string][]string // of each request, in lower case
+	mu              sync.Mutex
+	resourceSpans   []*tracepb.ResourceSpans
+	resourceMetrics []*metricspb.ResourceMetrics
+	requestHeaders  []map[string][]string // of each request, in lower case
 }
 
-// messages are the requests by path of HTTP and method of gRPC.
+// messages has the type of the request for each HTTP path and each gRPC method.
 var messages = map[string]proto.Message{
 	"/v1/traces":  (*tracepb.TracesData)(nil),
 	"/v1/metrics": (*metricspb.MetricsData)(nil),
@@ -40,8 +40,8 @@ var messages = map[string]proto.Message{
 	"/opentelemetry.proto.collector.metrics.v1.MetricsService/Export": (*metricspb.MetricsData)(nil),
 }
 
-// NewHTTP starts a collector for OTLP over HTTP, which ends with the test. The function before, which may be
-// nil, handles a request if it returns true: the content of the request is not kept.
+// NewHTTP starts a collector for OTLP over HTTP, which ends with the test. The collector first calls before, which may be
+// nil. If before returns true, it has replied to the request, and the collector does not store the content of the request.
 func NewHTTP(t testing.TB, before func(http.ResponseWriter, *http.Request) bool) *Collector {
 	c := new(Collector)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -52,7 +52,7 @@ func NewHTTP(t testing.TB, before func(http.ResponseWriter, *http.Request) bool)
 		message := messages[r.URL.Path]
 		switch {
 		case err != nil:
-			return // the program has cut the connection
+			return // the program under test has closed the connection
 		case message == nil || r.Method != http.MethodPost || r.Header.Get("Content-Type") != "application/x-protobuf":
 			t.Errorf("request %s %s with content type %q", r.Method, r.URL, r.Header.Get("Content-Type"))
 			return
@@ -61,7 +61,7 @@ func NewHTTP(t testing.TB, before func(http.ResponseWriter, *http.Request) bool)
 		if proto.Unmarshal(body, message) != nil {
 			t.Errorf("request of %d bytes is not OTLP", len(body))
 		}
-		c.add(message, r.Header)
+		c.addRequest(message, r.Header)
 	}))
 	t.Cleanup(server.Close)
 	c.URL = server.URL
@@ -84,21 +84,21 @@ func NewHanging(t testing.TB) *Collector {
 	return c
 }
 
-// SilentURL returns the URL of a port that accepts connections until the test ends, and never answers.
+// SilentURL returns the URL of a port that accepts connections and sends no data until the test ends.
 func SilentURL(t testing.TB) string {
-	l := listen(t)
+	l := listenOnLoopback(t)
 	t.Cleanup(func() { l.Close() })
 	return "http://" + l.Addr().String()
 }
 
 // ClosedURL returns the URL of a port without a listener.
 func ClosedURL(t testing.TB) string {
-	l := listen(t)
+	l := listenOnLoopback(t)
 	l.Close()
 	return "http://" + l.Addr().String()
 }
 
-func listen(t testing.TB) net.Listener {
+func listenOnLoopback(t testing.TB) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -122,11 +122,11 @@ func NewGRPC(t testing.TB) *Collector {
 			return err
 		}
 		headers, _ := metadata.FromIncomingContext(stream.Context())
-		c.add(message, headers)
+		c.addRequest(message, headers)
 		return stream.SendMsg(new(emptypb.Empty))
 	}
 	server := grpc.NewServer(grpc.UnknownServiceHandler(handle))
-	l := listen(t)
+	l := listenOnLoopback(t)
 	var served sync.WaitGroup
 	served.Go(func() {
 		if err := server.Serve(l); err != nil {
@@ -138,7 +138,7 @@ func NewGRPC(t testing.TB) *Collector {
 	return c
 }
 
-func (c *Collector) add(message proto.Message, headers map[string][]string) {
+func (c *Collector) addRequest(message proto.Message, headers map[string][]string) {
 	lower := make(map[string][]string)
 	for name, values := range headers {
 		lower[strings.ToLower(name)] = values
@@ -147,16 +147,16 @@ func (c *Collector) add(message proto.Message, headers map[string][]string) {
 	defer c.mu.Unlock()
 	switch m := message.(type) {
 	case *tracepb.TracesData:
-		c.received = append(c.received, m.GetResourceSpans()...)
+		c.resourceSpans = append(c.resourceSpans, m.GetResourceSpans()...)
 	case *metricspb.MetricsData:
-		c.metrics = append(c.metrics, m.GetResourceMetrics()...)
+		c.resourceMetrics = append(c.resourceMetrics, m.GetResourceMetrics()...)
 	}
-	c.headers = append(c.headers, lower)
+	c.requestHeaders = append(c.requestHeaders, lower)
 }
 
 // Spans returns all spans in the order in which they were received.
 func (c *Collector) Spans() (spans []*tracepb.Span) {
-	for _, r := range c.Received() {
+	for _, r := range c.ReceivedSpans() {
 		for _, s := range r.GetScopeSpans() {
 			spans = append(spans, s.GetSpans()...)
 		}
@@ -178,25 +178,25 @@ func (c *Collector) Metrics() (all []*metricspb.Metric) {
 func (c *Collector) ReceivedMetrics() []*metricspb.ResourceMetrics {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.metrics[:len(c.metrics):len(c.metrics)]
+	return c.resourceMetrics[:len(c.resourceMetrics):len(c.resourceMetrics)]
 }
 
-// Received returns the spans of all requests.
-func (c *Collector) Received() []*tracepb.ResourceSpans {
+// ReceivedSpans returns the spans of all requests.
+func (c *Collector) ReceivedSpans() []*tracepb.ResourceSpans {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.received[:len(c.received):len(c.received)]
+	return c.resourceSpans[:len(c.resourceSpans):len(c.resourceSpans)]
 }
 
 // Headers returns the headers of all requests, with names in lower case.
 func (c *Collector) Headers() []map[string][]string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.headers[:len(c.headers):len(c.headers)]
+	return c.requestHeaders[:len(c.requestHeaders):len(c.requestHeaders)]
 }
 
-// Attributes returns the attributes of a span or a value.
-func Attributes(s interface{ GetAttributes() []*commonpb.KeyValue }) map[string]string {
+// StringAttributes returns the attributes of a span or a value.
+func StringAttributes(s interface{ GetAttributes() []*commonpb.KeyValue }) map[string]string {
 	attributes := make(map[string]string)
 	for _, a := range s.GetAttributes() {
 		attributes[a.GetKey()] = a.GetValue().GetStringValue()

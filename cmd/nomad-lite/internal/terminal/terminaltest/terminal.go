@@ -8,14 +8,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/terminal"
 )
 
-// Terminal is a fake terminal that interprets the text written to it.
+// Terminal is a fake terminal for programs that write below the text of the terminal. It fails the test for an escape
+// sequence that it does not know.
 type Terminal struct {
-	t             *testing.T
-	Columns, Rows int
-	lines         []string // all rows, including those that have scrolled off the top
-	rowWraps      []bool   // reports for each row whether its line continues in the next row
-	y, x          int      // position of the cursor, counted from the first row in lines
-	autoWrap      bool
+	t                       *testing.T
+	Columns, Rows           int
+	lines                   []string // all rows, including those that have scrolled off the top
+	rowWraps                []bool   // reports for each row whether its line continues in the next row
+	cursorRow, cursorColumn int      // position of the cursor, counted from the first row in lines
+	autoWrap                bool
 }
 
 // New returns an empty terminal of this size.
@@ -23,7 +24,7 @@ func New(t *testing.T, columns, rows int) *Terminal {
 	return &Terminal{t: t, Columns: columns, Rows: rows, lines: []string{""}, rowWraps: []bool{false}, autoWrap: true}
 }
 
-// Write interprets text and escape sequences.
+// Write interprets text and escape sequences, as a terminal does. At the end of p, the terminal must wrap lines again.
 func (f *Terminal) Write(p []byte) (int, error) {
 	for rest := p; len(rest) > 0; {
 		n := 1
@@ -32,11 +33,11 @@ func (f *Terminal) Write(p []byte) (int, error) {
 			n = terminal.EscapeSequenceLength(rest)
 			f.runEscapeSequence(string(rest[:n]))
 		case '\n':
-			f.moveDown(false)
+			f.startNextRow(false)
 		case '\r':
-			f.x = 0
+			f.cursorColumn = 0
 		default:
-			f.put(rest[0])
+			f.putByte(rest[0])
 		}
 		rest = rest[n:]
 	}
@@ -53,39 +54,39 @@ func (f *Terminal) runEscapeSequence(sequence string) {
 	case sequence == "\x1b[?7h":
 		f.autoWrap = true
 	case sequence == "\x1b[J":
-		f.lines[f.y] = f.lines[f.y][:f.x]
-		f.lines, f.rowWraps = f.lines[:f.y+1], f.rowWraps[:f.y+1]
-		f.rowWraps[f.y] = false
+		f.lines[f.cursorRow] = f.lines[f.cursorRow][:f.cursorColumn]
+		f.lines, f.rowWraps = f.lines[:f.cursorRow+1], f.rowWraps[:f.cursorRow+1]
+		f.rowWraps[f.cursorRow] = false
 	case strings.HasSuffix(sequence, "A"):
 		var n int
 		fmt.Sscanf(sequence, "\x1b[%dA", &n)
-		f.y = max(f.y-n, len(f.lines)-f.Rows, 0)
+		f.cursorRow = max(f.cursorRow-n, len(f.lines)-f.Rows, 0)
 	case strings.HasSuffix(sequence, "m"):
 	default:
 		f.t.Errorf("the terminal got %q", sequence)
 	}
 }
 
-func (f *Terminal) put(c byte) {
-	if f.x == f.Columns {
+func (f *Terminal) putByte(c byte) {
+	if f.cursorColumn == f.Columns {
 		if !f.autoWrap {
 			return
 		}
-		f.moveDown(true)
+		f.startNextRow(true)
 	}
-	f.lines[f.y] = f.lines[f.y][:f.x] + string(c)
-	f.x++
+	f.lines[f.cursorRow] = f.lines[f.cursorRow][:f.cursorColumn] + string(c)
+	f.cursorColumn++
 }
 
-func (f *Terminal) moveDown(broken bool) {
-	f.rowWraps[f.y] = broken
-	f.y, f.x = f.y+1, 0
-	if f.y == len(f.lines) {
+func (f *Terminal) startNextRow(broken bool) {
+	f.rowWraps[f.cursorRow] = broken
+	f.cursorRow, f.cursorColumn = f.cursorRow+1, 0
+	if f.cursorRow == len(f.lines) {
 		f.lines, f.rowWraps = append(f.lines, ""), append(f.rowWraps, false)
 	}
 }
 
-// Resize changes the size. It wraps and joins rows as most terminals do.
+// Resize changes the size of the terminal. As most terminals do, it joins and wraps the rows of each line again.
 func (f *Terminal) Resize(columns, rows int) {
 	var joinedLines []string
 	joined := ""
@@ -103,7 +104,7 @@ func (f *Terminal) Resize(columns, rows int) {
 		}
 		f.lines, f.rowWraps = append(f.lines, line), append(f.rowWraps, false)
 	}
-	f.y, f.x = len(f.lines)-1, len(f.lines[len(f.lines)-1])
+	f.cursorRow, f.cursorColumn = len(f.lines)-1, len(f.lines[len(f.lines)-1])
 }
 
 // String returns all rows, including those that have scrolled off the top.

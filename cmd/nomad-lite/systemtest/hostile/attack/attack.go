@@ -18,26 +18,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TargetsEnvVar is the environment variable of a probe that has its Targets, as JSON.
+// TargetsEnvVar is the environment variable that contains the Targets of a probe, as JSON.
 const TargetsEnvVar = "HOSTILE_TARGETS"
 
-// Marker is in each frame that a probe sends under an identity that is not its own.
+// Marker is part of each network frame that a probe sends with a source that is not its own.
 const Marker = "nomad-lite-spoofed-frame"
 
-// Targets are the things that a probe attacks.
+// Targets are what a probe attacks.
 type Targets struct {
-	Name       string   // of the task; the probe writes it into Guard, and sends it to Sockets and Addresses
+	Name       string   // name of the task; the probe writes it into Guard, and sends it to Sockets and Addresses
 	Canaries   []string // files that tasks must not read, by their paths on the machine
 	Guard      string   // file that tasks must not change, by its path on the machine
 	Sockets    []string // paths of unix sockets; "@name" is an abstract one
-	Addresses  []string // addresses and ports of IPv4, as "127.0.0.1:80"
+	Addresses  []string // IPv4 addresses with ports, such as "127.0.0.1:80"
 	Mounts     []string // paths in the task where something may be mounted
-	Writable   []string // directories of the task
-	Commands   []string // texts of which one is in the command line of each process that tasks must not reach
-	Neighbours []string // IPv4 addresses of others in the network of the task
+	Writable   []string // directories that the task can write
+	Commands   []string // a process whose command line contains one of these texts must not be reachable
+	Neighbours []string // IPv4 addresses of other programs in the network of the task
 }
 
-// Kinds of reports: the first word of a line. Done is the last line of a complete report.
+// These are the kinds of reports, which are the first word of a line, and the values that follow. Done is the last line
+// of a complete report.
 const (
 	Identity  = "identity"  // field of /proc/self/status: values
 	Namespace = "namespace" // name, inode number
@@ -55,8 +56,8 @@ const (
 type probe struct {
 	Targets
 
-	mu  sync.Mutex
-	out io.Writer
+	mu           sync.Mutex
+	reportWriter io.Writer
 }
 
 // Main runs a mode of the probe:
@@ -68,7 +69,7 @@ type probe struct {
 //	wait                waits until it is killed
 func Main(args []string, out io.Writer) error {
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, unix.SIGINT, unix.SIGTERM) // as process 1, a probe gets only signals that it handles
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM) // the kernel sends process 1 only signals that it handles
 	go func() {
 		<-signals
 		os.Exit(0)
@@ -76,16 +77,16 @@ func Main(args []string, out io.Writer) error {
 	unix.Umask(0)
 	switch {
 	case len(args) == 1 && args[0] == "attack":
-		p := &probe{out: out}
+		p := &probe{reportWriter: out}
 		if err := json.Unmarshal([]byte(os.Getenv(TargetsEnvVar)), &p.Targets); err != nil {
 			return fmt.Errorf("%s: %w", TargetsEnvVar, err)
 		}
-		p.run()
+		p.runAttacks()
 		return nil
 	case len(args) == 2 && args[0] == "make":
 		return makeHostileFiles(args[1])
 	case len(args) == 2 && args[0] == "swap":
-		return swap(args[1])
+		return swapDirectoryAndLink(args[1])
 	case len(args) == 3 && args[0] == "replace":
 		path := filepath.Join(args[1], args[2])
 		err := os.RemoveAll(path)
@@ -100,12 +101,12 @@ func (p *probe) report(kind string, values ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	text := strings.TrimSuffix(fmt.Sprintln(values...), "\n")
-	fmt.Fprintf(p.out, "%s %s\n", kind, strings.ReplaceAll(text, "\n", " ")) // the reader of a closed output needs no report
+	fmt.Fprintf(p.reportWriter, "%s %s\n", kind, strings.ReplaceAll(text, "\n", " ")) // an error means that the test no longer reads
 }
 
-func (p *probe) run() {
-	p.reportIdentity() // first, because the rights of the user decide which later reports are breaches
-	// The first attacks are those on mounts: a driver that detects a mount too late ends the task soon.
+func (p *probe) runAttacks() {
+	p.reportIdentity() // first, because the user's rights determine which later reports are breaches
+	// Mounts are attacked first, because a driver that detects a forbidden mount too late ends the task soon.
 	for _, dir := range p.Mounts {
 		p.attackFiles(dir)
 	}
@@ -124,14 +125,15 @@ func (p *probe) run() {
 		}
 	}
 	for _, address := range p.Addresses {
-		p.connect(address)
+		p.connectTCP(address)
 	}
 	p.sendFrames()
 	p.readOwnFiles()
 	p.report(Done)
 }
 
-// reportIdentity reports the user, the capabilities and the namespaces of the process.
+// reportIdentity reports the user, the capabilities and the namespaces of the process, so that the test can judge later
+// reports.
 func (p *probe) reportIdentity() {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -150,10 +152,10 @@ func (p *probe) reportIdentity() {
 	}
 }
 
-// otherRoots returns directories that can lead to other files of the machine.
+// otherRoots returns directories through which the task could reach other files of the machine.
 func otherRoots() []string {
 	roots := []string{"/..", "/proc/self/cwd/../../../../../../../..", "/proc/self/root/.."}
-	for _, pid := range processes() {
+	for _, pid := range otherProcesses() {
 		for _, link := range []string{"root", "cwd"} {
 			roots = append(roots, fmt.Sprintf("/proc/%d/%s", pid, link))
 		}
@@ -170,7 +172,7 @@ func otherRoots() []string {
 
 func (p *probe) attackFiles(root string) {
 	for _, path := range p.Canaries {
-		p.read(root + path)
+		p.reportIfReadable(root + path)
 	}
 	fd, err := unix.Open(root+p.Guard, unix.O_WRONLY|unix.O_APPEND|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -182,8 +184,8 @@ func (p *probe) attackFiles(root string) {
 	}
 }
 
-// read reports the start of a file that the process can read.
-func (p *probe) read(path string) {
+// reportIfReadable reports the first bytes of a regular file if the process can read it.
+func (p *probe) reportIfReadable(path string) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return
@@ -199,8 +201,8 @@ func (p *probe) read(path string) {
 	}
 }
 
-// processes returns the visible processes without those of the task.
-func processes() (pids []int) {
+// otherProcesses returns the PIDs of all visible processes except this one.
+func otherProcesses() (pids []int) {
 	entries, _ := os.ReadDir("/proc") // a volume can hide /proc
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -212,14 +214,14 @@ func processes() (pids []int) {
 }
 
 func (p *probe) attackProcesses() {
-	for _, pid := range processes() {
+	for _, pid := range otherProcesses() {
 		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // the process can have exited
 		command := strings.TrimSpace(strings.ReplaceAll(string(line), "\x00", " "))
 		if !slices.ContainsFunc(p.Commands, func(text string) bool { return strings.Contains(command, text) }) {
 			continue
 		}
 		for _, name := range []string{"root", "cwd"} {
-			if open(fmt.Sprintf("/proc/%d/%s", pid, name), unix.O_RDONLY|unix.O_DIRECTORY) == nil {
+			if checkOpen(fmt.Sprintf("/proc/%d/%s", pid, name), unix.O_RDONLY|unix.O_DIRECTORY) == nil {
 				p.report(Process, name, command)
 			}
 		}
@@ -228,14 +230,14 @@ func (p *probe) attackProcesses() {
 			p.report(Process, "fd", command)
 		}
 		for _, name := range []string{"mem", "environ"} {
-			if open(fmt.Sprintf("/proc/%d/%s", pid, name), unix.O_RDONLY) == nil {
+			if checkOpen(fmt.Sprintf("/proc/%d/%s", pid, name), unix.O_RDONLY) == nil {
 				p.report(Process, name, command)
 			}
 		}
 		if unix.Kill(pid, 0) == nil {
 			p.report(Process, "signal", command)
 		}
-		inThread(func() {
+		runInEndingThread(func() {
 			const seize = 0x4206 // PTRACE_SEIZE does not stop the process, and ends with this thread
 			if _, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, seize, uintptr(pid), 0, 0, 0, 0); errno == 0 {
 				p.report(Process, "trace", command)
@@ -244,9 +246,9 @@ func (p *probe) attackProcesses() {
 	}
 }
 
-// inThread calls f in a thread that ends with it, so that the identity of the thread and the processes that it traces do not
-// outlive the call.
-func inThread(f func()) {
+// runInEndingThread calls f in a thread that exits afterwards, so that the thread's user ID and the processes that it
+// traces do not outlive the call.
+func runInEndingThread(f func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -256,7 +258,7 @@ func inThread(f func()) {
 	<-done
 }
 
-func open(path string, flags int) error {
+func checkOpen(path string, flags int) error {
 	fd, err := unix.Open(path, flags|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err == nil {
 		unix.Close(fd)
@@ -264,7 +266,8 @@ func open(path string, flags int) error {
 	return err
 }
 
-// becomeOthers tries to get other ids. A thread that has got one tries all attacks on files.
+// becomeOthers tries to change the user and group IDs of threads. A thread that has changed its user ID attacks files
+// again.
 func (p *probe) becomeOthers() {
 	const unchanged = ^uintptr(0)
 	for _, id := range []uintptr{0, 1, 4001, 65534} {
@@ -277,7 +280,7 @@ func (p *probe) becomeOthers() {
 				{"setreuid", [4]uintptr{unix.SYS_SETREUID, unchanged, id}},
 				{"setresuid", [4]uintptr{unix.SYS_SETRESUID, unchanged, id, unchanged}},
 			} {
-				inThread(func() {
+				runInEndingThread(func() {
 					if _, _, errno := unix.RawSyscall(c.args[0], c.args[1], c.args[2], c.args[3]); errno == 0 {
 						p.report(Became, c.name, id)
 						p.attackFiles("")
@@ -285,7 +288,7 @@ func (p *probe) becomeOthers() {
 					}
 				})
 			}
-			inThread(func() {
+			runInEndingThread(func() {
 				_, _, _ = unix.RawSyscall(unix.SYS_SETFSUID, id, 0, 0) // the result is the former id, also after an error
 				if now, _, _ := unix.RawSyscall(unix.SYS_SETFSUID, unchanged, 0, 0); now == id {
 					p.report(Became, "setfsuid", id)
@@ -306,7 +309,7 @@ func (p *probe) becomeOthers() {
 			{"setresgid", func() unix.Errno { _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, unchanged, id, unchanged); return e }},
 			{"setgroups", func() unix.Errno { return setgroups(&list) }},
 		} {
-			inThread(func() {
+			runInEndingThread(func() {
 				if c.call() == 0 {
 					p.report(Became, c.name, id)
 				}
@@ -315,9 +318,10 @@ func (p *probe) becomeOthers() {
 	}
 }
 
-// swap exchanges a directory and a link to the root directory until the process is killed. It returns after three minutes, so
-// that it does not outlive its test. The timeout of a job is shorter: the failed task would end a sibling whose start hangs.
-func swap(dir string) error {
+// swapDirectoryAndLink repeatedly exchanges a directory and a link to the root directory, until the process is killed. It returns after
+// three minutes, so that it does not outlive its test. The timeout of a job is shorter: the failed task would end a
+// sibling whose start hangs.
+func swapDirectoryAndLink(dir string) error {
 	path, link := filepath.Join(dir, SwappedFile), filepath.Join(dir, "."+SwappedFile)
 	if err := errors.Join(os.MkdirAll(path, 0o777), os.Symlink("/", link)); err != nil && !errors.Is(err, os.ErrExist) {
 		return err

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SwappedFile is the name of the file that "swap" changes.
+// SwappedFile is the name of the directory that the mode "swap" exchanges with a link.
 const SwappedFile = "swapped"
 
-// HostileFiles are the names of the files that "make" makes.
+// HostileFiles are the names of the files that the mode "make" creates.
 var HostileFiles = []string{"root", "proc", "loop", "zero", "fifo", "sparse", "plain"}
 
-// makeHostileFiles makes files that harm a process which reads or mounts them without care. Files that exist already stay.
+// makeHostileFiles creates files that harm a process which reads or mounts them without checks. Existing files stay.
 func makeHostileFiles(dir string) error {
 	at := func(name string) string { return filepath.Join(dir, name) }
 	sparse, err := os.OpenFile(at("sparse"), os.O_CREATE|os.O_WRONLY, 0o666)
@@ -43,15 +43,16 @@ func makeHostileFiles(dir string) error {
 	return nil
 }
 
-// LeftPrefix starts the names of the files that a probe leaves behind in its directories.
+// LeftPrefix is the prefix of the names of directories that a probe leaves behind.
 const LeftPrefix = "left-"
 
-// leaveFiles makes files with special modes and owners in the directories of the task.
+// leaveFiles creates files with special modes and owners in the writable directories of the task. as is a part of the
+// names.
 func (p *probe) leaveFiles(as string) {
 	for _, dir := range p.Writable {
 		dir = filepath.Join(dir, LeftPrefix+strings.ReplaceAll(p.Name, "/", "-")+"-"+as)
 		if unix.Mkdir(dir, 0o777) != nil {
-			continue // the directory is not there, or not writable
+			continue // the directory does not exist or is not writable
 		}
 		p.leaveFilesIn(dir)
 	}
@@ -138,7 +139,7 @@ func (p *probe) leaveFilesIn(dir string) {
 		{"fchown", withPlain(func(_ string, fd int) error { return unix.Fchown(fd, 4001, 4001) })},
 		{"device", func(path string) error {
 			err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 1))) // /dev/mem
-			if err == nil && open(path, unix.O_RDONLY) == nil {
+			if err == nil && checkOpen(path, unix.O_RDONLY) == nil {
 				p.report(Device, path)
 			}
 			return err
@@ -151,25 +152,26 @@ func (p *probe) leaveFilesIn(dir string) {
 	}
 }
 
-// characterDevices are devices that control the machine, and that an open does not change: one of a watchdog would start it.
+// characterDevices are devices that control the machine and that can be opened without an effect. Watchdogs are not
+// among them, because an open would start them.
 var characterDevices = []string{"/dev/mem", "/dev/kmem", "/dev/port", "/dev/kmsg", "/dev/fuse", "/dev/kvm", "/dev/net/tun", "/dev/vhost-net", "/dev/loop-control", "/dev/mapper/control", "/dev/cuse"}
 
-// openDevices opens all block devices, and some others.
+// openDevices tries to open all block devices and the characterDevices, and reports successes.
 func (p *probe) openDevices() {
 	// Files that vanish during the walk are not an error.
 	_ = filepath.WalkDir("/dev", func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.Type()&fs.ModeDevice == 0 || e.Type()&fs.ModeCharDevice != 0 && !slices.Contains(characterDevices, path) {
 			return nil
 		}
-		if open(path, unix.O_RDONLY) == nil {
+		if checkOpen(path, unix.O_RDONLY) == nil {
 			p.report(Device, path)
 		}
 		return nil
 	})
 }
 
-// readOwnFiles reports the text of small files in the directories of the task, which a template, an artifact or a driver can
-// have filled.
+// readOwnFiles reports the text of small files in the writable directories of the task. A template, an artifact or a
+// driver can have copied a secret into them.
 func (p *probe) readOwnFiles() {
 	for _, dir := range p.Writable {
 		// Files that vanish during the walk are not an error.
@@ -181,7 +183,7 @@ func (p *probe) readOwnFiles() {
 				return filepath.SkipDir
 			}
 			if info, err := e.Info(); err == nil && e.Type().IsRegular() && info.Size() < 1<<16 {
-				p.read(path)
+				p.reportIfReadable(path)
 			}
 			return nil
 		})

@@ -17,7 +17,7 @@ func (p *probe) connectUnix(path string) {
 	p.connectAndWrite(unix.AF_UNIX, &unix.SockaddrUnix{Name: path}, path)
 }
 
-func (p *probe) connect(address string) {
+func (p *probe) connectTCP(address string) {
 	a, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return
@@ -37,12 +37,12 @@ func (p *probe) connectAndWrite(family int, to unix.Sockaddr, name string) {
 		return
 	}
 	p.report(Connected, name)
-	_, _ = unix.Write(fd, []byte(p.Name+"\n")) // the report is complete without it
+	_, _ = unix.Write(fd, []byte(p.Name+"\n")) // the connection itself is already reported
 }
 
-// sendFrames sends frames that are not those of the task, with Marker at their end: IPv4 packets and ARP replies from the
-// addresses of neighbours, and a router advertisement. It sends nothing into the network of the machine, whose other machines
-// would believe the frames.
+// sendFrames sends frames with false sources, with Marker at their end: IPv4 packets and ARP replies from the addresses
+// of neighbours, and router advertisements. It sends nothing if the interface is in the network of the machine, because
+// other machines there would accept the frames.
 func (p *probe) sendFrames() {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -83,20 +83,20 @@ func (p *probe) sendFrames() {
 		arp = append(append(append(arp, own[:]...), source[:]...), append(own[:], source[:]...)...)
 		send(arp)
 	}
-	// Advertisements from the link-local address of the hardware address, and from another.
+	// One advertisement is from the link-local address of the interface, and one from another address.
 	linkLocal := netip.AddrFrom16([16]byte{0xfe, 0x80, 8: own[0] ^ 2, 9: own[1], 10: own[2], 11: 0xff, 12: 0xfe, 13: own[3], 14: own[4], 15: own[5]})
 	for _, source := range []netip.Addr{linkLocal, netip.MustParseAddr("fe80::bad")} {
 		send(routerAdvertisement(append([]byte{0x33, 0x33, 0, 0, 0, 1}, own[:]...), source))
 	}
 }
 
-// isNeighbour reports whether an address of an interface is in the network of the neighbours.
+// isNeighbour reports whether the address of an interface is in the same network as a neighbour.
 func (p *probe) isNeighbour(request *unix.Ifreq) bool {
 	own, err := request.Inet4Addr()
 	if err != nil {
 		return false
 	}
-	const prefixSize = 20 // of bridge_network_subnet
+	const prefixSize = 20 // prefix length of bridge_network_subnet
 	network := netip.PrefixFrom(netip.AddrFrom4([4]byte(own)), prefixSize).Masked()
 	for _, neighbour := range p.Neighbours {
 		if address, err := netip.ParseAddr(neighbour); err == nil && network.Contains(address) {
@@ -116,7 +116,8 @@ func ipv4Frame(head []byte, source [4]byte) []byte {
 	return append(append(append([]byte{}, head...), 0x08, 0x00), packet...)
 }
 
-// routerAdvertisement returns a frame without its Marker, which is an option of the message, so that the checksum is correct.
+// routerAdvertisement returns a frame to which the caller appends Marker. Marker is the content of an option, and the
+// checksum includes it.
 func routerAdvertisement(head []byte, source netip.Addr) []byte {
 	const lifetime = 60 // seconds
 	message := []byte{134, 0, 0, 0, 64, 0, 0, lifetime, 0, 0, 0, 0, 0, 0, 0, 0}

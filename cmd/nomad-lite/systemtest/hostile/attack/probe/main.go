@@ -1,7 +1,7 @@
 // Command probe runs the attacks of package attack in a task.
 //
-// It is a program of its own, because it also runs in images without a C library, and because a task that starts the test
-// binary would need a second to initialize it.
+// It is a separate program, because it also runs in images without a C library, and because the test binary would need
+// a second to initialize in each task.
 package main
 
 import (

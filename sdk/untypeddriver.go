@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// taskDriver is an author's driver without its type parameter.
-type taskDriver struct {
+// untypedDriver is an author's Driver[T] without the type parameter T.
+type untypedDriver struct {
 	impl          infoProvider
 	taskType      reflect.Type // T
 	startMethod   startFunc
@@ -19,16 +19,16 @@ type taskDriver struct {
 	adoptMethod   startFunc // nil if the driver is not an Adopter
 }
 
-// infoProvider is the part of a Driver that does not depend on T.
+// infoProvider has the method of Driver[T] that does not depend on T.
 type infoProvider interface{ Info() DriverInfo }
 
 // startFunc is Start of a Driver, Recover of a Recoverer, or Adopt of an Adopter.
 type startFunc func(context.Context, *StartRequest) (Task, error)
 
-// newTaskDriver returns an error for a method of the driver or of its tasks that would
-// never be called.
-func newTaskDriver[T Task](impl Driver[T]) (*taskDriver, error) {
-	d := &taskDriver{impl: impl, taskType: reflect.TypeFor[T](), startMethod: newStartFunc(impl, "Start", impl.Start)}
+// newUntypedDriver returns an error if the driver or its task type has a method that looks like a method of
+// an optional interface and does not implement it: the package would never call that method.
+func newUntypedDriver[T Task](impl Driver[T]) (*untypedDriver, error) {
+	d := &untypedDriver{impl: impl, taskType: reflect.TypeFor[T](), startMethod: newStartFunc(impl, "Start", impl.Start)}
 	interfaces := append([]reflect.Type{reflect.TypeFor[Recoverer[T]](), reflect.TypeFor[Adopter[T]]()}, driverInterfaces...)
 	if err := errors.Join(checkOptionalMethods(reflect.TypeOf(impl), interfaces), checkOptionalMethods(d.taskType, taskInterfaces)); err != nil {
 		return nil, err
@@ -58,8 +58,9 @@ func newStartFunc[T Task](impl any, name string, method func(context.Context, *S
 	}
 }
 
-// checkCapabilities returns an error for a declared capability without its method.
-func (d *taskDriver) checkCapabilities(c *driver.Capabilities) error {
+// checkCapabilities returns an error if c declares a capability whose method the driver or its task type does
+// not have.
+func (d *untypedDriver) checkCapabilities(c *driver.Capabilities) error {
 	for _, capability := range []struct {
 		name     string
 		declared bool
