@@ -1,2 +1,2 @@
-// Package commands tests the command line and the HTTP API: scripts, documents, realistic jobs, and jobs that are compared with Nomad.
+// Package commands tests the command line: scripts, documents, and facts about the commands of Nomad.
 package commands

@@ -46,7 +46,7 @@ func TestDownloadProgress(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := func(cmd *exec.Cmd) func() string {
-		var text lockedBuffer
+		var text systemtest.LockedBuffer
 		cmd.Stdout, cmd.Stderr = &text, &text
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -55,7 +55,7 @@ func TestDownloadProgress(t *testing.T) {
 			_ = cmd.Process.Kill() // fails if it has ended
 			_ = cmd.Wait()
 		})
-		return text.text
+		return text.String
 	}
 	stream := start(nomadLiteCommand(s.Address, "event", "stream", "-topic", "Allocation"))
 	lineByLine := map[string]func() string{
@@ -68,7 +68,7 @@ func TestDownloadProgress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var screen lockedBuffer
+	var screen systemtest.LockedBuffer
 	screenDone := make(chan struct{})
 	go func() {
 		defer close(screenDone)
@@ -82,7 +82,7 @@ func TestDownloadProgress(t *testing.T) {
 	})
 
 	const progress = `data\.bin: 2000 kB of 4000 kB, \d+ k?B/s`
-	waitForOutput(t, "run on a terminal", `main +pending +downloads artifacts: `+progress, screen.text)
+	waitForOutput(t, "run on a terminal", `main +pending +downloads artifacts: `+progress, screen.String)
 	waitForOutput(t, "job status", `downloads artifacts: `+progress, func() string {
 		text, _ := nomadLiteCommand(s.Address, "job", "status", "download").CombinedOutput() // fails until the job is registered
 		return string(text)

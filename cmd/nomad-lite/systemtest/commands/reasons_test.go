@@ -150,7 +150,7 @@ func TestReasons(t *testing.T) {
 	t.Cleanup(server.Close)
 	_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
 	replacer := strings.NewReplacer("DIR", dir, "URL", server.URL, "PORT", port)
-	var eventStreamOutput lockedBuffer
+	var eventStreamOutput systemtest.LockedBuffer
 	stream := nomadLiteCommand(s.Address, "event", "stream", "-last", "1000", "-topic", "Allocation", "-topic", "Evaluation")
 	stream.Stdout = &eventStreamOutput
 	if err := stream.Start(); err != nil {
@@ -175,7 +175,7 @@ func TestReasons(t *testing.T) {
 				runOutput = startForegroundRun(t, path)
 			}
 			monitor := nomadLiteCommand(s.Address, "job", "run", path)
-			var monitorOutput lockedBuffer
+			var monitorOutput systemtest.LockedBuffer
 			monitor.Stdout, monitor.Stderr = &monitorOutput, &monitorOutput
 			if err := monitor.Start(); err != nil {
 				t.Fatal(err)
@@ -194,13 +194,13 @@ func TestReasons(t *testing.T) {
 			output := func(args ...string) func() string {
 				args = slices.Insert(args, 2, "-address="+s.Address)
 				return func() string {
-					var text lockedBuffer
+					var text systemtest.LockedBuffer
 					root.Execute(args, &cli.Streams{In: strings.NewReader(""), Out: &text, Err: &text}) // fails until the job is registered
-					return text.text()
+					return text.String()
 				}
 			}
 			if !m.batch { // the monitor of a batch job ends when the job is placed
-				waitForOutput(t, "job run", m.want, monitorOutput.text)
+				waitForOutput(t, "job run", m.want, monitorOutput.String)
 				deployment, _, err := s.Jobs().LatestDeployment(name, nil)
 				if err != nil {
 					t.Fatal(err)
@@ -213,7 +213,7 @@ func TestReasons(t *testing.T) {
 				waitForOutput(t, "run", cmp.Or(m.inRun, m.want), runOutput)
 			}
 			if m.inEvents != "-" {
-				waitForOutput(t, "event stream", regexp.QuoteMeta(name)+`.*(`+cmp.Or(m.inEvents, m.want)+`)`, eventStreamOutput.text)
+				waitForOutput(t, "event stream", regexp.QuoteMeta(name)+`.*(`+cmp.Or(m.inEvents, m.want)+`)`, eventStreamOutput.String)
 			}
 		})
 	}
@@ -224,7 +224,7 @@ func TestReasons(t *testing.T) {
 func startForegroundRun(t *testing.T, path string) (output func() string) {
 	t.Helper()
 	cmd := exec.Command("nomad-lite", "run", path)
-	var text lockedBuffer
+	var text systemtest.LockedBuffer
 	cmd.Stdout, cmd.Stderr = &text, &text
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -233,7 +233,7 @@ func startForegroundRun(t *testing.T, path string) (output func() string) {
 		_ = cmd.Process.Signal(os.Interrupt) // fails if the job has ended
 		_ = cmd.Wait()                       // the exit code depends on the mistake
 	})
-	return text.text
+	return text.String
 }
 
 // A placement failure contains what the node's drivers report.

@@ -52,7 +52,7 @@ var pluginFaultTests = []pluginFaultCoverage{
 	{"a socket of another user", launchErrors + `{"foreign",`, launchErrors + `{"foreign",`, launchErrors + `{"foreign",`},
 
 	// identity
-	{"a name other than the file's", "cmd/nomad-lite/systemtest/commands/driverdialects_test.go:antique-", hookStrange + "name hook somebody", launchErrors + `{"info=../x`},
+	{"a name other than the file's", "cmd/nomad-lite/systemtest/jobs/driverdialects_test.go:antique-", hookStrange + "name hook somebody", launchErrors + `{"info=../x`},
 	{"two plugins with one name and version", "plugins/host/supervisor/arbitration_test.go:TestArbitratePlugins", hookStrange + `is served by plugin "twin"`, "plugins/host/supervisor/arbitration_test.go:TestArbitratePlugins"},
 	{"a malformed version", launchErrors + `{"info=x;one;`, hookStrange + "version failed", launchErrors + `{"info=x;one;`},
 	{"no API version", launchErrors + `{"info=x;1;;",`, hookStrange + "no-api failed", launchErrors + `{"info=x;1;;",`},
@@ -66,7 +66,7 @@ var pluginFaultTests = []pluginFaultCoverage{
 	{"a hang in a call", driverHangs + "call=StopTask", hookFaulty + `mode: "hang"`, deviceFaulty + "a plugin that hangs does not delay"},
 	{"slow answers", driverFaulty + `"slow 1s"`, hookFaulty + `mode: "late"`, "runtime/node/resources/devices/devices_test.go:TestReserveWaitsForThePluginOfADevice"},
 	{"each gRPC code", driverFaulty + `"code StartTask %d"`, hookFaulty + `"code `, deviceWire + "TestUnusableAnswers"},
-	{"methods that are not implemented", "cmd/nomad-lite/systemtest/commands/driverdialects_test.go:TestDriversOfEachDialect", "plugins/hook/hookwire/wire_test.go:TestUnimplementedHookPoint", deviceWire + "TestUnusableAnswers"},
+	{"methods that are not implemented", "cmd/nomad-lite/systemtest/jobs/driverdialects_test.go:TestDriversOfEachDialect", "plugins/hook/hookwire/wire_test.go:TestUnimplementedHookPoint", deviceWire + "TestUnusableAnswers"},
 	{"missing messages", driverWire + "func TestMalformedServer(", "plugins/hook/validate_test.go:TestFaultOfPrestartResponse", deviceWire + "TestClientRejectsInvalidReservations"},
 	{"a response above the limit", driverFaulty + `"oversize StartTask"`, hookFaulty + `"oversize"`, deviceWire + "TestUnusableAnswers"},
 	{"a response that is no message", driverFaulty + `"corrupt StartTask"`, hookFaulty + `mode: "corrupt"`, deviceWire + "TestUnusableAnswers"},

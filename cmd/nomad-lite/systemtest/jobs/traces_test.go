@@ -1,4 +1,4 @@
-package commands
+package jobs
 
 import (
 	"cmp"
@@ -167,7 +167,9 @@ func (n *tracedNode) await(what string, done func() bool) {
 // register starts a job from a file and returns its allocation.
 func (n *tracedNode) register(file string) *api.Allocation {
 	n.Helper()
-	if out, err := nomadLiteCommand("unix://"+n.path("data/"+agentsocket.FileName), "job", "run", "-detach", file).CombinedOutput(); err != nil {
+	run := exec.Command("nomad-lite", "job", "run", "-detach", file)
+	run.Env = append(os.Environ(), "NOMAD_ADDR=unix://"+n.path("data/"+agentsocket.FileName))
+	if out, err := run.CombinedOutput(); err != nil {
 		n.Fatalf("job run: %v\n%s", err, out)
 	}
 	var allocs []*api.AllocationListStub

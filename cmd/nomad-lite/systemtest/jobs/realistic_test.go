@@ -1,4 +1,4 @@
-package commands
+package jobs
 
 import (
 	"archive/tar"
@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"net/url"
 	"os"
@@ -617,7 +618,9 @@ func checkETL(j *realisticJob, reports string) {
 	if err := os.WriteFile(filepath.Join(served, "export.tar.gz"), export.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	j.run("export_url=" + serveDirectory(t, served) + "/export.tar.gz")
+	server := httptest.NewServer(http.FileServer(http.Dir(served)))
+	t.Cleanup(server.Close)
+	j.run("export_url=" + server.URL + "/export.tar.gz")
 	j.waitStatus("complete", 1)
 	report := filepath.Join(reports, "sales-sales-report.csv")
 	if got := string(j.waitFile(report)); got != "de,17\nfr,5\n" {

@@ -1,4 +1,4 @@
-package commands
+package jobs
 
 import (
 	"bytes"
@@ -16,7 +16,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -466,7 +465,7 @@ func testExec(t *testing.T, s *systemtest.TestAgent, alloc *api.Allocation) {
 	// receives Ctrl-C.
 	sizes := make(chan api.TerminalSize, 2)
 	keys, typed := io.Pipe()
-	screen := &lockedBuffer{}
+	screen := &systemtest.LockedBuffer{}
 	ended := make(chan error, 1)
 	go func() {
 		script := "stty size; trap 'echo interrupted; exit 7' INT; trap 'stty size' WINCH; echo ready; while :; do sleep 0.05; done"
@@ -476,16 +475,16 @@ func testExec(t *testing.T, s *systemtest.TestAgent, alloc *api.Allocation) {
 		}
 		ended <- err
 	}()
-	s.WaitUntil("the program is ready", func() (string, bool) { return screen.text(), strings.Contains(screen.text(), "ready") })
+	s.WaitUntil("the program is ready", func() (string, bool) { return screen.String(), strings.Contains(screen.String(), "ready") })
 	sizes <- api.TerminalSize{Height: 33, Width: 111}
-	s.WaitUntil("the terminal has another size", func() (string, bool) { return screen.text(), strings.Contains(screen.text(), "33 111") })
+	s.WaitUntil("the terminal has another size", func() (string, bool) { return screen.String(), strings.Contains(screen.String(), "33 111") })
 	if _, err := typed.Write([]byte{3}); err != nil {
 		t.Fatal(err)
 	}
 	select {
 	case err := <-ended:
-		if err != nil || !strings.Contains(screen.text(), "interrupted") {
-			t.Errorf("%v, screen %q", err, screen.text())
+		if err != nil || !strings.Contains(screen.String(), "interrupted") {
+			t.Errorf("%v, screen %q", err, screen.String())
 		}
 	case <-time.After(time.Minute):
 		t.Error("Ctrl-C does not reach the program")
@@ -508,24 +507,6 @@ func testExec(t *testing.T, s *systemtest.TestAgent, alloc *api.Allocation) {
 	}
 }
 
-// lockedBuffer is a buffer for concurrent reads and writes.
-type lockedBuffer struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (s *lockedBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.buffer.Write(p)
-}
-
-func (s *lockedBuffer) text() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.buffer.String()
-}
-
 // testExecEndsWithClient runs a command that reads its input, and a command that does not.
 // (checklist 24)
 func testExecEndsWithClient(t *testing.T, s *systemtest.TestAgent, alloc *api.Allocation) {
@@ -534,7 +515,7 @@ func testExecEndsWithClient(t *testing.T, s *systemtest.TestAgent, alloc *api.Al
 		{"one that does not read", "echo $$; exec sleep 1000"},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
-		out := &lockedBuffer{}
+		out := &systemtest.LockedBuffer{}
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
@@ -542,8 +523,8 @@ func testExecEndsWithClient(t *testing.T, s *systemtest.TestAgent, alloc *api.Al
 		}()
 		pid := 0
 		s.WaitUntil(c.name+" runs", func() (string, bool) {
-			pid, _ = strconv.Atoi(strings.TrimSpace(out.text()))
-			return out.text(), pid > 0
+			pid, _ = strconv.Atoi(strings.TrimSpace(out.String()))
+			return out.String(), pid > 0
 		})
 		cancel()
 		<-ended

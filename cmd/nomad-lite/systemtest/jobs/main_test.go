@@ -1,0 +1,10 @@
+package jobs
+
+import (
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/programs"
+)
+
+func TestMain(m *testing.M) { systemtest.Main(m, programs.All()) }
