@@ -9,12 +9,27 @@ package filelock
 import (
 	"errors"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // ErrLocked means that another open file holds the lock.
 const ErrLocked = unix.EWOULDBLOCK
+
+// KilledOwnerTimeout is how long to wait for a lock whose owner was killed. A child process that the owner was starting has
+// the lock until it executes its program, which takes a loaded machine some time.
+const KilledOwnerTimeout = 5 * time.Second
+
+// LockWithin locks a file like [Lock], and returns ErrLocked if another open file holds the lock for the whole timeout.
+func LockWithin(f *os.File, how int, timeout time.Duration) error {
+	for end := time.Now().Add(timeout); ; time.Sleep(5 * time.Millisecond) { // a blocking flock(2) has no timeout
+		err := Lock(f, how|unix.LOCK_NB)
+		if !errors.Is(err, ErrLocked) || time.Now().After(end) {
+			return err
+		}
+	}
+}
 
 // Lock locks a file until all duplicates of its descriptor are closed. The operation how is
 // unix.LOCK_EX or unix.LOCK_SH. Lock blocks until it has the lock; with unix.LOCK_NB it

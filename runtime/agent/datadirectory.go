@@ -54,7 +54,7 @@ func (d *dataDirectory) open(logger hclog.Logger) error {
 				return fmt.Errorf("data directory %s: %w, or choose another with -data-dir", d.path, err)
 			}
 		}
-		if d.lock, err = lockDataDir(d.path, unix.LOCK_NB); err != nil {
+		if d.lock, err = lockAfterKilledAgent(d.path); err != nil {
 			return err
 		}
 		if d.ephemeralState {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -46,6 +47,28 @@ func lockDataDir(dataDir string, flags int) (*os.File, error) {
 		_ = keeper.WriteLockOwner(f, self)
 	}
 	return f, nil
+}
+
+// lockAfterKilledAgent locks the data directory as lockDataDir does. It waits for a while if the agent that has locked the
+// directory is dead.
+func lockAfterKilledAgent(dataDir string) (*os.File, error) {
+	for end := time.Now().Add(filelock.KilledOwnerTimeout); ; time.Sleep(5 * time.Millisecond) {
+		f, err := lockDataDir(dataDir, unix.LOCK_NB)
+		if !errors.Is(err, ErrInUse) || time.Now().After(end) || isLockOwnerAlive(dataDir) {
+			return f, err
+		}
+	}
+}
+
+// isLockOwnerAlive reports whether the process that has locked the data directory is alive, or cannot be determined.
+func isLockOwnerAlive(dataDir string) bool {
+	dir, err := keeper.OpenDirectory(dataDir)
+	if err != nil {
+		return true
+	}
+	defer dir.Close()
+	_, alive, err := dir.LockedBy(lockFile)
+	return alive || err != nil
 }
 
 // ensureOwnedDir creates a directory, or checks that the existing one belongs to this user: below /tmp,

@@ -10,9 +10,14 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/internal/filelock"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
 // Another account that creates files of any type under the names that nomad-lite uses below /tmp does
@@ -186,4 +191,29 @@ func TestTemporaryDirectoryIsPrivate(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A child process that a killed agent has started has the agent's lock until it executes its program.
+func TestLockAfterKilledAgent(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	agent, err := lockDataDir(dir, unix.LOCK_NB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if _, err := lockAfterKilledAgent(dir); !errors.Is(err, ErrInUse) || time.Since(began) >= filelock.KilledOwnerTimeout {
+		t.Errorf("beside a living agent: %v after %v", err, time.Since(began))
+	}
+	if err := keeper.WriteLockOwner(agent, osprocess.ID{PID: os.Getpid(), StartTime: 1}); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(100*time.Millisecond, func() { agent.Close() })
+	next, err := lockAfterKilledAgent(dir)
+	if err != nil {
+		t.Fatalf("after a killed agent: %v", err)
+	}
+	next.Close()
 }

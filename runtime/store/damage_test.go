@@ -481,6 +481,22 @@ func TestFileInUse(t *testing.T) {
 	openStore(t, path)
 }
 
+// A child process that a killed agent has started has the agent's lock until it executes its program.
+func TestOpenWaitsForTheLock(t *testing.T) {
+	t.Parallel()
+	s := openStore(t, tempStatePath(t))
+	path := s.file.path
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	file, err := openLocked(path, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(100*time.Millisecond, func() { file.Close() })
+	openStore(t, path)
+}
+
 func TestFileDeletedWhileOpen(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, tempStatePath(t))

@@ -57,11 +57,12 @@ type stateFile struct {
 	migratesFrom int // earlier format of the file, which must be migrated; 0 for the current format
 }
 
-// openLocked opens a regular file and takes its lock, exclusively for writing.
+// openLocked opens a regular file and takes its lock. For writing the lock is exclusive, and openLocked waits for
+// [filelock.KilledOwnerTimeout] until it is free.
 func openLocked(path string, write bool) (*os.File, error) {
-	flags, lock := os.O_RDONLY, unix.LOCK_SH
+	flags, lock, timeout := os.O_RDONLY, unix.LOCK_SH, time.Duration(0)
 	if write {
-		flags, lock = os.O_RDWR, unix.LOCK_EX
+		flags, lock, timeout = os.O_RDWR, unix.LOCK_EX, filelock.KilledOwnerTimeout
 	}
 	for {
 		// Without O_NONBLOCK the open call would block if the file is a FIFO.
@@ -74,7 +75,7 @@ func openLocked(path string, write bool) (*os.File, error) {
 			err = fmt.Errorf("open state file %s: not a regular file", path)
 		}
 		if err == nil {
-			if err = filelock.Lock(f, lock|unix.LOCK_NB); errors.Is(err, filelock.ErrLocked) {
+			if err = filelock.LockWithin(f, lock, timeout); errors.Is(err, filelock.ErrLocked) {
 				err = &LockedError{Path: path, PID: lockOwner(info)}
 			} else if err != nil {
 				err = fmt.Errorf("lock state file %s: %w", path, err)
