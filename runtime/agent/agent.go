@@ -102,7 +102,7 @@ type Config struct {
 	HookLimits map[string]map[string]any
 	// FindTaskProcess decodes the main process of a task from the driver state in the task's handle. The agent calls it only
 	// for tasks of builtin drivers. It may be nil.
-	FindTaskProcess func(driver string, state []byte) (osprocess.ID, bool)
+	FindTaskProcess func(driver string, state []byte) (TaskProcess, bool)
 	// PluginCacheFile is the path of the file in which an agent with EphemeralState stores the
 	// descriptions of plugins for later agents. With an empty path nothing is stored.
 	PluginCacheFile string

@@ -2,20 +2,31 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
 
-	taskprocess "github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 )
 
+// TaskProcess is the main process of a task.
+type TaskProcess struct {
+	osprocess.ID
+	// HasOOMKill reports whether the kernel has killed a process of the task because the task exceeded its memory.
+	HasOOMKill func() bool
+}
+
+// errOOM is the exit message of a task that failed after an OOM kill, as its driver reports it.
+var errOOM = errors.New("OOM Killed")
+
 // taskEnderWithoutDriver ends tasks, and waits for their exits, without their drivers.
 type taskEnderWithoutDriver struct {
 	keeper          *keeper.Client
-	findTaskProcess func(driver string, state []byte) (taskprocess.ID, bool) // Config.FindTaskProcess; may be nil
+	findTaskProcess func(driver string, state []byte) (TaskProcess, bool) // Config.FindTaskProcess; may be nil
 }
 
 // endTask ends the processes of a task whose driver is unavailable. It implements
@@ -24,7 +35,7 @@ type taskEnderWithoutDriver struct {
 // The keeper adopted the task when the task's plugin died, so the keeper has the exit status of
 // the main process, even if the main process has exited before the call.
 func (e taskEnderWithoutDriver) endTask(ctx context.Context, req taskrunner.EndTaskRequest) (taskrunner.EndTaskResult, error) {
-	found, err := taskprocess.EndLeftovers(ctx, req.AllocID, req.Task)
+	found, err := osprocess.EndLeftovers(ctx, req.AllocID, req.Task)
 	result := taskrunner.EndTaskResult{FoundProcesses: len(found) > 0}
 	if err != nil {
 		return result, err
@@ -62,14 +73,17 @@ func (e taskEnderWithoutDriver) awaitExit(ctx context.Context, driverName string
 }
 
 // waitProcessExit blocks until a process has exited, and returns its exit status as a driver does.
-func (e taskEnderWithoutDriver) waitProcessExit(ctx context.Context, main taskprocess.ID) (*driver.ExitResult, error) {
-	status, err := e.keeper.Wait(ctx, main)
+func (e taskEnderWithoutDriver) waitProcessExit(ctx context.Context, main TaskProcess) (*driver.ExitResult, error) {
+	status, err := e.keeper.Wait(ctx, main.ID)
 	if err != nil {
 		return nil, err
 	}
 	exit := &driver.ExitResult{ExitCode: status.ExitCode, Signal: status.Signal}
 	if status.Signal != 0 {
 		exit.ExitCode = 128 + status.Signal
+	}
+	if exit.OOMKilled = main.HasOOMKill(); exit.OOMKilled && exit.ExitCode != 0 {
+		exit.Err = errOOM
 	}
 	return exit, nil
 }

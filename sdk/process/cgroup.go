@@ -306,10 +306,19 @@ func (p *Core) makeCgroup(ctx context.Context, l cgroupLimits, overridden map[st
 // adoptCgroup returns the cgroup of a recovered process, with the path from its State, or nil if the cgroup no longer
 // exists.
 func adoptCgroup(p *Core, path string) *cgroup {
+	g := openCgroup(path)
+	if g != nil {
+		g.hostOwned = path == p.cpusetDir()
+	}
+	return g
+}
+
+// openCgroup returns the existing cgroup of a task, or nil if it does not exist.
+func openCgroup(path string) *cgroup {
 	if _, err := os.Stat(path); err != nil {
 		return nil
 	}
-	g := &cgroup{path: path, hostOwned: path == p.cpusetDir()}
+	g := &cgroup{path: path}
 	h := hostCgroupHierarchy()
 	for _, tree := range h.v1Controllers {
 		dir := h.v1TaskCgroupDir(tree, filepath.Base(path))

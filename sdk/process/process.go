@@ -151,6 +151,20 @@ type State struct {
 	Rlimits map[string]Rlimit `codec:"rlimits,omitempty"` // for commands that run in the task
 }
 
+// HasOOMKill reports whether the kernel has killed a process of this start because the memory limit of the task was exceeded.
+// It reads the task's cgroup, and returns false after the task was destroyed.
+func (s State) HasOOMKill() bool {
+	if s.Cgroup == "" {
+		return false
+	}
+	g := openCgroup(s.Cgroup)
+	if g == nil {
+		return false
+	}
+	g.initialOOMKills = s.OOMKills
+	return g.oomKilled()
+}
+
 // Start starts a process and returns when its program has been executed. It
 // first kills the processes that an earlier start of the same task has left
 // running, and opens the task's output, which blocks until the output has a

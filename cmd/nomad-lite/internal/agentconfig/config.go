@@ -239,12 +239,12 @@ var hostProcessDrivers = []string{exec.Name, java.Name, qemu.Name, rawexec.Name}
 
 // TaskProcessFromState returns the main process of a task of a builtin driver, from the state of
 // the driver in the task's handle.
-func TaskProcessFromState(driver string, state []byte) (osprocess.ID, bool) {
+func TaskProcessFromState(driver string, state []byte) (agent.TaskProcess, bool) {
 	if !slices.Contains(hostProcessDrivers, driver) {
-		return osprocess.ID{}, false
+		return agent.TaskProcess{}, false
 	}
 	s, err := hostprocess.DecodeState(state)
-	return osprocess.ID{PID: s.PID, StartTime: s.StartTime}, err == nil && s.PID > 1
+	return agent.TaskProcess{ID: osprocess.ID{PID: s.PID, StartTime: s.StartTime}, HasOOMKill: s.HasOOMKill}, err == nil && s.PID > 1
 }
 
 // pluginCacheFile returns the path of the file that stores plugin descriptions between runs.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest/programs"
+	"github.com/nomad-lite/nomad-lite/internal/cgroup"
 	osprocess "github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
@@ -404,6 +405,31 @@ func TestExitStatusSurvivesDriverOutage(t *testing.T) {
 		}
 		n.End("stop")
 	})
+}
+
+// The agent, which asks the keeper for the exit status during an outage, finds out that memory was the reason.
+func TestOOMKillDuringDriverOutage(t *testing.T) {
+	t.Parallel()
+	n := newDriverOutageNode(t, "raw_exec", false)
+	if reason := cgroup.Open(nil).UnavailableReason(); reason != "" {
+		t.Skip(reason)
+	}
+	script := fmt.Sprintf("while [ ! -e %s/exceed ]; do sleep 0.02; done; x=$(head -c 200000000 /dev/zero | tr '\\0' x)", n.dir)
+	n.RegisterJobs(n.dir, n.job("work", "batch", script, ""))
+	n.waitTask("it runs", "work", taskHasState(model.TaskRunning))
+	n.breakDriver()
+	n.waitTask("the outage is an event", "work", taskHasEventText("driver unavailable"))
+	if err := os.WriteFile(n.dir+"/exceed", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	report := n.WaitTaskReport("the task has ended", func(v systemtest.TaskReport) bool {
+		_, s := v.TaskOfJob("work")
+		return systemtest.HasEventText(s, "Exit Code: ")
+	})
+	if _, s := report.TaskOfJob("work"); !systemtest.HasEventText(s, `Exit Code: 137, Signal: 9, Exit Message: "OOM Killed"`) {
+		t.Errorf("no event says that memory was the reason: %q", eventMessages(s))
+	}
+	n.End("stop")
 }
 
 // A task whose start makes the plugin process exit does not disturb the running tasks.
