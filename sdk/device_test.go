@@ -179,22 +179,22 @@ func TestDevicesAreUnhealthyAfterAnError(t *testing.T) {
 	} {
 		p := &cameraPlugin{groups: cameras("a")}
 		s := newTestDeviceServer(t, p)
-		if f := s.fingerprint(t.Context()); !reflect.DeepEqual(f.Groups, cameras("a")) {
+		if f := s.fingerprintOrUnhealthy(t.Context()); !reflect.DeepEqual(f.Groups, cameras("a")) {
 			t.Fatalf("%s: at first %+v", name, f)
 		}
 		p.set(c.groups, c.err, c.panics)
-		f := s.fingerprint(t.Context())
+		f := s.fingerprintOrUnhealthy(t.Context())
 		if f.Err != nil || len(f.Groups) != 1 || !strings.Contains(f.Groups[0].Devices[0].HealthDescription, c.want) {
 			t.Errorf("%s: %+v, want %q", name, f, c.want)
 		} else if want := unhealthy(f.Groups[0].Devices[0].HealthDescription); !reflect.DeepEqual(f.Groups, want) {
 			t.Errorf("%s: %+v, want %+v", name, f.Groups, want)
 		}
 		p.set(cameras("a"), nil, false)
-		if f := s.fingerprint(t.Context()); !reflect.DeepEqual(f.Groups, cameras("a")) {
+		if f := s.fingerprintOrUnhealthy(t.Context()); !reflect.DeepEqual(f.Groups, cameras("a")) {
 			t.Errorf("%s: at last %+v", name, f)
 		}
 		p.set(nil, device.ErrDisabled, false)
-		if f := s.fingerprint(t.Context()); !errors.Is(f.Err, device.ErrDisabled) {
+		if f := s.fingerprintOrUnhealthy(t.Context()); !errors.Is(f.Err, device.ErrDisabled) {
 			t.Errorf("%s: a disabled plugin: %+v", name, f)
 		}
 	}

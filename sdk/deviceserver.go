@@ -18,7 +18,7 @@ import (
 // deviceServer implements device.Plugin and base.Plugin with an author's device plugin.
 type deviceServer struct {
 	basePlugin
-	device              Device
+	authorDevice        Device
 	fingerprintInterval time.Duration // time between two calls of Fingerprint
 	logger              hclog.Logger
 
@@ -46,7 +46,7 @@ func newDeviceServer(impl Device, id pluginIdentity, info DeviceInfo) (*deviceSe
 	}
 	return &deviceServer{
 		basePlugin:          basePlugin{impl: impl, pluginIdentity: id, kind: base.TypeDevice, apiVersion: device.APIVersion},
-		device:              impl,
+		authorDevice:        impl,
 		fingerprintInterval: info.FingerprintInterval,
 		logger:              hclog.NewNullLogger(),
 	}, nil
@@ -60,14 +60,14 @@ func (s *deviceServer) Fingerprint(ctx context.Context) (<-chan device.Fingerpri
 			return nil, err
 		}
 	}
-	return streamFingerprints(ctx, s.fingerprint, s.fingerprintInterval, changes), nil
+	return streamFingerprints(ctx, s.fingerprintOrUnhealthy, s.fingerprintInterval, changes), nil
 }
 
-// fingerprint calls the author's Fingerprint. After an error it returns the devices of the last
+// fingerprintOrUnhealthy calls the author's Fingerprint. After an error it returns the devices of the last
 // call that succeeded, as unhealthy. Only ErrDisabled is returned as an error, because the host
 // stops a plugin for good after an error.
-func (s *deviceServer) fingerprint(ctx context.Context) device.Fingerprint {
-	groups, err := callDeviceFingerprint(ctx, s.device)
+func (s *deviceServer) fingerprintOrUnhealthy(ctx context.Context) device.Fingerprint {
+	groups, err := callDeviceFingerprint(ctx, s.authorDevice)
 	if err == nil {
 		err = validateGroups(groups)
 	}
@@ -116,14 +116,14 @@ func (s *deviceServer) Reserve(ctx context.Context, ids []string) (*device.Reser
 	req, err := s.reserveRequest(ids)
 	if err != nil {
 		// A device may have appeared since the last call of Fingerprint.
-		if f := s.fingerprint(ctx); f.Err != nil {
+		if f := s.fingerprintOrUnhealthy(ctx); f.Err != nil {
 			return nil, f.Err
 		}
 		if req, err = s.reserveRequest(ids); err != nil {
 			return nil, err
 		}
 	}
-	return callReserve(ctx, s.device, req)
+	return callReserve(ctx, s.authorDevice, req)
 }
 
 // reserveRequest builds the request for the author's Reserve. It returns an error unless all ids are ids of

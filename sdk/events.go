@@ -12,23 +12,23 @@ const eventBufferSize = 256
 
 // eventBroadcaster sends the driver's events about its tasks to every connected host that listens.
 type eventBroadcaster struct {
-	mu          sync.Mutex
-	undelivered []*driver.TaskEvent // events sent while no host listened
-	listeners   map[chan *driver.TaskEvent]struct{}
+	mu                sync.Mutex
+	undeliveredEvents []*driver.TaskEvent // events sent while no host listened
+	listenerChannels  map[chan *driver.TaskEvent]struct{}
 }
 
 // send sends an event to all listeners, or buffers it while there are none. It never blocks.
 func (e *eventBroadcaster) send(event *driver.TaskEvent) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.listeners) == 0 {
-		if len(e.undelivered) == eventBufferSize {
-			e.undelivered = e.undelivered[1:]
+	if len(e.listenerChannels) == 0 {
+		if len(e.undeliveredEvents) == eventBufferSize {
+			e.undeliveredEvents = e.undeliveredEvents[1:]
 		}
-		e.undelivered = append(e.undelivered, event)
+		e.undeliveredEvents = append(e.undeliveredEvents, event)
 		return
 	}
-	for c := range e.listeners {
+	for c := range e.listenerChannels {
 		for sent := false; !sent; {
 			select {
 			case c <- event:
@@ -49,17 +49,17 @@ func (e *eventBroadcaster) subscribe() (<-chan *driver.TaskEvent, func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c := make(chan *driver.TaskEvent, eventBufferSize)
-	for _, event := range e.undelivered {
+	for _, event := range e.undeliveredEvents {
 		c <- event
 	}
-	e.undelivered = nil
-	if e.listeners == nil {
-		e.listeners = map[chan *driver.TaskEvent]struct{}{}
+	e.undeliveredEvents = nil
+	if e.listenerChannels == nil {
+		e.listenerChannels = map[chan *driver.TaskEvent]struct{}{}
 	}
-	e.listeners[c] = struct{}{}
+	e.listenerChannels[c] = struct{}{}
 	return c, func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		delete(e.listeners, c)
+		delete(e.listenerChannels, c)
 	}
 }

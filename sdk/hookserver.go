@@ -17,8 +17,8 @@ type hookServer struct {
 	basePlugin
 	description *hook.Description
 
-	mu   sync.Mutex
-	host *hookwire.HostClient // host is nil before Configure, and if the hook has no SetHost method
+	mu         sync.Mutex
+	hostClient *hookwire.HostClient // host is nil before Configure, and if the hook has no SetHost method
 }
 
 var (
@@ -74,8 +74,8 @@ func (s *hookServer) Configure(_ context.Context, c hook.Config) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.host != nil {
-		s.host.Move(c.HostSocket)
+	if s.hostClient != nil {
+		s.hostClient.Move(c.HostSocket)
 		return nil
 	}
 	if c.HostSocket == "" {
@@ -85,6 +85,6 @@ func (s *hookServer) Configure(_ context.Context, c hook.Config) error {
 	if err != nil {
 		return err
 	}
-	s.host = host
+	s.hostClient = host
 	return callSetHost(user, host, c.Node)
 }

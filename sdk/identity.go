@@ -82,7 +82,7 @@ func (i *basePlugin) SetConfig(ctx context.Context, config *base.Config) error {
 	if i.config != nil && bytes.Equal(i.config.Plugin, config.Plugin) && reflect.DeepEqual(i.config.Driver, config.Driver) {
 		return nil
 	}
-	c := &Config{body: config.Plugin}
+	c := &Config{encodedBody: config.Plugin}
 	if config.Driver != nil {
 		c.MinPort, c.MaxPort = config.Driver.ClientMinPort, config.Driver.ClientMaxPort
 	}

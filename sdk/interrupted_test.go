@@ -88,7 +88,7 @@ func TestDestroyEndsAStartThatItsAgentGaveUp(t *testing.T) {
 		if err := s.DestroyTask(t.Context(), testTaskID, true); !errors.Is(err, driver.ErrTaskNotFound) {
 			t.Errorf("DestroyTask: %v, want %v", err, driver.ErrTaskNotFound)
 		}
-		if len(s.tasks) > 0 {
+		if len(s.startsByID) > 0 {
 			t.Error("the start is not over")
 		}
 	})

@@ -18,7 +18,7 @@ import (
 
 // pluginSpec describes an author's driver, hook or device plugin.
 type pluginSpec struct {
-	kind            string // kind of the plugin in messages, such as "task driver"
+	kindName        string // kind of the plugin in messages, such as "task driver"
 	compatibleHosts string // " or Nomad" if Nomad also supports this kind, for messages; else empty
 	pluginIdentity
 	// newService makes the service that calls the author's methods.
@@ -67,7 +67,7 @@ func newDriverSpec[T Task](impl Driver[T]) (*pluginSpec, error) {
 		return pluginService{b, driverwire.PluginName, &driverwire.GRPCPlugin{Impl: d}, busy}
 	}
 	return &pluginSpec{
-		kind:            "task driver",
+		kindName:        "task driver",
 		compatibleHosts: " or Nomad",
 		pluginIdentity:  id,
 		newService: func(logger hclog.Logger) pluginService {
@@ -92,7 +92,7 @@ func newHookSpec(impl Hook) (*pluginSpec, error) {
 		return nil, err
 	}
 	return &pluginSpec{
-		kind:           "hook",
+		kindName:       "hook",
 		pluginIdentity: id,
 		newService: func(hclog.Logger) pluginService {
 			// A hook is never busy: without an agent, no hook point is called, and a task loses
@@ -117,7 +117,7 @@ func newDeviceSpec(impl Device) (*pluginSpec, error) {
 		return nil, err
 	}
 	return &pluginSpec{
-		kind:            "device",
+		kindName:        "device",
 		compatibleHosts: " or Nomad",
 		pluginIdentity:  id,
 		newService: func(logger hclog.Logger) pluginService {

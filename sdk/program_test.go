@@ -164,7 +164,7 @@ func TestValidPluginsHaveTheirKind(t *testing.T) {
 		{driverCase[*sleepingTask]{&minimalDriver{}}, "task driver"},
 		{driverCase[*allMethodsTask]{&allMethodsDriver{}}, "task driver"},
 	} {
-		if p, err := test.plugin.newSpec(); err != nil || p.kind != test.want {
+		if p, err := test.plugin.newSpec(); err != nil || p.kindName != test.want {
 			t.Errorf("%T: %+v, %v; want a %s", test.plugin, p, err, test.want)
 		}
 	}

@@ -49,17 +49,17 @@ type Config struct {
 	// drivers; both are 0 if the host did not send them, and in hooks and device plugins.
 	MinPort, MaxPort uint32
 
-	body []byte
+	encodedBody []byte
 }
 
 // Decode decodes the body of the host's `plugin` block into dst, a pointer to a struct
 // whose fields are matched by the tag `codec`. Without a body dst is unchanged. A key
 // of the schema without a field, or of another type, is an error.
 func (c *Config) Decode(dst any) error {
-	if len(c.body) == 0 {
+	if len(c.encodedBody) == 0 {
 		return nil
 	}
-	if err := hclspec.UnmarshalExact(c.body, dst); err != nil {
+	if err := hclspec.UnmarshalExact(c.encodedBody, dst); err != nil {
 		return fmt.Errorf("decode the configuration of the plugin: %w", err)
 	}
 	return nil

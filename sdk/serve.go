@@ -47,7 +47,7 @@ func runPlugin(p *pluginSpec) error {
 			fmt.Println(p.name, p.version)
 			return nil
 		}
-		return fmt.Errorf("this is the %s plugin %q, which a host such as nomad-lite%s starts: try \"nomad-lite plugin test %s\"", p.kind, p.name, p.compatibleHosts, pluginTestArgs())
+		return fmt.Errorf("this is the %s plugin %q, which a host such as nomad-lite%s starts: try \"nomad-lite plugin test %s\"", p.kindName, p.name, p.compatibleHosts, pluginTestArgs())
 	}
 	isolateInheritedFDsAndSignals(!byHand)
 	setProcessName()

@@ -24,17 +24,17 @@ const defaultFingerprintInterval = 30 * time.Second
 // driver.Driver and base.Plugin.
 type driverServer struct {
 	basePlugin
-	driver *untypedDriver
-	info   DriverInfo
-	logger hclog.Logger
-	events eventBroadcaster
+	authorDriver *untypedDriver
+	driverInfo   DriverInfo
+	logger       hclog.Logger
+	taskEvents   eventBroadcaster
 
 	// hostIsNomadLite means that the host is a nomad-lite agent, which inspects a start whose response it has not
 	// received: see [driver.StartStatus].
 	hostIsNomadLite bool
 
 	mu           sync.Mutex
-	tasks        map[string]*task         // key: start id
+	startsByID   map[string]*taskStart    // key: start id
 	activeSweeps map[string]chan struct{} // key: alloc id and task name; the channel is closed when the sweep ends
 }
 
@@ -43,26 +43,26 @@ var (
 	_ base.Plugin   = (*driverServer)(nil)
 )
 
-// task is one start of a task. The fields from startErr to cancelWait may be read after
+// taskStart is one start of a task. The fields from startErr to cancelWait may be read after
 // started is closed, the fields from exitResult to completedAt after exited is closed.
-type task struct {
+type taskStart struct {
 	startRequest *StartRequest
 	cancelStart  context.CancelCauseFunc // cancels the context of a Start or Recover that is in progress
 
-	started    chan struct{} // closed when Start or Recover has returned
-	startErr   error         // error of Start or Recover; impl is nil if startErr is set
-	impl       Task
-	startedAt  time.Time
-	network    *driver.NetworkOverride
-	cancelWait context.CancelFunc // cancels the context of the author's Wait
+	started         chan struct{} // closed when Start or Recover has returned
+	startErr        error         // error of Start or Recover; impl is nil if startErr is set
+	authorTask      Task
+	startedAt       time.Time
+	networkOverride *driver.NetworkOverride
+	cancelWait      context.CancelFunc // cancels the context of the author's Wait
 
 	exited      chan struct{} // closed when the author's Wait has returned
 	exitResult  driver.ExitResult
 	mayStillRun bool // Wait panicked: the task may still run
 	completedAt time.Time
 
-	destroyMu sync.Mutex // one DestroyTask at a time
-	destroyed bool       // guarded by destroyMu
+	destroyMu   sync.Mutex // one DestroyTask at a time
+	isDestroyed bool       // guarded by destroyMu
 }
 
 var errDestroyed = errors.New("task was destroyed while it started")
@@ -71,20 +71,20 @@ var errDestroyed = errors.New("task was destroyed while it started")
 func newDriverServer(d *untypedDriver, id pluginIdentity, info DriverInfo, logger hclog.Logger) *driverServer {
 	s := &driverServer{
 		basePlugin:   basePlugin{impl: d.impl, pluginIdentity: id, kind: base.TypeDriver, apiVersion: driver.APIVersion},
-		driver:       d,
-		info:         info,
+		authorDriver: d,
+		driverInfo:   info,
 		logger:       logger,
-		tasks:        map[string]*task{},
+		startsByID:   map[string]*taskStart{},
 		activeSweeps: map[string]chan struct{}{},
 	}
-	if s.info.StateVersion == 0 {
-		s.info.StateVersion = 1
+	if s.driverInfo.StateVersion == 0 {
+		s.driverInfo.StateVersion = 1
 	}
-	if s.info.FingerprintInterval == 0 {
-		s.info.FingerprintInterval = defaultFingerprintInterval
+	if s.driverInfo.FingerprintInterval == 0 {
+		s.driverInfo.FingerprintInterval = defaultFingerprintInterval
 	}
-	if s.info.TaskSchema == nil {
-		s.info.TaskSchema = hclspec.Object(nil)
+	if s.driverInfo.TaskSchema == nil {
+		s.driverInfo.TaskSchema = hclspec.Object(nil)
 	}
 	return s
 }
@@ -104,25 +104,25 @@ func (s *driverServer) Shutdown(ctx context.Context) error {
 }
 
 func (s *driverServer) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
-	return s.info.TaskSchema, nil
+	return s.driverInfo.TaskSchema, nil
 }
 
 func (s *driverServer) Capabilities(context.Context) (*driver.Capabilities, error) {
-	info, err := callInfo(s.driver.impl) // Info is called again because the capabilities may depend on the configuration
+	info, err := callInfo(s.authorDriver.impl) // Info is called again because the capabilities may depend on the configuration
 	if err != nil {
 		return nil, err
 	}
-	if err := s.driver.checkCapabilities(&info.Capabilities); err != nil {
+	if err := s.authorDriver.checkCapabilities(&info.Capabilities); err != nil {
 		return nil, err
 	}
 	return &info.Capabilities, nil
 }
 
 func (s *driverServer) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
-	return streamFingerprints(ctx, s.fingerprint, s.info.FingerprintInterval, nil), nil
+	return streamFingerprints(ctx, s.currentFingerprint, s.driverInfo.FingerprintInterval, nil), nil
 }
 
-func (s *driverServer) fingerprint(ctx context.Context) driver.Fingerprint {
+func (s *driverServer) currentFingerprint(ctx context.Context) driver.Fingerprint {
 	f := driver.Fingerprint{Health: driver.HealthHealthy}
 	if fingerprinter, ok := s.impl.(Fingerprinter); ok {
 		f = callFingerprint(ctx, fingerprinter)
@@ -134,7 +134,7 @@ func (s *driverServer) fingerprint(ctx context.Context) driver.Fingerprint {
 }
 
 func (s *driverServer) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, error) {
-	in, stop := s.events.subscribe()
+	in, stop := s.taskEvents.subscribe()
 	out := make(chan *driver.TaskEvent)
 	go func() {
 		defer close(out)
@@ -167,27 +167,27 @@ func (s *driverServer) StartTask(ctx context.Context, config *driver.TaskConfig)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	t := &task{startRequest: start, cancelStart: cancel, started: make(chan struct{}), exited: make(chan struct{})}
+	t := &taskStart{startRequest: start, cancelStart: cancel, started: make(chan struct{}), exited: make(chan struct{})}
 	s.mu.Lock()
-	if s.tasks[config.ID] != nil {
+	if s.startsByID[config.ID] != nil {
 		s.mu.Unlock()
 		return nil, nil, fmt.Errorf("task with ID %q already started", config.ID)
 	}
-	s.tasks[config.ID] = t
+	s.startsByID[config.ID] = t
 	sweep := s.activeSweeps[config.AllocID+"/"+config.Name]
 	s.mu.Unlock()
 	if sweep != nil {
 		<-sweep // wait for a sweep that is running, which could kill the processes of this start
 	}
 
-	author, err := s.driver.startMethod(ctx, start)
+	author, err := s.authorDriver.startMethod(ctx, start)
 	if err == nil && ctx.Err() != nil {
 		// The host gets no handle of this task, and so cannot stop it.
 		err = errors.Join(context.Cause(ctx), s.undoStart(context.WithoutCancel(ctx), author))
 	}
 	var handle *driver.Handle
 	if err == nil {
-		handle, t.network, err = s.newHandle(config, author)
+		handle, t.networkOverride, err = s.newHandle(config, author)
 		if err != nil {
 			err = errors.Join(err, s.undoStart(context.WithoutCancel(ctx), author))
 		}
@@ -198,7 +198,7 @@ func (s *driverServer) StartTask(ctx context.Context, config *driver.TaskConfig)
 		return nil, nil, err
 	}
 	s.startWaitGoroutine(t, author)
-	return handle, t.network, nil
+	return handle, t.networkOverride, nil
 }
 
 // sweepAfterStartPanic kills the processes that a Start may have started before it panicked:
@@ -217,7 +217,7 @@ func (s *driverServer) newStartRequest(config driver.TaskConfig) *StartRequest {
 	config.Env = maps.Clone(config.Env) // the author may change the clone, but not the config in the handle
 	return &StartRequest{
 		TaskConfig: config,
-		events:     &s.events,
+		events:     &s.taskEvents,
 		logger:     s.logger.With("alloc_id", config.AllocID, "task", config.Name),
 	}
 }
@@ -237,7 +237,7 @@ func (s *driverServer) newHandle(config *driver.TaskConfig, author Task) (*drive
 
 func (s *driverServer) encodeHandle(config *driver.TaskConfig, author Task) (*driver.Handle, error) {
 	h := &driver.Handle{
-		Version: s.info.StateVersion,
+		Version: s.driverInfo.StateVersion,
 		Config:  config,
 		State:   driver.TaskRunning,
 	}
@@ -269,20 +269,19 @@ func (s *driverServer) undoStart(ctx context.Context, author Task) error {
 }
 
 // removeFailedStart removes a start that has failed with err from the table, and unblocks the callers of waitStarted.
-func (s *driverServer) removeFailedStart(t *task, err error) {
+func (s *driverServer) removeFailedStart(t *taskStart, err error) {
 	s.mu.Lock()
-	delete(s.tasks, t.startRequest.ID)
+	delete(s.startsByID, t.startRequest.ID)
 	s.mu.Unlock()
 	t.startErr = err
 	close(t.started)
 }
 
 // startWaitGoroutine marks a task as started, and starts the goroutine that calls the author's Wait. The goroutine
-// ends when the task
-// exits or is destroyed.
-func (s *driverServer) startWaitGoroutine(t *task, author Task) {
+// ends when the task exits or is destroyed.
+func (s *driverServer) startWaitGoroutine(t *taskStart, author Task) {
 	ctx, cancel := context.WithCancel(context.Background())
-	t.impl, t.cancelWait, t.startedAt = author, cancel, time.Now()
+	t.authorTask, t.cancelWait, t.startedAt = author, cancel, time.Now()
 	close(t.started)
 	go func() {
 		defer cancel()
@@ -302,15 +301,15 @@ func (s *driverServer) RecoverTask(ctx context.Context, handle *driver.Handle) e
 	if handle == nil || handle.Config == nil || handle.Config.ID == "" {
 		return errors.New("recover task: no task id given")
 	}
-	method := s.driver.recoverMethod
+	method := s.authorDriver.recoverMethod
 	switch {
 	case handle.Version == 0 && s.hostIsNomadLite:
-		method = s.driver.adoptMethod
-	case handle.Version < 1 || handle.Version > s.info.StateVersion:
-		return fmt.Errorf("recover task %q: its state has version %d, this driver knows 1 to %d", handle.Config.ID, handle.Version, s.info.StateVersion)
+		method = s.authorDriver.adoptMethod
+	case handle.Version < 1 || handle.Version > s.driverInfo.StateVersion:
+		return fmt.Errorf("recover task %q: its state has version %d, this driver knows 1 to %d", handle.Config.ID, handle.Version, s.driverInfo.StateVersion)
 	}
 	s.mu.Lock()
-	if t := s.tasks[handle.Config.ID]; t != nil {
+	if t := s.startsByID[handle.Config.ID]; t != nil {
 		s.mu.Unlock()
 		_, err := t.waitStarted(ctx)
 		return err
@@ -320,11 +319,11 @@ func (s *driverServer) RecoverTask(ctx context.Context, handle *driver.Handle) e
 		return fmt.Errorf("recover task %q: tasks of driver %q end with its process", handle.Config.ID, s.name)
 	}
 	start := s.newStartRequest(*handle.Config)
-	start.StateVersion, start.state, start.adopting = handle.Version, handle.DriverState, handle.Version == 0
+	start.StateVersion, start.encodedState, start.isAdoption = handle.Version, handle.DriverState, handle.Version == 0
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	t := &task{startRequest: start, cancelStart: cancel, started: make(chan struct{}), exited: make(chan struct{})}
-	s.tasks[start.ID] = t
+	t := &taskStart{startRequest: start, cancelStart: cancel, started: make(chan struct{}), exited: make(chan struct{})}
+	s.startsByID[start.ID] = t
 	s.mu.Unlock()
 
 	author, err := method(ctx, start)
@@ -336,7 +335,7 @@ func (s *driverServer) RecoverTask(ctx context.Context, handle *driver.Handle) e
 		return err
 	}
 	// After an error of Network the task is recovered without an address.
-	if t.network, err = callNetwork(author); err != nil {
+	if t.networkOverride, err = callNetwork(author); err != nil {
 		start.Logger().Warn("the address of a recovered task is unknown", "error", err)
 	}
 	s.startWaitGoroutine(t, author)
@@ -344,9 +343,9 @@ func (s *driverServer) RecoverTask(ctx context.Context, handle *driver.Handle) e
 }
 
 // findStartedTask returns a task of the table, after its start. It blocks while the start is in progress.
-func (s *driverServer) findStartedTask(ctx context.Context, id string) (*task, error) {
+func (s *driverServer) findStartedTask(ctx context.Context, id string) (*taskStart, error) {
 	s.mu.Lock()
-	t := s.tasks[id]
+	t := s.startsByID[id]
 	s.mu.Unlock()
 	if t == nil {
 		return nil, driver.ErrTaskNotFound
@@ -355,7 +354,7 @@ func (s *driverServer) findStartedTask(ctx context.Context, id string) (*task, e
 }
 
 // waitStarted blocks until Start or Recover has returned, and returns the task, or ErrTaskNotFound if the start has failed.
-func (t *task) waitStarted(ctx context.Context) (*task, error) {
+func (t *taskStart) waitStarted(ctx context.Context) (*taskStart, error) {
 	select {
 	case <-t.started:
 	case <-ctx.Done():
@@ -367,7 +366,7 @@ func (t *task) waitStarted(ctx context.Context) (*task, error) {
 	return t, nil
 }
 
-func (t *task) hasExited() bool {
+func (t *taskStart) hasExited() bool {
 	select {
 	case <-t.exited:
 		return true
@@ -395,14 +394,14 @@ func (s *driverServer) StopTask(ctx context.Context, id string, timeout time.Dur
 	if err != nil || t.hasExited() {
 		return err
 	}
-	if stopper, ok := t.impl.(Stopper); ok {
+	if stopper, ok := t.authorTask.(Stopper); ok {
 		err := callStop(ctx, stopper, timeout, signal)
 		if err != nil && !t.hasExited() {
 			return err
 		}
 		return t.waitExit(ctx)
 	}
-	if signaler, ok := t.impl.(Signaler); ok && timeout > 0 && t.sendStopSignal(ctx, signaler, signal) {
+	if signaler, ok := t.authorTask.(Signaler); ok && timeout > 0 && t.sendStopSignal(ctx, signaler, signal) {
 		timer := time.NewTimer(timeout)
 		defer timer.Stop()
 		select {
@@ -417,7 +416,7 @@ func (s *driverServer) StopTask(ctx context.Context, id string, timeout time.Dur
 }
 
 // sendStopSignal sends the stop signal to the task, and reports whether it was sent.
-func (t *task) sendStopSignal(ctx context.Context, signaler Signaler, signal string) bool {
+func (t *taskStart) sendStopSignal(ctx context.Context, signaler Signaler, signal string) bool {
 	err := callSignal(ctx, signaler, signal)
 	if err != nil && signal != "" && !t.hasExited() {
 		t.startRequest.Logger().Warn("stop signal not sent, sending the default one", "signal", signal, "error", err)
@@ -430,14 +429,14 @@ func (t *task) sendStopSignal(ctx context.Context, signaler Signaler, signal str
 	return true
 }
 
-func (t *task) kill(ctx context.Context) error {
-	if err := callKill(ctx, t.impl); err != nil && !t.hasExited() {
+func (t *taskStart) kill(ctx context.Context) error {
+	if err := callKill(ctx, t.authorTask); err != nil && !t.hasExited() {
 		return fmt.Errorf("kill task %q: %w", t.startRequest.ID, err)
 	}
 	return t.waitExit(ctx)
 }
 
-func (t *task) waitExit(ctx context.Context) error {
+func (t *taskStart) waitExit(ctx context.Context) error {
 	select {
 	case <-t.exited:
 		return nil
@@ -448,7 +447,7 @@ func (t *task) waitExit(ctx context.Context) error {
 
 func (s *driverServer) DestroyTask(ctx context.Context, id string, force bool) error {
 	s.mu.Lock()
-	t := s.tasks[id]
+	t := s.startsByID[id]
 	s.mu.Unlock()
 	if t == nil {
 		if task, any := strings.CutSuffix(id, "/"+driver.WildcardStart); any && force {
@@ -467,7 +466,7 @@ func (s *driverServer) DestroyTask(ctx context.Context, id string, force bool) e
 
 	t.destroyMu.Lock()
 	defer t.destroyMu.Unlock()
-	if t.destroyed {
+	if t.isDestroyed {
 		return driver.ErrTaskNotFound
 	}
 	if !t.hasExited() {
@@ -478,7 +477,7 @@ func (s *driverServer) DestroyTask(ctx context.Context, id string, force bool) e
 			return err
 		}
 	} else if t.mayStillRun {
-		if err := callKill(ctx, t.impl); err != nil {
+		if err := callKill(ctx, t.authorTask); err != nil {
 			return fmt.Errorf("kill task %q, which may still run: %w", id, err)
 		}
 	}
@@ -486,12 +485,12 @@ func (s *driverServer) DestroyTask(ctx context.Context, id string, force bool) e
 	// Destroy continues if the host disconnects. After an error the task stays in the table:
 	// the host repeats the call, and DestroyTask would return ErrTaskNotFound for a task
 	// that is not in the table, which means that nothing of the task is left.
-	if err := callDestroy(context.WithoutCancel(ctx), t.impl); err != nil {
+	if err := callDestroy(context.WithoutCancel(ctx), t.authorTask); err != nil {
 		return fmt.Errorf("destroy task %q: %w", id, err)
 	}
-	t.destroyed = true
+	t.isDestroyed = true
 	s.mu.Lock()
-	delete(s.tasks, id)
+	delete(s.startsByID, id)
 	s.mu.Unlock()
 	return nil
 }
@@ -500,7 +499,7 @@ func (s *driverServer) DestroyTask(ctx context.Context, id string, force bool) e
 func (s *driverServer) destroyTasksWithPrefix(ctx context.Context, prefix string) (found bool, err error) {
 	s.mu.Lock()
 	var ids []string
-	for id := range s.tasks {
+	for id := range s.startsByID {
 		if strings.HasPrefix(id, prefix) {
 			ids = append(ids, id)
 		}
@@ -527,7 +526,7 @@ func (s *driverServer) sweepTask(ctx context.Context, id string, force bool) err
 	key := allocID + "/" + name
 	over := make(chan struct{})
 	s.mu.Lock()
-	for _, t := range s.tasks {
+	for _, t := range s.startsByID {
 		if t.startRequest.AllocID == allocID && t.startRequest.Name == name {
 			s.mu.Unlock()
 			return driver.ErrTaskNotFound // Sweep could kill the processes of this start
@@ -580,19 +579,19 @@ func (s *driverServer) InspectTask(ctx context.Context, id string) (*driver.Task
 		State:           driver.TaskRunning,
 		StartedAt:       t.startedAt,
 		ExitResult:      &driver.ExitResult{},
-		NetworkOverride: t.network,
+		NetworkOverride: t.networkOverride,
 	}
 	if t.hasExited() {
 		result := t.exitResult
 		status.State, status.CompletedAt, status.ExitResult = driver.TaskExited, t.completedAt, &result
 	}
-	if status.DriverAttributes, err = callAttributes(t.impl); err != nil {
+	if status.DriverAttributes, err = callAttributes(t.authorTask); err != nil {
 		return nil, err
 	}
 	if s.hostIsNomadLite {
 		config := t.startRequest.TaskConfig
 		config.DriverConfig = nil // DriverConfig can hold passwords, and the host does not store it
-		handle, err := s.encodeHandle(&config, t.impl)
+		handle, err := s.encodeHandle(&config, t.authorTask)
 		if err != nil {
 			return nil, err
 		}
@@ -605,10 +604,10 @@ func (s *driverServer) InspectTask(ctx context.Context, id string) (*driver.Task
 // not in the table. It returns nil for any other start. It does not wait for a start in progress, which can take minutes.
 func (s *driverServer) inspectUnreturnedStart(id string) *driver.StartStatus {
 	s.mu.Lock()
-	t := s.tasks[id]
+	t := s.startsByID[id]
 	s.mu.Unlock()
 	if t == nil {
-		if s.driver.adoptMethod == nil {
+		if s.authorDriver.adoptMethod == nil {
 			return nil
 		}
 		return &driver.StartStatus{Phase: driver.StartNotFound}
@@ -626,7 +625,7 @@ func (s *driverServer) TaskStats(ctx context.Context, id string, interval time.D
 	if err != nil {
 		return nil, err
 	}
-	statser, ok := t.impl.(StatsProvider)
+	statser, ok := t.authorTask.(StatsProvider)
 	if !ok {
 		return nil, &driver.Error{Err: errors.New("stats not implemented for driver"), Recoverable: false}
 	}
@@ -679,7 +678,7 @@ func (s *driverServer) SignalTask(ctx context.Context, id, signal string) error 
 	if err != nil {
 		return err
 	}
-	signaler, ok := t.impl.(Signaler)
+	signaler, ok := t.authorTask.(Signaler)
 	if !ok || !caps.SendSignals {
 		return errors.New("SignalTask is not supported by this driver")
 	}
@@ -705,7 +704,7 @@ func (s *driverServer) ExecTask(ctx context.Context, id string, command []string
 	if err != nil {
 		return nil, err
 	}
-	return &driver.ExecResult{Stdout: output.bytes(), Exit: exit}, nil
+	return &driver.ExecResult{Stdout: output.tailBytes(), Exit: exit}, nil
 }
 
 func (s *driverServer) ExecTaskStreaming(ctx context.Context, id string, exec driver.Exec) (*driver.ExitResult, error) {
@@ -725,7 +724,7 @@ func (s *driverServer) execInTask(ctx context.Context, id string, exec driver.Ex
 	if err != nil {
 		return driver.ExitResult{}, err
 	}
-	execer, ok := t.impl.(Execer)
+	execer, ok := t.authorTask.(Execer)
 	switch {
 	case !ok || !caps.Exec:
 		return driver.ExitResult{}, errors.New("ExecTask is not supported by this driver")
@@ -769,5 +768,5 @@ func (s *driverServer) DestroyNetwork(ctx context.Context, allocID string, isola
 func (s *driverServer) hasTasks() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.tasks) > 0
+	return len(s.startsByID) > 0
 }

@@ -640,7 +640,7 @@ func TestConfigThatTheStructCannotHoldIsAnError(t *testing.T) {
 	if err := start.Config(&tooFewFields); err == nil || err.Error() != want {
 		t.Errorf("Config:\n%v, want\n%s", err, want)
 	}
-	if err := (&Config{body: body}).Decode(&tooFewFields); err == nil || !strings.Contains(err.Error(), `"message" has no field`) {
+	if err := (&Config{encodedBody: body}).Decode(&tooFewFields); err == nil || !strings.Contains(err.Error(), `"message" has no field`) {
 		t.Errorf("Decode: %v", err)
 	}
 	var wrongFieldType struct {
@@ -772,7 +772,7 @@ func TestTaskEvents(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.events.send(&driver.TaskEvent{Message: "second"})
+		s.taskEvents.send(&driver.TaskEvent{Message: "second"})
 		for _, c := range []<-chan *driver.TaskEvent{first, second} {
 			if got := <-c; got.Message != "second" {
 				t.Errorf("event %+v", got)
@@ -781,9 +781,9 @@ func TestTaskEvents(t *testing.T) {
 		// A host that does not read events blocks no sender, and misses the oldest
 		// events.
 		for range eventBufferSize + 10 {
-			s.events.send(&driver.TaskEvent{Message: "many"})
+			s.taskEvents.send(&driver.TaskEvent{Message: "many"})
 		}
-		s.events.send(&driver.TaskEvent{Message: "last"})
+		s.taskEvents.send(&driver.TaskEvent{Message: "last"})
 		n := 0
 		for (<-first).Message != "last" {
 			n++
@@ -793,7 +793,7 @@ func TestTaskEvents(t *testing.T) {
 		}
 		cancel()
 		synctest.Wait()
-		if len(s.events.listeners) != 0 {
+		if len(s.taskEvents.listenerChannels) != 0 {
 			t.Error("a listener that has gone is still listed")
 		}
 	})
@@ -804,8 +804,8 @@ func TestEventsWithoutListener(t *testing.T) {
 	for range 2 * eventBufferSize {
 		e.send(&driver.TaskEvent{})
 	}
-	if len(e.undelivered) != eventBufferSize {
-		t.Errorf("%d events are kept, want %d", len(e.undelivered), eventBufferSize)
+	if len(e.undeliveredEvents) != eventBufferSize {
+		t.Errorf("%d events are kept, want %d", len(e.undeliveredEvents), eventBufferSize)
 	}
 }
 
@@ -824,7 +824,7 @@ func TestOutputTailKeepsTheEnd(t *testing.T) {
 				}
 				rest = rest[n:]
 			}
-			if got, want := out.bytes(), text[max(0, size-outputTailSize):]; string(got) != string(want) {
+			if got, want := out.tailBytes(), text[max(0, size-outputTailSize):]; string(got) != string(want) {
 				t.Errorf("of %d bytes in chunks of %d the tail is wrong: %d bytes", size, chunk, len(got))
 			}
 		}

@@ -21,10 +21,10 @@ type StartRequest struct {
 	// this is not a recovery.
 	StateVersion int32
 
-	state    []byte
-	adopting bool // this is the request of Adopt
-	events   *eventBroadcaster
-	logger   hclog.Logger
+	encodedState []byte
+	isAdoption   bool // this is the request of Adopt
+	events       *eventBroadcaster
+	logger       hclog.Logger
 }
 
 // Config decodes the task's config block into dst, a pointer to a struct whose fields
@@ -39,7 +39,7 @@ func (s *StartRequest) Config(dst any) error {
 		return nil
 	}
 	unmarshal := hclspec.UnmarshalExact
-	if s.StateVersion != 0 || s.adopting {
+	if s.StateVersion != 0 || s.isAdoption {
 		unmarshal = hclspec.Unmarshal
 	}
 	if err := unmarshal(s.DriverConfig, dst); err != nil {
@@ -50,10 +50,10 @@ func (s *StartRequest) Config(dst any) error {
 
 // State decodes into dst the value that [StateProvider] returned when the task started.
 func (s *StartRequest) State(dst any) error {
-	if len(s.state) == 0 {
+	if len(s.encodedState) == 0 {
 		return errors.New("the handle of the task carries no state")
 	}
-	if err := hclspec.UnmarshalState(s.state, dst); err != nil {
+	if err := hclspec.UnmarshalState(s.encodedState, dst); err != nil {
 		return fmt.Errorf("decode the state of task %q: %w", s.Name, err)
 	}
 	return nil

@@ -28,7 +28,7 @@ func (t *outputTail) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-func (t *outputTail) bytes() []byte {
+func (t *outputTail) tailBytes() []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.buf) > outputTailSize {

@@ -20,7 +20,7 @@ import (
 // forEachMarkStorage runs a test with the cgroups of this machine, and without.
 func forEachMarkStorage(t *testing.T, test func(*testing.T)) {
 	t.Run("with a cgroup", func(t *testing.T) {
-		if hostCgroupHierarchy().version == 0 {
+		if hostCgroupHierarchy().cgroupVersion == 0 {
 			t.Skip(hostCgroupHierarchy().unavailableReason)
 		}
 		test(t)
@@ -37,7 +37,7 @@ const noCgroupsEnv = "PROCESS_TEST_NO_CGROUPS"
 // leaveMark replaces the mark of a start, as a plugin process leaves it that dies before it writes more.
 func leaveMark(t *testing.T, s *sdk.StartRequest, change func(*startMarkData)) {
 	t.Helper()
-	mark, err := findMark(s)
+	mark, err := findStartMark(s)
 	if err != nil || mark == nil {
 		t.Fatalf("mark %+v, %v", mark, err)
 	}
@@ -51,7 +51,7 @@ func leaveMark(t *testing.T, s *sdk.StartRequest, change func(*startMarkData)) {
 		err = m.WriteToCgroup(mark.State.Cgroup)
 	} else {
 		var f *os.File
-		if f, err = openMarkFile(s, os.O_WRONLY|os.O_TRUNC); err == nil {
+		if f, err = openStartMarkFile(s, os.O_WRONLY|os.O_TRUNC); err == nil {
 			err = errors.Join(m.WriteToFile(f), f.Close())
 		}
 	}
@@ -71,13 +71,13 @@ func TestAdopt(t *testing.T) {
 	}{
 		{"the process lives", func(*testing.T, *sdk.StartRequest) {}, exitCodeSeven, nil},
 		{"the process has exited", func(t *testing.T, s *sdk.StartRequest) {
-			mark, _ := findMark(s)
+			mark, _ := findStartMark(s)
 			createTriggerFile(t, s)
 			waitUntil(t, "the task has ended", func() bool { return hasProcessEnded(mark.State.PID) })
 		}, exitCodeSeven, nil},
 		{"the mark does not name the process, which lives", func(t *testing.T, s *sdk.StartRequest) { leaveMark(t, s, forgetProcess) }, exitCodeSeven, nil},
 		{"the mark does not name the process, which has exited", func(t *testing.T, s *sdk.StartRequest) {
-			mark, _ := findMark(s)
+			mark, _ := findStartMark(s)
 			leaveMark(t, s, forgetProcess)
 			createTriggerFile(t, s)
 			waitUntil(t, "the task has ended", func() bool { return hasProcessEnded(mark.State.PID) })
@@ -90,7 +90,7 @@ func TestAdopt(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			forEachMarkStorage(t, func(t *testing.T) {
 				k := startKeeper(t)
-				if hostCgroupHierarchy().version == 0 {
+				if hostCgroupHierarchy().cgroupVersion == 0 {
 					t.Setenv(noCgroupsEnv, "1")
 				}
 				s := newStartRequest(t)
@@ -115,7 +115,7 @@ func TestAdopt(t *testing.T) {
 				if err := p.Destroy(t.Context()); err != nil {
 					t.Error(err)
 				}
-				if mark, err := findMark(s); mark != nil || err != nil {
+				if mark, err := findStartMark(s); mark != nil || err != nil {
 					t.Errorf("mark after Destroy: %+v, %v", mark, err)
 				}
 			})
@@ -128,7 +128,7 @@ func TestAdopt(t *testing.T) {
 func TestAdoptKeepsTheMarkOfALostProcess(t *testing.T) {
 	forEachMarkStorage(t, func(t *testing.T) {
 		k := startKeeper(t)
-		if hostCgroupHierarchy().version == 0 {
+		if hostCgroupHierarchy().cgroupVersion == 0 {
 			t.Setenv(noCgroupsEnv, "1")
 		}
 		s := newStartRequest(t)
@@ -150,7 +150,7 @@ func TestNoMarkWithoutKeeper(t *testing.T) {
 	t.Setenv("NOMAD_LITE_KEEPER", "")
 	s := newStartRequest(t)
 	startProcess(t, s, shellCommand("sleep 1000"))
-	if mark, err := findMark(s); mark != nil || err != nil {
+	if mark, err := findStartMark(s); mark != nil || err != nil {
 		t.Errorf("mark %+v, %v", mark, err)
 	}
 }

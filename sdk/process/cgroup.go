@@ -21,7 +21,7 @@ import (
 
 // cgroupHierarchy describes the cgroups of this machine that the plugin can use.
 type cgroupHierarchy struct {
-	version           int    // 0 means no cgroups
+	cgroupVersion     int    // 0 means no cgroups
 	unavailableReason string // reason why version is 0
 	mountPath         string // /sys/fs/cgroup
 	taskParentDirs    []string
@@ -45,7 +45,7 @@ func detectCgroups(mount string) cgroupHierarchy {
 	}
 	switch fs.Type {
 	case unix.CGROUP2_SUPER_MAGIC:
-		h := cgroupHierarchy{version: 2, mountPath: mount, taskParentDirs: []string{
+		h := cgroupHierarchy{cgroupVersion: 2, mountPath: mount, taskParentDirs: []string{
 			filepath.Join(mount, "nomad.slice/share.slice"),
 			filepath.Join(mount, "nomad.slice/reserve.slice"),
 		}}
@@ -61,7 +61,7 @@ func detectCgroups(mount string) cgroupHierarchy {
 		if os.Geteuid() != 0 {
 			return none("only root can make cgroups of version 1")
 		}
-		h := cgroupHierarchy{version: 1, mountPath: mount}
+		h := cgroupHierarchy{cgroupVersion: 1, mountPath: mount}
 		for _, tree := range taskCgroupV1Controllers {
 			if unix.Statfs(filepath.Join(mount, tree), &fs) == nil && fs.Type == unix.CGROUP_SUPER_MAGIC {
 				h.v1Controllers = append(h.v1Controllers, tree)
@@ -80,7 +80,7 @@ func detectCgroups(mount string) cgroupHierarchy {
 // "memory", with the reason. It makes no cgroup.
 func UnenforcedLimits() (limits []string, reason string) {
 	h := hostCgroupHierarchy()
-	switch h.version {
+	switch h.cgroupVersion {
 	case 0:
 		return taskLimits, h.unavailableReason
 	case 1:
@@ -117,7 +117,7 @@ func cgroupPaths(allocID, taskName string) []string {
 	if allocID == "" || taskName == "" || strings.Contains(name, "/") {
 		return nil
 	}
-	if h.version == 2 {
+	if h.cgroupVersion == 2 {
 		name += ".scope"
 	}
 	paths := make([]string, len(h.taskParentDirs))
@@ -143,7 +143,7 @@ type cgroup struct {
 	setCPUShares func() // sets the CPU shares of the task; nil if the task gets none or already has them
 }
 
-func (g *cgroup) dir() osprocess.Cgroup { return osprocess.Cgroup(g.path) }
+func (g *cgroup) osCgroup() osprocess.Cgroup { return osprocess.Cgroup(g.path) }
 
 // forkPlacement is the cgroups and network namespace in which a process is forked, and its
 // rlimits.
@@ -159,8 +159,8 @@ type forkPlacement struct {
 // tasksFile is the file "tasks" of a cgroup v1: a thread that writes to it
 // enters the cgroup.
 type tasksFile struct {
-	path     string
-	required bool // the user configured the cgroup: the start fails if the thread cannot enter it
+	path      string
+	mustEnter bool // the user configured the cgroup: the start fails if the thread cannot enter it
 }
 
 func tasksFileIn(dir string, must bool) tasksFile {
@@ -173,7 +173,7 @@ func (p *Core) preparePlacement(ctx context.Context, c Command) (forkPlacement, 
 	h := hostCgroupHierarchy()
 	l := p.resourceLimits(c)
 	pl := forkPlacement{netnsPath: netnsPath(p.startRequest), rlimits: p.rlimits}
-	switch h.version {
+	switch h.cgroupVersion {
 	case 2:
 		if c.CgroupV2 != "" {
 			dir, err := configuredCgroupDir(h.mountPath, c.CgroupV2)
@@ -267,7 +267,7 @@ func (p *Core) cpusetDir() string {
 // of overridden are the v1 controllers for which the user has configured other cgroups.
 func (p *Core) makeCgroup(ctx context.Context, l cgroupLimits, overridden map[string]string) error {
 	var g *cgroup
-	if hostOwned := p.cpusetDir(); hostOwned != "" && hostCgroupHierarchy().version == 2 {
+	if hostOwned := p.cpusetDir(); hostOwned != "" && hostCgroupHierarchy().cgroupVersion == 2 {
 		g = &cgroup{path: hostOwned, hostOwned: true}
 	} else {
 		paths := cgroupPaths(p.startRequest.AllocID, p.startRequest.Name)
@@ -283,20 +283,20 @@ func (p *Core) makeCgroup(ctx context.Context, l cgroupLimits, overridden map[st
 		return nil
 	}
 	if existed {
-		remaining, err := g.dir().PIDs()
+		remaining, err := g.osCgroup().PIDs()
 		if err != nil {
 			return p.leftoverProcessError(err)
 		}
 		if len(remaining) > 0 {
 			p.logger.Warn("killing what an earlier start has left running", "pids", remaining)
-			if err := g.dir().Kill(ctx); err != nil {
+			if err := g.osCgroup().Kill(ctx); err != nil {
 				return p.leftoverProcessError(err)
 			}
 		}
 		g.initialOOMKills = g.oomKills()
 	}
 	p.cgroup = g
-	if hostCgroupHierarchy().version == 2 {
+	if hostCgroupHierarchy().cgroupVersion == 2 {
 		g.enableMemoryController()
 	}
 	g.setLimits(p, l, overridden)
@@ -343,14 +343,14 @@ func (g *cgroup) enableMemoryController() {
 	}
 }
 
-// remove removes the cgroups of a task, except a cgroup that the host has made, and the memory reservation.
+// removeCgroups removes the cgroups of a task, except a cgroup that the host has made, and the memory reservation.
 // No process may be running in the cgroups.
-func (g *cgroup) remove() error {
+func (g *cgroup) removeCgroups() error {
 	errs := []error{g.releaseReservation()}
 	if g.hostOwned {
 		return errs[0]
 	}
-	errs = append(errs, g.dir().Remove())
+	errs = append(errs, g.osCgroup().Remove())
 	for _, dir := range g.otherV1Dirs {
 		errs = append(errs, osprocess.Cgroup(dir).Remove())
 	}
@@ -458,7 +458,7 @@ func (pl forkPlacement) enterCgroupsAndFork(sys *syscall.SysProcAttr, fork func(
 		defer osprocess.Cgroup(filepath.Dir(t.path)).Enter()()
 		// "0" means the writing thread, which the kernel moves without a global lock. For a
 		// thread id, even the writer's own, the kernel waits about 10 ms for all CPUs.
-		if err := writeExistingFile(t.path, "0"); err != nil && t.required {
+		if err := writeExistingFile(t.path, "0"); err != nil && t.mustEnter {
 			return fmt.Errorf("enter cgroup: %w", err)
 		}
 	}

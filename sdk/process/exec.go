@@ -85,7 +85,7 @@ func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, e
 		err = streams.openPipes(cmd, e)
 	}
 	if err != nil {
-		streams.close()
+		streams.closeAll()
 		return driver.ExitResult{}, fmt.Errorf("prepare the streams of %q: %w", path, err)
 	}
 	if err := p.startExec(cmd, &streams, p.execPlacement()); err != nil {
@@ -116,7 +116,7 @@ func (p *Process) execByLauncher(ctx context.Context, e driver.Exec) (driver.Exi
 		err = streams.openPipes(cmd, e)
 	}
 	if err != nil {
-		streams.close()
+		streams.closeAll()
 		return driver.ExitResult{}, fmt.Errorf("prepare the streams of %q: %w", e.Command[0], err)
 	}
 	place := p.execPlacement()
@@ -127,7 +127,7 @@ func (p *Process) execByLauncher(ctx context.Context, e driver.Exec) (driver.Exi
 	if err := waitStageExecuted(ctx, launch.Launch, cmd.Process.Pid); err != nil {
 		unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
 		_ = cmd.Wait() // the stage has not executed the command
-		streams.close()
+		streams.closeAll()
 		return commandNotExecutedResult(e, err)
 	}
 	return p.finishExec(ctx, cmd, e, &streams)
@@ -155,7 +155,7 @@ func (p *Process) startExec(cmd *exec.Cmd, streams *execStreams, place forkPlace
 		if cmd.Process != nil {
 			_ = cmd.Wait() // runFork has killed the child
 		}
-		streams.close()
+		streams.closeAll()
 		var errno syscall.Errno
 		if errors.As(err, &errno) {
 			err = errno // only the errno, without the text that os/exec adds
@@ -199,7 +199,7 @@ func (p *Process) execPlacement() forkPlacement {
 	pl := forkPlacement{netnsPath: netnsPath(p.startRequest), rlimits: p.rlimits}
 	switch {
 	case p.cgroup == nil:
-	case hostCgroupHierarchy().version == 2:
+	case hostCgroupHierarchy().cgroupVersion == 2:
 		pl.cgroupDir = p.cgroup.path
 	default:
 		pl.v1TasksFiles = p.tasksFiles()
@@ -334,10 +334,10 @@ func (s *execStreams) startCopies(e driver.Exec, end <-chan struct{}) {
 // waitOutput waits until the output is copied, or outputDrainTimeout has passed, and closes all files.
 func (s *execStreams) waitOutput() {
 	s.resizeGoroutine.Wait() // the goroutine uses the descriptor of the terminal, which close closes
-	timer := time.AfterFunc(outputDrainTimeout, s.close)
+	timer := time.AfterFunc(outputDrainTimeout, s.closeAll)
 	s.outputCopyGoroutines.Wait()
 	timer.Stop()
-	s.close()
+	s.closeAll()
 }
 
 func (s *execStreams) closeChildFiles() {
@@ -346,7 +346,7 @@ func (s *execStreams) closeChildFiles() {
 	}
 }
 
-func (s *execStreams) close() {
+func (s *execStreams) closeAll() {
 	s.closeChildFiles()
 	if s.stdinWriter != nil {
 		s.stdinWriter.Close()

@@ -121,7 +121,7 @@ type execLaunch struct {
 	terminalMaster, terminalSlave *os.File // terminal of the command; nil without a terminal
 }
 
-// Close closes everything except the terminal.
+// Close closes the Launch and the pidfd, but not the terminal.
 func (l *execLaunch) Close() {
 	if l.Launch != nil {
 		l.Launch.Close()

@@ -46,27 +46,27 @@ func (p *Core) resourceLimits(c Command) cgroupLimits {
 
 // limitSetting is one limit, as the content of cgroup files.
 type limitSetting struct {
-	name       string // shown to the user
-	controller string
-	files      []cgroupFile
+	name        string // shown to the user
+	controller  string
+	cgroupFiles []cgroupFile
 }
 
 type cgroupFile struct {
-	name, value string
-	optional    bool // the file does not exist on every kernel
+	name, value  string
+	mayBeMissing bool // the file does not exist on every kernel
 }
 
 // controllerSettings returns the cgroup files to write for the limits that are not 0, for cgroup version 1 or 2.
 func (l cgroupLimits) controllerSettings(version int) (settings []limitSetting) {
-	memory := limitSetting{name: "memory", controller: "memory", files: l.memoryFiles(version)}
+	memory := limitSetting{name: "memory", controller: "memory", cgroupFiles: l.memoryFiles(version)}
 	cpu := limitSetting{name: "cpu", controller: "cpu"}
-	pids := limitSetting{name: "pids", controller: "pids", files: []cgroupFile{{name: "pids.max", value: strconv.FormatInt(l.maxPIDs, 10)}}}
+	pids := limitSetting{name: "pids", controller: "pids", cgroupFiles: []cgroupFile{{name: "pids.max", value: strconv.FormatInt(l.maxPIDs, 10)}}}
 	shares := min(max(l.cpuShares, minCPUShares), maxCPUShares)
 	if version == 2 {
 		weight := minCPUWeight + (shares-minCPUShares)*(maxCPUWeight-minCPUWeight)/(maxCPUShares-minCPUShares)
-		cpu.files = []cgroupFile{{name: "cpu.weight", value: strconv.FormatInt(weight, 10)}}
+		cpu.cgroupFiles = []cgroupFile{{name: "cpu.weight", value: strconv.FormatInt(weight, 10)}}
 	} else {
-		cpu.files = []cgroupFile{{name: "cpu.shares", value: strconv.FormatInt(shares, 10)}}
+		cpu.cgroupFiles = []cgroupFile{{name: "cpu.shares", value: strconv.FormatInt(shares, 10)}}
 	}
 	for _, s := range []struct {
 		limit int64
@@ -83,15 +83,15 @@ func (l cgroupLimits) controllerSettings(version int) (settings []limitSetting) 
 func (l cgroupLimits) memoryFiles(version int) (files []cgroupFile) {
 	bytes, reserved := strconv.FormatInt(l.memoryBytes, 10), strconv.FormatInt(l.reservedMemoryBytes, 10)
 	if l.memoryBytes > 0 && version == 2 {
-		files = append(files, cgroupFile{name: "memory.max", value: bytes}, cgroupFile{name: "memory.swap.max", value: "0", optional: true})
+		files = append(files, cgroupFile{name: "memory.max", value: bytes}, cgroupFile{name: "memory.swap.max", value: "0", mayBeMissing: true})
 	} else if l.memoryBytes > 0 {
 		// The limit of memory and swap together cannot be below the limit of memory.
-		files = append(files, cgroupFile{name: "memory.limit_in_bytes", value: bytes}, cgroupFile{name: "memory.memsw.limit_in_bytes", value: bytes, optional: true})
+		files = append(files, cgroupFile{name: "memory.limit_in_bytes", value: bytes}, cgroupFile{name: "memory.memsw.limit_in_bytes", value: bytes, mayBeMissing: true})
 	}
 	if l.reservedMemoryBytes > 0 && version == 2 {
 		files = append(files, cgroupFile{name: memoryLow, value: reserved})
 	} else if l.reservedMemoryBytes > 0 {
-		files = append(files, cgroupFile{name: "memory.soft_limit_in_bytes", value: reserved, optional: true})
+		files = append(files, cgroupFile{name: "memory.soft_limit_in_bytes", value: reserved, mayBeMissing: true})
 	}
 	return files
 }
@@ -106,13 +106,13 @@ const (
 // shares, which applyCPUShares sets when the task runs. The keys of overridden
 // are the v1 controllers for which the user has configured other cgroups.
 func (g *cgroup) setLimits(p *Core, l cgroupLimits, overridden map[string]string) {
-	for _, s := range l.controllerSettings(hostCgroupHierarchy().version) {
+	for _, s := range l.controllerSettings(hostCgroupHierarchy().cgroupVersion) {
 		write := func() error { return g.setLimitV2(s) }
 		var err error
 		switch {
 		case overridden[s.controller] != "":
 			err = errors.New("cgroup_v1_override places the task into another cgroup")
-		case hostCgroupHierarchy().version == 1:
+		case hostCgroupHierarchy().cgroupVersion == 1:
 			var dir string
 			dir, err = g.makeV1Cgroup(s.controller)
 			write = func() error { return s.writeFiles(dir) }
@@ -153,7 +153,7 @@ func (g *cgroup) setLimitV2(s limitSetting) error {
 		}
 		err = s.writeFiles(g.path)
 	}
-	if err == nil && slices.ContainsFunc(s.files, func(f cgroupFile) bool { return f.name == memoryLow }) {
+	if err == nil && slices.ContainsFunc(s.cgroupFiles, func(f cgroupFile) bool { return f.name == memoryLow }) {
 		err = g.updateParentReservations()
 	}
 	return err
@@ -186,9 +186,9 @@ func (g *cgroup) makeV1Cgroup(controller string) (dir string, err error) {
 }
 
 func (s limitSetting) writeFiles(dir string) error {
-	for _, f := range s.files {
+	for _, f := range s.cgroupFiles {
 		err := writeExistingFile(filepath.Join(dir, f.name), f.value)
-		if err != nil && !(f.optional && errors.Is(err, os.ErrNotExist)) {
+		if err != nil && !(f.mayBeMissing && errors.Is(err, os.ErrNotExist)) {
 			return err
 		}
 	}
@@ -271,7 +271,7 @@ func (p *Core) emitUnenforcedLimits() {
 // oomKills returns how many processes in the cgroup the kernel has killed because
 // the memory limit was exceeded.
 func (g *cgroup) oomKills() (kills uint64) {
-	if hostCgroupHierarchy().version == 2 {
+	if hostCgroupHierarchy().cgroupVersion == 2 {
 		return readCounter(filepath.Join(g.path, "memory.events"), "oom_kill") // memory.events includes the cgroups below
 	}
 	if g.v1MemoryDir == "" {

@@ -75,7 +75,7 @@ func TestMemoryReservation(t *testing.T) {
 			s.Resources.MemoryMB, s.Resources.MemoryMaxMB = test.memoryMB, test.maxMB
 			p := startProcess(t, s, shellCommand(test.script))
 			dir, file, none := p.cgroup.v1MemoryDir, "memory.soft_limit_in_bytes", ""
-			if hostCgroupHierarchy().version == 2 {
+			if hostCgroupHierarchy().cgroupVersion == 2 {
 				dir, file, none = p.cgroup.path, memoryLow, "0"
 			} else if text, err := os.ReadFile(filepath.Join(filepath.Dir(dir), file)); err == nil {
 				none = strings.TrimSpace(string(text)) // the highest number
@@ -123,7 +123,7 @@ func TestParentsReserveMemory(t *testing.T) {
 	}
 	check("at the start", "53", "153")
 	for range 2 {
-		if err := g.remove(); err != nil {
+		if err := g.removeCgroups(); err != nil {
 			t.Fatal(err)
 		}
 		check("at the end", "33", "133")
@@ -215,7 +215,7 @@ func TestPidsLimit(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(s.TaskDir(), "started")); err == nil {
 		t.Error("all processes were started")
 	}
-	if pids, err := p.cgroup.dir().PIDs(); err != nil || len(pids) > 10 {
+	if pids, err := p.cgroup.osCgroup().PIDs(); err != nil || len(pids) > 10 {
 		t.Errorf("%d processes run, %v, want 10 at most", len(pids), err)
 	}
 	c.PidsLimit = -1
@@ -281,7 +281,7 @@ func TestCgroupFilesOfLimits(t *testing.T) {
 	describe := func(l cgroupLimits, version int) string {
 		var b strings.Builder
 		for _, s := range l.controllerSettings(version) {
-			for _, f := range s.files {
+			for _, f := range s.cgroupFiles {
 				fmt.Fprintf(&b, "%s=%s ", f.name, f.value)
 			}
 		}
@@ -337,13 +337,13 @@ func TestLimitsThatAreNotEnforced(t *testing.T) {
 			"pids limit not enforced here: only root can make cgroups of version 1",
 		}},
 		{"a controller is missing in v1", func(t *testing.T) {
-			if withoutPids.version != 1 {
+			if withoutPids.cgroupVersion != 1 {
 				t.Skip("has no cgroups v1")
 			}
 			useCgroupHierarchy(t, withoutPids)
 		}, nil, []string{`pids limit not enforced here: the cgroup controller "pids" is not mounted`}},
 		{"the user names a cgroup of v1", func(t *testing.T) {
-			if hostCgroupHierarchy().version != 1 {
+			if hostCgroupHierarchy().cgroupVersion != 1 {
 				t.Skip("has no cgroups v1")
 			}
 		}, func(t *testing.T, c *Command) {

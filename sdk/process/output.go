@@ -15,22 +15,22 @@ import (
 
 // taskStreams has the file descriptors of the standard streams of a task; -1 is not open.
 type taskStreams struct {
-	stdin, stdout, stderr int
+	stdinFD, stdoutFD, stderrFD int
 }
 
 // openTaskStreams opens the output files that the host has prepared for the task. The
 // standard input is a duplicate of stdin, or the null device if stdin is nil.
 func openTaskStreams(ctx context.Context, start *sdk.StartRequest, stdin *os.File) (*taskStreams, error) {
-	o := &taskStreams{stdin: -1, stdout: -1, stderr: -1}
+	o := &taskStreams{stdinFD: -1, stdoutFD: -1, stderrFD: -1}
 	var err error
-	if o.stdin, err = openStdin(stdin); err != nil {
+	if o.stdinFD, err = openStdin(stdin); err != nil {
 		return nil, err
 	}
-	if o.stdout, err = openOutputFIFO(ctx, start.AllocDir, start.StdoutPath); err != nil {
+	if o.stdoutFD, err = openOutputFIFO(ctx, start.AllocDir, start.StdoutPath); err != nil {
 		o.close()
 		return nil, fmt.Errorf("open the task's standard output: %w", err)
 	}
-	if o.stderr, err = openOutputFIFO(ctx, start.AllocDir, start.StderrPath); err != nil {
+	if o.stderrFD, err = openOutputFIFO(ctx, start.AllocDir, start.StderrPath); err != nil {
 		o.close()
 		return nil, fmt.Errorf("open the task's standard error: %w", err)
 	}
@@ -47,14 +47,14 @@ func OpenOutput(ctx context.Context, start *sdk.StartRequest) (stdout, stderr *o
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, fd := range []int{o.stdout, o.stderr} {
+	for _, fd := range []int{o.stdoutFD, o.stderrFD} {
 		if err := unix.SetNonblock(fd, true); err != nil {
 			o.close()
 			return nil, nil, err
 		}
 	}
-	unix.Close(o.stdin)
-	return os.NewFile(uintptr(o.stdout), start.StdoutPath), os.NewFile(uintptr(o.stderr), start.StderrPath), nil
+	unix.Close(o.stdinFD)
+	return os.NewFile(uintptr(o.stdoutFD), start.StdoutPath), os.NewFile(uintptr(o.stderrFD), start.StderrPath), nil
 }
 
 func openStdin(stdin *os.File) (int, error) {
@@ -73,11 +73,11 @@ func openStdin(stdin *os.File) (int, error) {
 }
 
 func (s *taskStreams) fds() []uintptr {
-	return []uintptr{uintptr(s.stdin), uintptr(s.stdout), uintptr(s.stderr)}
+	return []uintptr{uintptr(s.stdinFD), uintptr(s.stdoutFD), uintptr(s.stderrFD)}
 }
 
 func (s *taskStreams) close() {
-	for _, fd := range []int{s.stdin, s.stdout, s.stderr} {
+	for _, fd := range []int{s.stdinFD, s.stdoutFD, s.stderrFD} {
 		if fd >= 0 {
 			unix.Close(fd)
 		}

@@ -116,7 +116,7 @@ func (p *Core) killAllProcesses(ctx context.Context) error {
 	switch {
 	case !p.isTaskOwner():
 	case p.cgroup != nil:
-		err = errors.Join(err, p.cgroup.dir().Kill(ctx))
+		err = errors.Join(err, p.cgroup.osCgroup().Kill(ctx))
 	case p.startRequest.Env["NOMAD_ALLOC_ID"] == p.startRequest.AllocID && p.startRequest.Env["NOMAD_TASK_NAME"] == p.startRequest.Name:
 		err = errors.Join(err, osprocess.KillByTaskEnv(ctx, p.startRequest.AllocID, p.startRequest.Name))
 	}

@@ -148,7 +148,7 @@ type State struct {
 	// OOMKills is the number of OOM kills that the kernel had counted in the cgroup before this start.
 	OOMKills uint64 `codec:"oom_kills"`
 
-	Rlimits map[string]Rlimit `codec:"rlimits,omitempty"` // for commands that run in the task
+	Rlimits map[string]Rlimit `codec:"rlimits,omitempty"` // limits of the process, which Exec also sets for commands
 }
 
 // HasOOMKill reports whether the kernel has killed a process of this start because the memory limit of the task was exceeded.
@@ -242,12 +242,12 @@ func startCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, 
 		mark, err = newStartMark(p)
 	}
 	if err == nil {
-		err = p.spawn(ctx, path, c, files, place, mark)
+		err = p.startProgram(ctx, path, c, files, place, mark)
 	}
 	if err != nil {
-		err = errors.Join(err, removeMark(p))
+		err = errors.Join(err, removeStartMark(p))
 		if p.cgroup != nil {
-			err = errors.Join(err, p.cgroup.remove())
+			err = errors.Join(err, p.cgroup.removeCgroups())
 		}
 		p.releaseTaskOwnership(earlier)
 		return nil, err
@@ -300,8 +300,8 @@ func (p *Core) resolveProgram(c Command) (path string, err error) {
 	return path, err
 }
 
-// spawn forks the process, by the launcher if there is one, and updates the mark of the start.
-func (p *Core) spawn(ctx context.Context, path string, c Command, files *taskStreams, place forkPlacement, mark *startMark) error {
+// startProgram forks the process, by the launcher if there is one, and updates the mark of the start.
+func (p *Core) startProgram(ctx context.Context, path string, c Command, files *taskStreams, place forkPlacement, mark *startMark) error {
 	argv := append([]string{path}, c.Args...)
 	attr := &syscall.ProcAttr{
 		Dir:   p.workDir,
@@ -310,7 +310,7 @@ func (p *Core) spawn(ctx context.Context, path string, c Command, files *taskStr
 		Sys:   &syscall.SysProcAttr{Setsid: true, Credential: p.cred},
 	}
 	if p.launcher == nil {
-		err := p.fork(ctx, path, argv, attr, place)
+		err := p.forkProcess(ctx, path, argv, attr, place)
 		runtime.KeepAlive(c.ExtraFiles) // a finalizer would close the descriptors before the fork
 		if err != nil {
 			return err
@@ -341,7 +341,7 @@ func (p *Core) spawn(ctx context.Context, path string, c Command, files *taskStr
 	}
 	attr.Dir, attr.Env, attr.Files = "/", launch.Env, append(attr.Files, extraFDs(launch.Files)...)
 	place.applyLaunch(launch, attr.Sys)
-	if err := p.fork(ctx, launch.Path, launch.Args, attr, place); err != nil {
+	if err := p.forkProcess(ctx, launch.Path, launch.Args, attr, place); err != nil {
 		return fmt.Errorf("start the stage: %w", err)
 	}
 	err = mark.setForked()
@@ -362,9 +362,9 @@ func (p *Core) spawn(ctx context.Context, path string, c Command, files *taskStr
 	return nil
 }
 
-// fork starts the process. It retries after ETXTBSY, which is temporary: a concurrently
+// forkProcess starts the process. It retries after ETXTBSY, which is temporary: a concurrently
 // forked child of this process still has the program file open for writing.
-func (p *Core) fork(ctx context.Context, path string, argv []string, attr *syscall.ProcAttr, place forkPlacement) error {
+func (p *Core) forkProcess(ctx context.Context, path string, argv []string, attr *syscall.ProcAttr, place forkPlacement) error {
 	for delay := time.Millisecond; ; delay *= 2 {
 		fd := -1
 		attr.Sys.PidFD = &fd
@@ -623,9 +623,9 @@ func (p *Core) Destroy(ctx context.Context) error {
 			p.pidfd.Close()
 		}
 	}
-	errs = append(errs, removeMark(p))
+	errs = append(errs, removeStartMark(p))
 	if p.cgroup != nil && p.isTaskOwner() {
-		errs = append(errs, p.cgroup.remove())
+		errs = append(errs, p.cgroup.removeCgroups())
 	}
 	err := errors.Join(errs...)
 	if err == nil {

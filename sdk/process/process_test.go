@@ -32,7 +32,7 @@ func cgroupV2Hierarchy(t *testing.T) cgroupHierarchy {
 		t.Skip("making cgroups needs root")
 	}
 	for _, mount := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
-		if h := detectCgroups(mount); h.version == 2 {
+		if h := detectCgroups(mount); h.cgroupVersion == 2 {
 			return h
 		}
 	}
@@ -126,7 +126,7 @@ func TestCgroupHoldsTheProcessFromItsBirth(t *testing.T) {
 				t.Skip("no cgroup can be made here")
 			}
 			want := s.AllocID + ".task"
-			if h.version == 2 {
+			if h.cgroupVersion == 2 {
 				want = "/nomad.slice/share.slice/" + want + ".scope"
 			}
 			waitUntil(t, "the task has looked", func() bool { _, err := os.Stat(filepath.Join(s.TaskDir(), "where")); return err == nil })

@@ -58,7 +58,7 @@ func (m *startMark) setStaged() error {
 }
 
 func (m *startMark) writeBeforeFork() error {
-	if err := m.write(); err != nil {
+	if err := m.writeMark(); err != nil {
 		return sdk.Recoverable(fmt.Errorf("mark the start of task %q: %w", m.core.startRequest.Name, err))
 	}
 	return nil
@@ -69,13 +69,13 @@ func (m *startMark) setForked() error {
 	if m == nil {
 		return nil
 	}
-	if err := m.write(); err != nil {
+	if err := m.writeMark(); err != nil {
 		return fmt.Errorf("mark the process %d: %w", m.core.id.PID, err)
 	}
 	return nil
 }
 
-func (m *startMark) write() error {
+func (m *startMark) writeMark() error {
 	m.data.State = m.core.Snapshot()
 	data, err := hclspec.MarshalState(m.data)
 	if err != nil {
@@ -85,7 +85,7 @@ func (m *startMark) write() error {
 	if m.core.cgroup != nil && mark.WriteToCgroup(m.core.cgroup.path) == nil {
 		return nil
 	}
-	f, err := openMarkFile(m.core.startRequest, os.O_CREATE|os.O_WRONLY)
+	f, err := openStartMarkFile(m.core.startRequest, os.O_CREATE|os.O_WRONLY)
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func (m *startMark) openForStage() (*os.File, error) {
 	if m == nil {
 		return nil, nil
 	}
-	f, err := openMarkFile(m.core.startRequest, os.O_RDONLY)
+	f, err := openStartMarkFile(m.core.startRequest, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) && m.core.cgroup != nil {
 		f, err = os.Open(m.core.cgroup.path)
 	}
@@ -107,9 +107,9 @@ func (m *startMark) openForStage() (*os.File, error) {
 	return f, nil
 }
 
-// removeMark removes the mark of a start whose processes have all ended. The mark on a cgroup is removed with the cgroup, or
+// removeStartMark removes the mark of a start whose processes have all ended. The mark on a cgroup is removed with the cgroup, or
 // here if the host owns the cgroup. It is not removed there if p is not the owner of the task: a later start has replaced it.
-func removeMark(p *Core) error {
+func removeStartMark(p *Core) error {
 	if !leavesMark(p.startRequest) {
 		return nil
 	}
@@ -118,12 +118,12 @@ func removeMark(p *Core) error {
 			return err
 		}
 	}
-	return removeMarkFile(p.startRequest)
+	return removeStartMarkFile(p.startRequest)
 }
 
-// markFilePath returns the path of the file with the mark of a start, relative to dir, the directory of the task. The task
+// startMarkFilePath returns the path of the file with the mark of a start, relative to dir, the directory of the task. The task
 // cannot change the file, unless it runs as the user of the agent.
-func markFilePath(dir *os.Root, start *sdk.StartRequest) string {
+func startMarkFilePath(dir *os.Root, start *sdk.StartRequest) string {
 	name := "start-" + path.Base(start.ID)
 	if info, err := dir.Stat("private"); err == nil && info.IsDir() {
 		return "private/" + name
@@ -131,16 +131,16 @@ func markFilePath(dir *os.Root, start *sdk.StartRequest) string {
 	return "." + name
 }
 
-func openMarkFile(start *sdk.StartRequest, flags int) (*os.File, error) {
+func openStartMarkFile(start *sdk.StartRequest, flags int) (*os.File, error) {
 	dir, err := os.OpenRoot(start.TaskDir())
 	if err != nil {
 		return nil, err
 	}
 	defer dir.Close()
-	return dir.OpenFile(markFilePath(dir, start), flags, 0o600)
+	return dir.OpenFile(startMarkFilePath(dir, start), flags, 0o600)
 }
 
-func removeMarkFile(start *sdk.StartRequest) error {
+func removeStartMarkFile(start *sdk.StartRequest) error {
 	dir, err := os.OpenRoot(start.TaskDir())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -149,14 +149,14 @@ func removeMarkFile(start *sdk.StartRequest) error {
 		return err
 	}
 	defer dir.Close()
-	if err := dir.Remove(markFilePath(dir, start)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := dir.Remove(startMarkFilePath(dir, start)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
-// findMark returns the mark of a start, from a cgroup of the task or from the file, or nil if the start has left none.
-func findMark(start *sdk.StartRequest) (*startMarkData, error) {
+// findStartMark returns the mark of a start, from a cgroup of the task or from the file, or nil if the start has left none.
+func findStartMark(start *sdk.StartRequest) (*startMarkData, error) {
 	paths := cgroupPaths(start.AllocID, start.Name)
 	if dir := (&Core{startRequest: start}).cpusetDir(); dir != "" {
 		paths = append(paths, dir)
@@ -165,7 +165,7 @@ func findMark(start *sdk.StartRequest) (*startMarkData, error) {
 		f, err := os.Open(cgroup)
 		if err == nil {
 			var mark *startMarkData
-			if mark, err = readMarkFrom(f, start.ID); mark != nil {
+			if mark, err = readStartMarkFrom(f, start.ID); mark != nil {
 				return mark, nil
 			}
 		}
@@ -173,10 +173,10 @@ func findMark(start *sdk.StartRequest) (*startMarkData, error) {
 			return nil, err
 		}
 	}
-	f, err := openMarkFile(start, os.O_RDONLY)
+	f, err := openStartMarkFile(start, os.O_RDONLY)
 	if err == nil {
 		var mark *startMarkData
-		if mark, err = readMarkFrom(f, start.ID); mark != nil {
+		if mark, err = readStartMarkFrom(f, start.ID); mark != nil {
 			return mark, nil
 		}
 	}
@@ -191,12 +191,12 @@ const (
 	markReadDelay    = 200 * time.Millisecond
 )
 
-// findMarkWithRetry returns the mark of a start, or nil if the start has left none. The error is marked by
+// findStartMarkWithRetry returns the mark of a start, or nil if the start has left none. The error is marked by
 // [sdk.Recoverable] if this process had no resources to read the mark, or if ctx is done. Any other error is permanent:
 // there is a mark that cannot be read, so the start counts as executed.
-func findMarkWithRetry(ctx context.Context, start *sdk.StartRequest) (*startMarkData, error) {
+func findStartMarkWithRetry(ctx context.Context, start *sdk.StartRequest) (*startMarkData, error) {
 	for attempt := 1; ; attempt++ {
-		mark, err := findMark(start)
+		mark, err := findStartMark(start)
 		switch {
 		case err == nil:
 			return mark, nil
@@ -213,8 +213,8 @@ func findMarkWithRetry(ctx context.Context, start *sdk.StartRequest) (*startMark
 	}
 }
 
-// readMarkFrom reads the mark of a cgroup or a file, which it closes. It returns nil for the mark of another start.
-func readMarkFrom(f *os.File, startID string) (*startMarkData, error) {
+// readStartMarkFrom reads the mark of a cgroup or a file, which it closes. It returns nil for the mark of another start.
+func readStartMarkFrom(f *os.File, startID string) (*startMarkData, error) {
 	defer f.Close()
 	mark, err := osprocess.ReadStartMark(f)
 	if err != nil {
@@ -280,7 +280,7 @@ func NewProcess(p *Core, l Launcher) *Process {
 
 // AdoptCore is [Adopt] for a task that runs no other commands.
 func AdoptCore(ctx context.Context, start *sdk.StartRequest) (*Core, error) {
-	mark, err := findMarkWithRetry(ctx, start)
+	mark, err := findStartMarkWithRetry(ctx, start)
 	if err != nil {
 		return nil, err
 	}
@@ -293,7 +293,7 @@ func AdoptCore(ctx context.Context, start *sdk.StartRequest) (*Core, error) {
 		if _, err := osprocess.EndLeftovers(ctx, start.AllocID, start.Name); err != nil {
 			return nil, sdk.Recoverable(err)
 		}
-		if err := removeMarkFile(start); err != nil {
+		if err := removeStartMarkFile(start); err != nil {
 			return nil, sdk.Recoverable(err)
 		}
 		return nil, sdk.ErrNotExecuted

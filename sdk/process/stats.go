@@ -47,7 +47,7 @@ func (p *Core) Stats(context.Context) (driver.TaskStats, error) {
 	pids := withDescendants(p.id.PID)
 	if p.cgroup != nil {
 		var err error
-		if pids, err = p.cgroup.dir().PIDs(); err != nil {
+		if pids, err = p.cgroup.osCgroup().PIDs(); err != nil {
 			return driver.TaskStats{}, err
 		}
 	}
@@ -73,7 +73,7 @@ func (p *Core) Stats(context.Context) (driver.TaskStats, error) {
 	}
 	totalMemory.Measured = measuredMemoryFields
 	used[0] = sum
-	if p.cgroup != nil && hostCgroupHierarchy().version == 2 {
+	if p.cgroup != nil && hostCgroupHierarchy().cgroupVersion == 2 {
 		p.cgroup.addCgroupTotals(&totalMemory, used)
 	}
 

@@ -33,7 +33,7 @@ func Benchmark(b *testing.B, p Plugin) {
 	b.Run("launch", func(b *testing.B) {
 		for b.Loop() {
 			h := newHost(p)
-			c, err := h.ensureSharedProcess(b).driver.Fingerprint(b.Context())
+			c, err := h.ensureSharedProcess(b).driverClient.Fingerprint(b.Context())
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -50,7 +50,7 @@ func Benchmark(b *testing.B, p Plugin) {
 	b.Run("unary", func(b *testing.B) {
 		p := h.ensureSharedProcess(b)
 		for b.Loop() {
-			if _, err := p.base.PluginInfo(b.Context()); err != nil {
+			if _, err := p.baseClient.PluginInfo(b.Context()); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -75,8 +75,8 @@ func Benchmark(b *testing.B, p Plugin) {
 				config, s := h.newConfigWithoutOutput(b)
 				s.start(config)
 				// A host also waits for each task and samples its statistics.
-				go s.h.sharedProcess.driver.WaitTask(ctx, config.ID)
-				if c, err := s.h.sharedProcess.driver.TaskStats(ctx, config.ID, time.Second); err == nil {
+				go s.host.sharedProcess.driverClient.WaitTask(ctx, config.ID)
+				if c, err := s.host.sharedProcess.driverClient.TaskStats(ctx, config.ID, time.Second); err == nil {
 					go func() {
 						for range c {
 						}
@@ -99,7 +99,7 @@ func Benchmark(b *testing.B, p Plugin) {
 // newConfigWithoutOutput is newConfig for the task Runs, with the null device as its outputs.
 func (h *testHost) newConfigWithoutOutput(t tb) (*driver.TaskConfig, *startedTask) {
 	t.Helper()
-	config, s := h.newConfig(t, h.plugin.Tasks.Runs)
+	config, s := h.newConfig(t, h.testedPlugin.Tasks.Runs)
 	config.StdoutPath, config.StderrPath = os.DevNull, os.DevNull
 	return config, s
 }

@@ -146,7 +146,7 @@ func testPluginInfo(kind base.Type, apiVersion string) func(tb, *testHost) {
 			t.Fatalf("%v", err)
 		}
 		defer p.shutDown()
-		info, err := p.base.PluginInfo(t.Context())
+		info, err := p.baseClient.PluginInfo(t.Context())
 		if err != nil {
 			t.Fatalf("PluginInfo: %v", err)
 		}
@@ -162,7 +162,7 @@ func testPluginInfo(kind base.Type, apiVersion string) func(tb, *testHost) {
 		if !versionPattern.MatchString(info.Version) {
 			t.Errorf("the version is %q, want numbers such as 1.0.0", info.Version)
 		}
-		if _, err := p.base.ConfigSchema(t.Context()); err != nil {
+		if _, err := p.baseClient.ConfigSchema(t.Context()); err != nil {
 			t.Errorf("ConfigSchema: %v", err)
 		}
 	}
@@ -179,7 +179,7 @@ func testConfigureTwice(t tb, h *testHost) {
 		t.Fatalf("%v", err)
 	}
 	for range 2 {
-		if err := p.base.SetConfig(t.Context(), config); err != nil {
+		if err := p.baseClient.SetConfig(t.Context(), config); err != nil {
 			t.Errorf("SetConfig: %v", err)
 		}
 	}
@@ -187,14 +187,14 @@ func testConfigureTwice(t tb, h *testHost) {
 
 func testTaskSchema(t tb, h *testHost) {
 	p := h.ensureSharedProcess(t)
-	schema, err := p.driver.TaskConfigSchema(t.Context())
+	schema, err := p.driverClient.TaskConfigSchema(t.Context())
 	if err != nil {
 		t.Fatalf("TaskConfigSchema: %v", err)
 	}
 	if schema == nil {
 		t.Fatalf("TaskConfigSchema returns no schema")
 	}
-	for name, body := range map[string]map[string]any{"runs": h.plugin.Tasks.Runs, "ends": h.plugin.Tasks.Ends, "fails": h.plugin.Tasks.Fails} {
+	for name, body := range map[string]map[string]any{"runs": h.testedPlugin.Tasks.Runs, "ends": h.testedPlugin.Tasks.Ends, "fails": h.testedPlugin.Tasks.Fails} {
 		if body == nil {
 			continue
 		}
@@ -207,7 +207,7 @@ func testTaskSchema(t tb, h *testHost) {
 func testFirstFingerprint(t tb, h *testHost) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	c, err := h.ensureSharedProcess(t).driver.Fingerprint(ctx)
+	c, err := h.ensureSharedProcess(t).driverClient.Fingerprint(ctx)
 	if err != nil {
 		t.Fatalf("Fingerprint: %v", err)
 	}
@@ -269,7 +269,7 @@ func testOpenStreams(t tb, h *testHost) {
 	p := s.process
 	s.fingerprintCountsByStream = make([]int, 2)
 	for i := range s.fingerprintCountsByStream { // two streams, as for a host that restarts while its old streams are open
-		fingerprints, err := p.driver.Fingerprint(ctx)
+		fingerprints, err := p.driverClient.Fingerprint(ctx)
 		if err != nil {
 			t.Fatalf("Fingerprint: %v", err)
 		}
@@ -279,7 +279,7 @@ func testOpenStreams(t tb, h *testHost) {
 			s.fingerprintCountsByStream[i]++
 			return f.Err == nil
 		})
-		events, err := p.driver.TaskEvents(ctx)
+		events, err := p.driverClient.TaskEvents(ctx)
 		if err != nil {
 			t.Fatalf("TaskEvents: %v", err)
 		}
@@ -331,7 +331,7 @@ func checkStreamsStayOpen(t tb, s *openStreams) {
 }
 
 func testTaskHandle(t tb, h *testHost) {
-	s := h.startTask(t, h.plugin.Tasks.Runs)
+	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
 	switch {
 	case s.handle == nil:
 		t.Fatalf("StartTask returned no handle")
@@ -347,21 +347,21 @@ func testTaskHandle(t tb, h *testHost) {
 }
 
 func testStartWithKnownID(t tb, h *testHost) {
-	s := h.startTask(t, h.plugin.Tasks.Runs)
-	if _, _, err := s.driver().StartTask(t.Context(), s.config); err == nil {
+	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+	if _, _, err := s.currentDriver().StartTask(t.Context(), s.config); err == nil {
 		t.Errorf("a second StartTask with the same id succeeded")
 	}
-	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
+	if status, err := s.currentDriver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
 		t.Errorf("the first task is no longer running: %+v, %v", status, err)
 	}
 }
 
 func testConcurrentWaits(t tb, h *testHost) {
-	s := h.startTask(t, h.plugin.Tasks.Ends)
+	s := h.startTask(t, h.testedPlugin.Tasks.Ends)
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
-			exit, err := s.driver().WaitTask(t.Context(), s.config.ID)
+			exit, err := s.currentDriver().WaitTask(t.Context(), s.config.ID)
 			if err != nil {
 				t.Errorf("WaitTask: %v", err)
 			} else if !exit.Successful() {
@@ -382,7 +382,7 @@ func testCancelledStart(t tb, h *testHost) {
 		config, s := h.newConfigWithoutOutput(t)
 		s.config = config
 		t.Cleanup(s.cleanUp)
-		d := h.ensureSharedProcess(t).driver
+		d := h.ensureSharedProcess(t).driverClient
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		_, _, _ = d.StartTask(ctx, config) // succeeds or not, depending on timing
 		cancel()
@@ -408,23 +408,23 @@ func testCancelledStart(t tb, h *testHost) {
 var cancelledStartTimeout = 10 * time.Second
 
 func testCancelledWait(t tb, h *testHost) {
-	s := h.startTask(t, h.plugin.Tasks.Runs)
+	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
 	// If the cancelled first call ends the task, the second call returns its exit.
 	for _, timeout := range []time.Duration{50 * time.Millisecond, 500 * time.Millisecond} {
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
-		exit, err := s.driver().WaitTask(ctx, s.config.ID)
+		exit, err := s.currentDriver().WaitTask(ctx, s.config.ID)
 		cancel()
 		if err == nil {
 			t.Fatalf("the task is no longer running, its exit result is %+v", *exit)
 		}
 	}
-	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
+	if status, err := s.currentDriver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
 		t.Errorf("the task is no longer running: %+v, %v", status, err)
 	}
 }
 
 func testFailedTask(t tb, h *testHost) {
-	s := h.startTask(t, h.plugin.Tasks.Fails)
+	s := h.startTask(t, h.testedPlugin.Tasks.Fails)
 	if exit := s.waitForExit(); exit.Successful() {
 		t.Errorf("the exit result is %+v, want a failure", *exit)
 	}
@@ -435,16 +435,16 @@ func testFailedTask(t tb, h *testHost) {
 const stopKillTimeout = 200 * time.Millisecond
 
 func testStopTask(t tb, h *testHost) {
-	s := h.startTask(t, h.plugin.Tasks.Runs)
+	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
 	waited := make(chan error, 1)
 	go func() {
-		_, err := s.driver().WaitTask(t.Context(), s.config.ID)
+		_, err := s.currentDriver().WaitTask(t.Context(), s.config.ID)
 		waited <- err
 	}()
-	if err := s.driver().StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
+	if err := s.currentDriver().StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
 		t.Fatalf("StopTask: %v", err)
 	}
-	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskExited {
+	if status, err := s.currentDriver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskExited {
 		t.Errorf("InspectTask of the stopped task: %+v, %v, want state exited", status, err)
 	}
 	select {
@@ -458,9 +458,9 @@ func testStopTask(t tb, h *testHost) {
 }
 
 func testStopExitedTask(t tb, h *testHost) {
-	s := h.startTask(t, h.plugin.Tasks.Ends)
+	s := h.startTask(t, h.testedPlugin.Tasks.Ends)
 	s.waitForExit()
-	if err := s.driver().StopTask(t.Context(), s.config.ID, time.Second, ""); err != nil {
+	if err := s.currentDriver().StopTask(t.Context(), s.config.ID, time.Second, ""); err != nil {
 		t.Errorf("StopTask: %v", err)
 	}
 	if exit := s.waitForExit(); !exit.Successful() {
@@ -469,34 +469,34 @@ func testStopExitedTask(t tb, h *testHost) {
 }
 
 func testDestroyNeedsForce(t tb, h *testHost) {
-	s := h.startTask(t, h.plugin.Tasks.Runs)
-	if err := s.driver().DestroyTask(t.Context(), s.config.ID, false); err == nil {
+	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+	if err := s.currentDriver().DestroyTask(t.Context(), s.config.ID, false); err == nil {
 		t.Fatalf("DestroyTask without force succeeded")
 	}
-	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
+	if status, err := s.currentDriver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
 		t.Fatalf("the task is no longer running: %+v, %v", status, err)
 	}
-	if err := s.driver().DestroyTask(t.Context(), s.config.ID, true); err != nil {
+	if err := s.currentDriver().DestroyTask(t.Context(), s.config.ID, true); err != nil {
 		t.Errorf("DestroyTask with force: %v", err)
 	}
 }
 
 func testDestroyedTaskIsUnknown(t tb, h *testHost) {
-	s := h.startTask(t, h.plugin.Tasks.Ends)
+	s := h.startTask(t, h.testedPlugin.Tasks.Ends)
 	s.waitForExit()
-	if err := s.driver().DestroyTask(t.Context(), s.config.ID, false); err != nil {
+	if err := s.currentDriver().DestroyTask(t.Context(), s.config.ID, false); err != nil {
 		t.Errorf("DestroyTask of an exited task: %v", err)
 	}
-	if _, err := s.driver().WaitTask(t.Context(), s.config.ID); !errors.Is(err, driver.ErrTaskNotFound) {
+	if _, err := s.currentDriver().WaitTask(t.Context(), s.config.ID); !errors.Is(err, driver.ErrTaskNotFound) {
 		t.Errorf("WaitTask of a destroyed task: %v, want %v", err, driver.ErrTaskNotFound)
 	}
-	if err := s.driver().DestroyTask(t.Context(), s.config.ID, true); err != nil && !errors.Is(err, driver.ErrTaskNotFound) {
+	if err := s.currentDriver().DestroyTask(t.Context(), s.config.ID, true); err != nil && !errors.Is(err, driver.ErrTaskNotFound) {
 		t.Errorf("a second DestroyTask: %v, want %v", err, driver.ErrTaskNotFound)
 	}
 }
 
 func testUnknownTask(t tb, h *testHost) {
-	d := h.ensureSharedProcess(t).driver
+	d := h.ensureSharedProcess(t).driverClient
 	id := newID() + "/task/00000000"
 	for name, call := range map[string]func() error{
 		"WaitTask":    func() error { _, err := d.WaitTask(t.Context(), id); return err },
@@ -521,13 +521,13 @@ func testUnknownTask(t tb, h *testHost) {
 
 func testInspectTask(t tb, h *testHost) {
 	before := time.Now().Add(-time.Second)
-	body := h.plugin.Tasks.Fails
+	body := h.testedPlugin.Tasks.Fails
 	if body == nil {
-		body = h.plugin.Tasks.Ends
+		body = h.testedPlugin.Tasks.Ends
 	}
 	s := h.startTask(t, body)
 	exit := s.waitForExit()
-	status, err := s.driver().InspectTask(t.Context(), s.config.ID)
+	status, err := s.currentDriver().InspectTask(t.Context(), s.config.ID)
 	if err != nil {
 		t.Fatalf("InspectTask: %v", err)
 	}
@@ -546,11 +546,11 @@ func testInspectTask(t tb, h *testHost) {
 }
 
 func testTaskStats(t tb, h *testHost) {
-	s := h.startTask(t, h.plugin.Tasks.Runs)
+	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
 	const statsInterval = 50 * time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	c, err := s.driver().TaskStats(ctx, s.config.ID, statsInterval)
+	c, err := s.currentDriver().TaskStats(ctx, s.config.ID, statsInterval)
 	if err != nil {
 		t.Skipf("the driver has no statistics: %v", err)
 	}
@@ -572,7 +572,7 @@ func testTaskStats(t tb, h *testHost) {
 			t.Fatalf("no sample within %v", waitTimeout)
 		}
 	}
-	if err := s.driver().StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
+	if err := s.currentDriver().StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
 		t.Fatalf("StopTask: %v", err)
 	}
 	waitUntil(t, "the stream of statistics ends with the task", func() bool {
@@ -589,16 +589,16 @@ func testConcurrentTasks(t tb, h *testHost) {
 	const taskCount = 12
 	var tasks []*startedTask
 	for i := range taskCount {
-		body := h.plugin.Tasks.Runs
-		if i%2 == 0 && h.plugin.Tasks.Ends != nil {
-			body = h.plugin.Tasks.Ends
+		body := h.testedPlugin.Tasks.Runs
+		if i%2 == 0 && h.testedPlugin.Tasks.Ends != nil {
+			body = h.testedPlugin.Tasks.Ends
 		}
 		config, s := h.newConfig(t, body)
 		t.Cleanup(s.cleanUp)
 		s.config = config
 		tasks = append(tasks, s)
 	}
-	d := h.ensureSharedProcess(t).driver
+	d := h.ensureSharedProcess(t).driverClient
 	var wg sync.WaitGroup
 	for _, s := range tasks {
 		wg.Go(func() {
@@ -638,26 +638,26 @@ func testConcurrentTasks(t tb, h *testHost) {
 }
 
 func testRecoverKnownTask(t tb, h *testHost) {
-	s := h.startTask(t, h.plugin.Tasks.Runs)
+	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
 	if err := s.callRecoverTask(); err != nil {
 		t.Errorf("RecoverTask: %v", err)
 	}
-	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
+	if status, err := s.currentDriver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
 		t.Errorf("the task is no longer running: %+v, %v", status, err)
 	}
 }
 
 func testRecoverAfterCrash(t tb, h *testHost) {
-	s := h.startTask(t, h.plugin.Tasks.Runs)
+	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
 	h.crashPlugin(t)
 	if err := s.callRecoverTask(); err != nil {
 		t.Skipf("the driver cannot recover tasks, so that hosts start them again: %v", err)
 	}
-	status, err := s.driver().InspectTask(t.Context(), s.config.ID)
+	status, err := s.currentDriver().InspectTask(t.Context(), s.config.ID)
 	if err != nil || status.State != driver.TaskRunning {
 		t.Fatalf("the recovered task is not running: %+v, %v", status, err)
 	}
-	if err := s.driver().StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
+	if err := s.currentDriver().StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
 		t.Errorf("StopTask of a recovered task: %v", err)
 	}
 	s.waitForExit()
@@ -665,26 +665,26 @@ func testRecoverAfterCrash(t tb, h *testHost) {
 }
 
 func testRecoverAfterShutdown(t tb, h *testHost) {
-	s := h.startTask(t, h.plugin.Tasks.Runs)
+	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	if err := s.driver().Shutdown(ctx); err != nil {
+	if err := s.currentDriver().Shutdown(ctx); err != nil {
 		t.Errorf("Shutdown: %v", err)
 	}
-	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
+	if status, err := s.currentDriver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
 		t.Fatalf("after Shutdown the task is not running: %+v, %v", status, err)
 	}
 	h.stopSharedProcess()
 	if err := s.callRecoverTask(); err != nil {
 		t.Skipf("the driver cannot recover tasks, so that hosts start them again: %v", err)
 	}
-	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
+	if status, err := s.currentDriver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
 		t.Fatalf("the recovered task is not running: %+v, %v", status, err)
 	}
 }
 
 func testRecoverDestroyedTask(t tb, h *testHost) {
-	s := h.startTask(t, h.plugin.Tasks.Runs)
+	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
 	s.destroy()
 	h.crashPlugin(t)
 	if err := s.callRecoverTask(); err != nil {

@@ -53,7 +53,7 @@ func deviceCases() []testCase {
 }
 
 func testPluginSchema(t tb, h *testHost) {
-	schema, err := h.ensureSharedProcess(t).base.ConfigSchema(t.Context())
+	schema, err := h.ensureSharedProcess(t).baseClient.ConfigSchema(t.Context())
 	if err != nil {
 		t.Errorf("ConfigSchema: %v", err)
 	} else if err := block.Fault(schema); err != nil {
@@ -67,7 +67,7 @@ func testMalformedPluginConfig(t tb, h *testHost) {
 		t.Fatalf("%v", err)
 	}
 	defer p.shutDown()
-	schema, err := p.base.ConfigSchema(t.Context())
+	schema, err := p.baseClient.ConfigSchema(t.Context())
 	if err != nil {
 		t.Fatalf("ConfigSchema: %v", err)
 	}
@@ -79,7 +79,7 @@ func testMalformedPluginConfig(t tb, h *testHost) {
 		t.Fatalf("%v", err)
 	}
 	config.Plugin = []byte{0xc1} // a byte that msgpack does not use
-	switch err := p.base.SetConfig(t.Context(), config); {
+	switch err := p.baseClient.SetConfig(t.Context(), config); {
 	case err == nil:
 		t.Errorf("SetConfig succeeded")
 	case errors.Is(err, base.ErrPluginDown):
@@ -90,7 +90,7 @@ func testMalformedPluginConfig(t tb, h *testHost) {
 // openFingerprint opens a stream of fingerprints, and returns the first fingerprint and the stream.
 func openFingerprint(ctx context.Context, t tb, p *pluginProcess) (first device.Fingerprint, rest <-chan device.Fingerprint) {
 	t.Helper()
-	ch, err := p.device.Fingerprint(ctx)
+	ch, err := p.deviceClient.Fingerprint(ctx)
 	if err != nil {
 		t.Fatalf("Fingerprint: %v", err)
 	}
@@ -127,7 +127,7 @@ func (h *testHost) fingerprintDevices(t tb, p *pluginProcess) []device.Group {
 	if h.skipDevicesReason == "" {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		ch, err := p.device.Fingerprint(ctx)
+		ch, err := p.deviceClient.Fingerprint(ctx)
 		var f device.Fingerprint
 		if err == nil {
 			f, err = receiveValue(ch)
@@ -268,7 +268,7 @@ func (h *testHost) launchForReserve(t tb, minimum int) (*pluginProcess, []string
 // mustReserve calls Reserve, and fails the case if that returns an error.
 func mustReserve(t tb, p *pluginProcess, ids []string) *device.Reservation {
 	t.Helper()
-	r, err := p.device.Reserve(t.Context(), ids)
+	r, err := p.deviceClient.Reserve(t.Context(), ids)
 	if err != nil {
 		t.Fatalf("Reserve %q: %v", ids, err)
 	}
@@ -311,7 +311,7 @@ func describeReservation(r *device.Reservation) device.Reservation {
 func testReserveUnknown(t tb, h *testHost) {
 	p := h.ensureSharedProcess(t)
 	unknown := "sdktest-" + newID()
-	if r, err := p.device.Reserve(t.Context(), []string{unknown}); err == nil {
+	if r, err := p.deviceClient.Reserve(t.Context(), []string{unknown}); err == nil {
 		t.Errorf("Reserve of %q returned %+v", unknown, describeReservation(r))
 	} else if errors.Is(err, base.ErrPluginDown) {
 		t.Errorf("Reserve: %s", p.crashReport())
@@ -338,7 +338,7 @@ func testConcurrentReserves(t tb, h *testHost) {
 	errs := make([]error, len(ids))
 	var wg sync.WaitGroup
 	for i, id := range ids {
-		wg.Go(func() { _, errs[i] = p.device.Reserve(t.Context(), []string{id}) })
+		wg.Go(func() { _, errs[i] = p.deviceClient.Reserve(t.Context(), []string{id}) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -350,7 +350,7 @@ func testConcurrentReserves(t tb, h *testHost) {
 // plugin has no statistics.
 func openStats(ctx context.Context, t tb, p *pluginProcess, interval time.Duration) (first device.Stats, rest <-chan device.Stats) {
 	t.Helper()
-	ch, err := p.device.Stats(ctx, interval)
+	ch, err := p.deviceClient.Stats(ctx, interval)
 	if err != nil {
 		t.Fatalf("Stats: %v", err)
 	}
@@ -439,8 +439,8 @@ func callReserveAndStats(t tb, h *testHost) {
 	p := h.ensureSharedProcess(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	_, _ = p.device.Reserve(ctx, healthyDevices(t, h, p, 1)[:1])
-	ch, err := p.device.Stats(ctx, time.Minute)
+	_, _ = p.deviceClient.Reserve(ctx, healthyDevices(t, h, p, 1)[:1])
+	ch, err := p.deviceClient.Stats(ctx, time.Minute)
 	if err != nil {
 		t.Fatalf("Stats: %v", err)
 	}

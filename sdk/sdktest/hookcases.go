@@ -40,7 +40,7 @@ func hookCases() []testCase {
 }
 
 func testHookDescription(t tb, h *testHost) {
-	d, err := h.ensureSharedProcess(t).hook.Describe(t.Context())
+	d, err := h.ensureSharedProcess(t).hookClient.Describe(t.Context())
 	if err != nil {
 		t.Fatalf("Describe: %v", err)
 	}
@@ -54,26 +54,26 @@ func testHookDescription(t tb, h *testHost) {
 		}
 		seen[p.Point] = true
 	}
-	if again, err := h.ensureSharedProcess(t).hook.Describe(t.Context()); err != nil || !reflect.DeepEqual(again.Subscriptions, d.Subscriptions) || again.AllAllocs != d.AllAllocs || again.IncludeAllocJSON != d.IncludeAllocJSON {
+	if again, err := h.ensureSharedProcess(t).hookClient.Describe(t.Context()); err != nil || !reflect.DeepEqual(again.Subscriptions, d.Subscriptions) || again.AllAllocs != d.AllAllocs || again.IncludeAllocJSON != d.IncludeAllocJSON {
 		t.Errorf("a second Describe returned %+v, %v, want %+v", again, err, d)
 	}
 }
 
 func testAttachmentSchema(t tb, h *testHost) {
-	d, err := h.ensureSharedProcess(t).hook.Describe(t.Context())
+	d, err := h.ensureSharedProcess(t).hookClient.Describe(t.Context())
 	if err != nil {
 		t.Fatalf("Describe: %v", err)
 	}
 	if err := block.Fault(d.Schema); err != nil {
 		t.Errorf("the schema of its attachment: %v", err)
-	} else if _, err := encodeAttachment(d.Schema, h.plugin.Attachment); err != nil {
+	} else if _, err := encodeAttachment(d.Schema, h.testedPlugin.Attachment); err != nil {
 		t.Errorf("the attachment does not fit: %v\nset Plugin.Attachment, or attachment = { … } in plugin_test.hcl", err)
 	}
 }
 
 func testMalformedAttachment(t tb, h *testHost) {
 	l := h.startScenario(t)
-	l.meta.Attachment = []byte(`{"name":`)
+	l.requestMeta.Attachment = []byte(`{"name":`)
 	for _, m := range lifecyclePoints {
 		if _, ok := l.description.Subscription(m); !ok {
 			continue
@@ -194,8 +194,8 @@ func testConcurrentAllocs(t tb, h *testHost) {
 	var mu sync.Mutex
 	var distinctErrors []string // without duplicates, because most scenarios fail for the same reason
 	for _, l := range scenarios {
-		// Each scenario runs as a case of its own, because Fatalf ends the goroutine
-		// that calls it.
+		// Each goroutine runs a case of its own, because Fatalf, which a case calls, ends the
+		// goroutine.
 		wg.Go(func() {
 			r := runCase(t.Context(), testCase{run: func(t tb, _ *testHost) {
 				for _, m := range lifecyclePoints {
@@ -221,7 +221,7 @@ func testConcurrentAllocs(t tb, h *testHost) {
 
 func testHostDeniesCalls(t tb, h *testHost) {
 	l := h.startScenario(t)
-	h.hookHost.expireToken(l.meta.Token)
+	h.hookHost.expireToken(l.requestMeta.Token)
 	for _, m := range lifecyclePoints {
 		part, ok := l.description.Subscription(m)
 		if !ok {

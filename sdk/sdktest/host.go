@@ -43,7 +43,7 @@ var waitTimeout = 20 * time.Second
 // testHost acts as an agent for the tested plugin. Cases run sequentially and share
 // sharedProcess, which is started on demand.
 type testHost struct {
-	plugin        Plugin
+	testedPlugin  Plugin
 	socketDir     string     // directory for the sockets of plugins, which a killed plugin does not remove; "" until it is made
 	startMu       sync.Mutex // serializes starts of the shared process
 	sharedProcess *pluginProcess
@@ -58,7 +58,7 @@ type testHost struct {
 	caseAborted     bool             // the case was aborted, and its processes were killed
 	suiteKilled     bool             // no further process may be started, because the suite was killed
 
-	cgroups taskCgroups
+	taskCgroups taskCgroups
 
 	skipDevicesReason string // reason why the cases that need devices are skipped; "" if they are not skipped
 	hasReserveFailed  bool   // Reserve of one device has failed, so that all cases for Reserve are skipped
@@ -70,7 +70,7 @@ type testHost struct {
 
 func newHost(p Plugin) *testHost {
 	p.Tasks.addShellTasks()
-	return &testHost{plugin: p, cgroups: openTaskCgroups(), allocIDsOfSuite: map[string]bool{}, processEnvEntry: envProcessMarker + "=" + newID()}
+	return &testHost{testedPlugin: p, taskCgroups: openTaskCgroups(), allocIDsOfSuite: map[string]bool{}, processEnvEntry: envProcessMarker + "=" + newID()}
 }
 
 // envProcessMarker is the environment variable by which a testHost finds its plugin processes.
@@ -113,11 +113,11 @@ func (h *testHost) detectPluginType(ctx context.Context) (kind base.Type, err er
 }
 
 func (h *testHost) detectShellTasks(ctx context.Context, p *pluginProcess) {
-	t := &h.plugin.Tasks
+	t := &h.testedPlugin.Tasks
 	if t.Runs != nil || t.Ends != nil || t.Fails != nil || t.Shell != nil {
 		return
 	}
-	schema, err := p.driver.TaskConfigSchema(ctx)
+	schema, err := p.driverClient.TaskConfigSchema(ctx)
 	if err != nil || schema == nil {
 		return
 	}
@@ -152,14 +152,14 @@ func (h *testHost) stopSharedProcess() {
 
 // pluginProcess is one plugin process.
 type pluginProcess struct {
-	base   base.Plugin
-	driver driver.Driver // usable only for a driver, as hook is only for a hook, and device only for a device plugin
-	hook   *hookwire.Client
-	device device.Plugin
-	pid    int
-	cmd    *exec.Cmd
-	client *plugin.Client
-	stderr *lockedBuffer
+	baseClient   base.Plugin
+	driverClient driver.Driver // usable only for a driver, as hook is only for a hook, and device only for a device plugin
+	hookClient   *hookwire.Client
+	deviceClient device.Plugin
+	pid          int
+	cmd          *exec.Cmd
+	client       *plugin.Client
+	stderr       *lockedBuffer
 
 	isKilledBySuite    atomic.Bool // the suite has killed the process, because it aborted a case
 	stderrBytesChecked int         // number of bytes of stderr that were searched for panics
@@ -170,7 +170,7 @@ func (h *testHost) launchPlugin() (*pluginProcess, error) {
 	if h.isSuiteKilled() {
 		return nil, errSuiteKilled
 	}
-	path, err := filepath.Abs(h.plugin.Path)
+	path, err := filepath.Abs(h.testedPlugin.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -179,8 +179,8 @@ func (h *testHost) launchPlugin() (*pluginProcess, error) {
 			return nil, err
 		}
 	}
-	cmd := exec.Command(path, h.plugin.Args...)
-	cmd.Env = append(append(append(os.Environ(), "TMPDIR="+h.socketDir), h.plugin.Env...), h.processEnvEntry)
+	cmd := exec.Command(path, h.testedPlugin.Args...)
+	cmd.Env = append(append(append(os.Environ(), "TMPDIR="+h.socketDir), h.testedPlugin.Env...), h.processEnvEntry)
 	stderr := &lockedBuffer{}
 	client := plugin.NewClient(&plugin.ClientConfig{
 		HandshakeConfig: basewire.Handshake,
@@ -209,22 +209,22 @@ func (h *testHost) launchPlugin() (*pluginProcess, error) {
 	}
 	b, err := rpc.Dispense(basewire.PluginName)
 	if err == nil {
-		p.base = b.(base.Plugin)
+		p.baseClient = b.(base.Plugin)
 		b, err = rpc.Dispense(driverwire.PluginName)
 	}
 	if err == nil {
-		p.driver = b.(driver.Driver)
+		p.driverClient = b.(driver.Driver)
 		b, err = rpc.Dispense(hookwire.PluginName)
 	}
 	if err == nil {
-		p.hook = b.(*hookwire.Client)
+		p.hookClient = b.(*hookwire.Client)
 		b, err = rpc.Dispense(devicewire.PluginName)
 	}
 	if err != nil {
 		client.Kill()
 		return nil, err
 	}
-	p.device = b.(device.Plugin)
+	p.deviceClient = b.(device.Plugin)
 	p.pid = client.ReattachConfig().Pid
 	h.mu.Lock()
 	h.processes = append(h.processes, p)
@@ -257,7 +257,7 @@ func (h *testHost) configurePlugin(ctx context.Context, p *pluginProcess) error 
 	if kind != base.TypeHook && kind != base.TypeDevice {
 		config.Driver = hostConfig()
 	}
-	if err := p.base.SetConfig(ctx, config); err != nil {
+	if err := p.baseClient.SetConfig(ctx, config); err != nil {
 		return fmt.Errorf("configure the plugin: %w", err)
 	}
 	switch kind {
@@ -266,7 +266,7 @@ func (h *testHost) configurePlugin(ctx context.Context, p *pluginProcess) error 
 	case base.TypeDevice:
 		return nil
 	}
-	if err := p.driver.Init(ctx); err != nil {
+	if err := p.driverClient.Init(ctx); err != nil {
 		return fmt.Errorf("call Init: %w", err)
 	}
 	return nil
@@ -281,7 +281,7 @@ func hostConfig() *base.DriverConfig {
 
 // pluginType returns the type of a plugin, or base.TypeUnknown if PluginInfo fails.
 func pluginType(ctx context.Context, p *pluginProcess) base.Type {
-	info, err := p.base.PluginInfo(ctx)
+	info, err := p.baseClient.PluginInfo(ctx)
 	if err != nil {
 		return base.TypeUnknown
 	}
@@ -295,7 +295,7 @@ func (h *testHost) configureHook(ctx context.Context, p *pluginProcess) (err err
 			return err
 		}
 	}
-	return p.hook.Configure(ctx, hook.Config{
+	return p.hookClient.Configure(ctx, hook.Config{
 		HostSocket: h.hookHostSocket,
 		Node:       hook.Node{ID: newID(), Name: "node", Datacenter: "dc1", Region: "global", Pool: "default"},
 	})
@@ -310,11 +310,11 @@ func (h *testHost) closeHookHost() {
 }
 
 func (h *testHost) pluginConfig(ctx context.Context, p *pluginProcess) (*base.Config, error) {
-	info, err := p.base.PluginInfo(ctx)
+	info, err := p.baseClient.PluginInfo(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("PluginInfo: %w", err)
 	}
-	schema, err := p.base.ConfigSchema(ctx)
+	schema, err := p.baseClient.ConfigSchema(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("ConfigSchema: %w", err)
 	}
@@ -323,12 +323,12 @@ func (h *testHost) pluginConfig(ctx context.Context, p *pluginProcess) (*base.Co
 		c.APIVersion = info.APIVersions[0]
 	}
 	if schema == nil {
-		if len(h.plugin.Config) > 0 {
+		if len(h.testedPlugin.Config) > 0 {
 			return nil, errors.New("the plugin has no schema for a configuration")
 		}
 		return c, nil
 	}
-	if c.Plugin, err = encodeConfig(schema, h.plugin.Config); err != nil {
+	if c.Plugin, err = encodeConfig(schema, h.testedPlugin.Config); err != nil {
 		return nil, fmt.Errorf("the configuration of the plugin: %w", err)
 	}
 	return c, nil
@@ -419,7 +419,7 @@ func (p *pluginProcess) stderrTail() string {
 // startedTask is one start of a task.
 type startedTask struct {
 	t                    tb
-	h                    *testHost
+	host                 *testHost
 	config               *driver.TaskConfig
 	handle               *driver.Handle
 	stdout               *lockedBuffer
@@ -427,7 +427,7 @@ type startedTask struct {
 	outputFIFOWriters    []*os.File     // writing ends of the FIFOs of stdout and stderr
 	outputReadGoroutines sync.WaitGroup // goroutines that copy the FIFOs to stdout and stderr
 
-	destroyed bool
+	isDestroyed bool
 }
 
 // newConfig makes the directories, the FIFOs and the config of a task, as a host does before StartTask. body is the
@@ -438,7 +438,7 @@ func (h *testHost) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *st
 		t.Skipf("no such task is configured: set Plugin.Tasks, or runs, ends and fails in plugin_test.hcl")
 	}
 	p := h.ensureSharedProcess(t)
-	schema, err := p.driver.TaskConfigSchema(t.Context())
+	schema, err := p.driverClient.TaskConfigSchema(t.Context())
 	if err != nil {
 		t.Fatalf("TaskConfigSchema: %v", err)
 	}
@@ -490,8 +490,8 @@ func (h *testHost) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *st
 	if h.capabilities(t).FSIsolation == driver.FSIsolationChroot {
 		buildChroot(t, config)
 	}
-	h.cgroups.makeForTask(t, config)
-	s := &startedTask{t: t, h: h, config: config, stdout: &lockedBuffer{}, stderr: &lockedBuffer{}}
+	h.taskCgroups.makeForTask(t, config)
+	s := &startedTask{t: t, host: h, config: config, stdout: &lockedBuffer{}, stderr: &lockedBuffer{}}
 	t.Cleanup(s.closeOutput)
 	for path, to := range map[string]*lockedBuffer{config.StdoutPath: s.stdout, config.StderrPath: s.stderr} {
 		if err := unix.Mkfifo(path, 0o600); err != nil {
@@ -541,7 +541,7 @@ func (h *testHost) startTask(t tb, body map[string]any) *startedTask {
 func (s *startedTask) start(config *driver.TaskConfig) {
 	s.t.Helper()
 	s.t.Cleanup(s.cleanUp)
-	handle, _, err := s.h.ensureSharedProcess(s.t).driver.StartTask(s.t.Context(), config)
+	handle, _, err := s.host.ensureSharedProcess(s.t).driverClient.StartTask(s.t.Context(), config)
 	if err != nil {
 		s.t.Fatalf("StartTask: %v", err)
 	}
@@ -552,12 +552,12 @@ func (s *startedTask) start(config *driver.TaskConfig) {
 // plugin process, and kills the processes that a faulty driver has left running.
 func (s *startedTask) cleanUp() {
 	defer killProcessesByEnv("NOMAD_ALLOC_ID=" + s.config.AllocID)
-	if s.handle == nil || s.destroyed || s.h.isCaseAborted() {
+	if s.handle == nil || s.isDestroyed || s.host.isCaseAborted() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
-	d := s.h.ensureSharedProcess(&contextTB{s.t, ctx}).driver
+	d := s.host.ensureSharedProcess(&contextTB{s.t, ctx}).driverClient
 	err := d.DestroyTask(ctx, s.config.ID, true)
 	if errors.Is(err, driver.ErrTaskNotFound) && d.RecoverTask(ctx, s.handle) == nil {
 		err = d.DestroyTask(ctx, s.config.ID, true) // RecoverTask is needed for a task that an earlier plugin process has started
@@ -606,9 +606,9 @@ func (h *testHost) isKnownAlloc(id string) bool {
 	return h.allocIDsOfSuite[id]
 }
 
-func (s *startedTask) driver() driver.Driver {
+func (s *startedTask) currentDriver() driver.Driver {
 	s.t.Helper()
-	return s.h.ensureSharedProcess(s.t).driver
+	return s.host.ensureSharedProcess(s.t).driverClient
 }
 
 // waitForExit waits for the task and returns its exit result.
@@ -616,7 +616,7 @@ func (s *startedTask) waitForExit() *driver.ExitResult {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), waitTimeout)
 	defer cancel()
-	exit, err := s.driver().WaitTask(ctx, s.config.ID)
+	exit, err := s.currentDriver().WaitTask(ctx, s.config.ID)
 	if err != nil {
 		s.t.Fatalf("WaitTask: %v", err)
 	}
@@ -627,10 +627,10 @@ func (s *startedTask) destroy() {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), waitTimeout)
 	defer cancel()
-	if err := s.driver().DestroyTask(ctx, s.config.ID, true); err != nil {
+	if err := s.currentDriver().DestroyTask(ctx, s.config.ID, true); err != nil {
 		s.t.Fatalf("DestroyTask: %v", err)
 	}
-	s.destroyed = true
+	s.isDestroyed = true
 }
 
 // waitForLine waits until the task has written a line with the prefix, and returns the
@@ -657,7 +657,7 @@ func (s *startedTask) callRecoverTask() error {
 	config := *handle.Config
 	config.DriverConfig = nil
 	handle.Config = &config
-	return s.driver().RecoverTask(s.t.Context(), &handle)
+	return s.currentDriver().RecoverTask(s.t.Context(), &handle)
 }
 
 // waitUntil waits until ok returns true, and fails the case after waitTimeout. what describes the awaited state.
@@ -711,9 +711,9 @@ func (l *lockedBuffer) String() string {
 
 // runWithoutHost runs the plugin without a host, as a user in a shell would.
 func (h *testHost) runWithoutHost(ctx context.Context) (stdout, stderr string, code int, err error) {
-	cmd := exec.CommandContext(ctx, h.plugin.Path, h.plugin.Args...)
+	cmd := exec.CommandContext(ctx, h.testedPlugin.Path, h.testedPlugin.Args...)
 	cmd.Env = append(os.Environ(), envServeWithoutHandshake+"=1")
-	cmd.Env = append(append(cmd.Env, h.plugin.Env...), h.processEnvEntry)
+	cmd.Env = append(append(cmd.Env, h.testedPlugin.Env...), h.processEnvEntry)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	var stdoutBuffer, stderrBuffer bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdoutBuffer, &stderrBuffer

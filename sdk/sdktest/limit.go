@@ -28,7 +28,7 @@ var callReturnGracePeriod = time.Second
 var errSuiteKilled = errors.New("the suite was killed")
 
 func (h *testHost) caseTimeout() time.Duration {
-	return cmp.Or(h.plugin.CaseTimeout, defaultCaseTimeout)
+	return cmp.Or(h.testedPlugin.CaseTimeout, defaultCaseTimeout)
 }
 
 // timeoutError returns the cause with which the context of a case is cancelled at the timeout.
@@ -234,7 +234,7 @@ func (p *pluginProcess) isDown() bool {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), callReturnGracePeriod)
 	defer cancel()
-	_, err := p.base.PluginInfo(ctx)
+	_, err := p.baseClient.PluginInfo(ctx)
 	return errors.Is(err, base.ErrPluginDown)
 }
 

@@ -70,9 +70,9 @@ type taskMemory struct {
 // kernel. It skips the case if they cannot be read.
 func (h *testHost) startWithMemory(t tb, memoryMB, maxMB int64) (m taskMemory) {
 	t.Helper()
-	config, s := h.newConfig(t, h.plugin.Tasks.Runs)
-	if h.cgroups.skipLimitsReason != "" {
-		t.Skipf("the limits of a task cannot be read: %s", h.cgroups.skipLimitsReason)
+	config, s := h.newConfig(t, h.testedPlugin.Tasks.Runs)
+	if h.taskCgroups.skipLimitsReason != "" {
+		t.Skipf("the limits of a task cannot be read: %s", h.taskCgroups.skipLimitsReason)
 	}
 	config.Resources.MemoryMB, config.Resources.MemoryMaxMB = memoryMB, maxMB
 	config.Resources.Linux.MemoryLimitBytes = max(memoryMB, maxMB) << 20
@@ -86,11 +86,11 @@ func (h *testHost) startWithMemory(t tb, memoryMB, maxMB int64) (m taskMemory) {
 		task += fmt.Sprintf(" and memory_max %d MB", maxMB)
 	}
 	first := 0
-	for _, pid := range h.cgroups.findTaskProcesses(t, config) {
+	for _, pid := range h.taskCgroups.findTaskProcesses(t, config) {
 		read := taskMemory{description: task, requestedMB: memoryMB}
 		err := read.readLimits(pid, plugin)
 		if !isProcessAlive(pid) {
-			continue // a task may run commands that exit at once
+			continue // a command that the task ran has exited
 		}
 		if err != nil {
 			t.Skipf("the limits of a task cannot be read: %v", err)

@@ -182,7 +182,7 @@ func CheckEach(ctx, kill context.Context, p Plugin, onResult func(Result)) error
 	case kind == base.TypeDevice:
 		cases = deviceCases()
 	default:
-		cases = driverCases(h.plugin)
+		cases = driverCases(h.testedPlugin)
 	}
 	cases, err := p.selectCases(cases)
 	if err != nil {

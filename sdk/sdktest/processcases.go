@@ -31,7 +31,7 @@ func (h *testHost) launchConfigured(t tb) *pluginProcess {
 func testTwoProcesses(t tb, h *testHost) {
 	first, second := h.launchConfigured(t), h.launchConfigured(t)
 	for _, p := range []*pluginProcess{first, second} {
-		if _, err := p.base.PluginInfo(t.Context()); err != nil {
+		if _, err := p.baseClient.PluginInfo(t.Context()); err != nil {
 			t.Errorf("PluginInfo while two processes run: %v", err)
 		}
 	}
@@ -115,8 +115,8 @@ func (h *testHost) countChildren(t tb) (count int, err error) {
 // startStopDestroyTask starts a task, stops the task, and destroys it.
 func (h *testHost) startStopDestroyTask(t tb) {
 	t.Helper()
-	s := h.startTask(t, h.plugin.Tasks.Runs)
-	if err := s.driver().StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
+	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+	if err := s.currentDriver().StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
 		t.Fatalf("StopTask: %v", err)
 	}
 	s.waitForExit()
@@ -145,20 +145,20 @@ func (h *testHost) checkRunStopDestroy(t tb, p *pluginProcess, config *driver.Ta
 	t.Helper()
 	s.config = config
 	t.Cleanup(func() { killProcessesByEnv("NOMAD_ALLOC_ID=" + config.AllocID) })
-	if _, _, err := p.driver.StartTask(t.Context(), config); err != nil {
+	if _, _, err := p.driverClient.StartTask(t.Context(), config); err != nil {
 		t.Fatalf("StartTask: %v", err)
 	}
-	if err := p.driver.StopTask(t.Context(), config.ID, stopKillTimeout, ""); err != nil {
+	if err := p.driverClient.StopTask(t.Context(), config.ID, stopKillTimeout, ""); err != nil {
 		t.Errorf("StopTask: %v", err)
 	}
-	if err := p.driver.DestroyTask(t.Context(), config.ID, true); err != nil {
+	if err := p.driverClient.DestroyTask(t.Context(), config.ID, true); err != nil {
 		t.Errorf("DestroyTask: %v", err)
 	}
 }
 
 // testOldHost acts as a host that calls neither Init nor Shutdown, and sends no topology.
 func testOldHost(t tb, h *testHost) {
-	config, s := h.newConfig(t, h.plugin.Tasks.Runs)
+	config, s := h.newConfig(t, h.testedPlugin.Tasks.Runs)
 	p, err := h.launchPlugin()
 	if err != nil {
 		t.Fatalf("%v", err)
@@ -170,26 +170,26 @@ func testOldHost(t tb, h *testHost) {
 	}
 	pluginConfig.Driver = hostConfig()
 	pluginConfig.Driver.Topology = nil
-	if err := p.base.SetConfig(t.Context(), pluginConfig); err != nil {
+	if err := p.baseClient.SetConfig(t.Context(), pluginConfig); err != nil {
 		t.Fatalf("SetConfig without topology: %v", err)
 	}
 	h.checkRunStopDestroy(t, p, config, s)
 }
 
 func testSparseTaskConfig(t tb, h *testHost) {
-	config, s := h.newConfig(t, h.plugin.Tasks.Runs)
+	config, s := h.newConfig(t, h.testedPlugin.Tasks.Runs)
 	config.Resources, config.JobID, config.Namespace, config.NodeName, config.NodeID = nil, "", "", "", ""
 	h.checkRunStopDestroy(t, h.launchConfigured(t), config, s)
 }
 
 // testInitTwice acts as a host that reattaches to the process of its predecessor.
 func testInitTwice(t tb, h *testHost) {
-	config, s := h.newConfig(t, h.plugin.Tasks.Runs)
+	config, s := h.newConfig(t, h.testedPlugin.Tasks.Runs)
 	p := h.launchConfigured(t)
-	if err := p.driver.Shutdown(t.Context()); err != nil {
+	if err := p.driverClient.Shutdown(t.Context()); err != nil {
 		t.Errorf("Shutdown: %v", err)
 	}
-	if err := p.driver.Init(t.Context()); err != nil {
+	if err := p.driverClient.Init(t.Context()); err != nil {
 		t.Fatalf("Init after Shutdown: %v", err)
 	}
 	h.checkRunStopDestroy(t, p, config, s)
@@ -202,7 +202,7 @@ func testCrashDuringStart(t tb, h *testHost) {
 		config, s := h.newConfigWithoutOutput(t)
 		s.config = config
 		t.Cleanup(s.cleanUp)
-		d := h.ensureSharedProcess(t).driver
+		d := h.ensureSharedProcess(t).driverClient
 		returned := make(chan struct{})
 		go func() {
 			defer close(returned)
@@ -212,12 +212,12 @@ func testCrashDuringStart(t tb, h *testHost) {
 		h.crashPlugin(t)
 		<-returned
 		killProcessesByEnv("NOMAD_ALLOC_ID=" + config.AllocID) // nomad-lite also does this before the second call
-		handle, _, err := s.driver().StartTask(t.Context(), config)
+		handle, _, err := s.currentDriver().StartTask(t.Context(), config)
 		if err != nil {
 			t.Fatalf("StartTask in another process, after SIGKILL of the first: %v", err)
 		}
 		s.handle = handle
-		if err := s.driver().StopTask(t.Context(), config.ID, stopKillTimeout, ""); err != nil {
+		if err := s.currentDriver().StopTask(t.Context(), config.ID, stopKillTimeout, ""); err != nil {
 			t.Errorf("StopTask: %v", err)
 		}
 		s.destroy()
@@ -225,16 +225,16 @@ func testCrashDuringStart(t tb, h *testHost) {
 }
 
 func testCrashBeforeDestroy(t tb, h *testHost) {
-	s := h.startTask(t, h.plugin.Tasks.Runs)
-	if err := s.driver().StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
+	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+	if err := s.currentDriver().StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
 		t.Fatalf("StopTask: %v", err)
 	}
 	h.crashPlugin(t)
 	recoverErr := s.callRecoverTask()
-	if err := s.driver().DestroyTask(t.Context(), s.config.ID, true); err != nil && !errors.Is(err, driver.ErrTaskNotFound) {
+	if err := s.currentDriver().DestroyTask(t.Context(), s.config.ID, true); err != nil && !errors.Is(err, driver.ErrTaskNotFound) {
 		t.Errorf("RecoverTask in another process: %v; DestroyTask: %v, want success or %v", recoverErr, err, driver.ErrTaskNotFound)
 	}
-	s.destroyed = true
+	s.isDestroyed = true
 }
 
 // testCrashDuringStop kills the plugin while StopTask waits for the task.
@@ -245,7 +245,7 @@ func testCrashDuringStop(t tb, h *testHost) {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	d := s.driver()
+	d := s.currentDriver()
 	returned := make(chan struct{})
 	go func() {
 		defer close(returned)
@@ -257,7 +257,7 @@ func testCrashDuringStop(t tb, h *testHost) {
 	if err := s.callRecoverTask(); err != nil {
 		t.Skipf("the driver cannot recover tasks, so that hosts start them again: %v", err)
 	}
-	if err := s.driver().StopTask(t.Context(), s.config.ID, 100*time.Millisecond, ""); err != nil {
+	if err := s.currentDriver().StopTask(t.Context(), s.config.ID, 100*time.Millisecond, ""); err != nil {
 		t.Errorf("StopTask in another process: %v", err)
 	}
 	s.waitForExit()

@@ -37,13 +37,12 @@ var lifecyclePoints = []hook.Point{
 type allocScenario struct {
 	host        *testHost
 	description *hook.Description
-	meta        hook.RequestMeta
+	requestMeta hook.RequestMeta
 	alloc       hook.Alloc
 	task        hook.Task
-	dir         hook.TaskDir
-	env         map[string]string
+	taskDir     hook.TaskDir
+	taskEnv     map[string]string
 
-	prestarted          bool              // Prestart has succeeded
 	isTaskRestored      bool              // requests have the task as running already, as after a restart of the agent
 	isPoststartRepeated bool              // Poststart was called before for the same start of the task
 	exitCount           int               // number of exits of the task
@@ -55,17 +54,17 @@ type allocScenario struct {
 // expires at the end of the case.
 func (h *testHost) startScenario(t tb) *allocScenario {
 	t.Helper()
-	d, err := h.ensureSharedProcess(t).hook.Describe(t.Context())
+	d, err := h.ensureSharedProcess(t).hookClient.Describe(t.Context())
 	if err != nil {
 		t.Fatalf("Describe: %v", err)
 	}
-	attachment, err := encodeAttachment(d.Schema, h.plugin.Attachment)
+	attachment, err := encodeAttachment(d.Schema, h.testedPlugin.Attachment)
 	if err != nil {
 		t.Skipf("the attachment does not fit the schema")
 	}
-	l := &allocScenario{host: h, description: d, meta: hook.RequestMeta{Token: newID(), Attachment: attachment}}
-	h.hookHost.addToken(l.meta.Token)
-	t.Cleanup(func() { h.hookHost.expireToken(l.meta.Token) })
+	l := &allocScenario{host: h, description: d, requestMeta: hook.RequestMeta{Token: newID(), Attachment: attachment}}
+	h.hookHost.addToken(l.requestMeta.Token)
+	t.Cleanup(func() { h.hookHost.expireToken(l.requestMeta.Token) })
 
 	id := newID()
 	dir := filepath.Join(t.TempDir(), id)
@@ -75,19 +74,19 @@ func (h *testHost) startScenario(t tb) *allocScenario {
 	}
 	l.task = hook.Task{Name: scenarioTaskName, Driver: "raw_exec", Meta: map[string]string{"owner": "suite"}}
 	task := filepath.Join(dir, scenarioTaskName)
-	l.dir = hook.TaskDir{
+	l.taskDir = hook.TaskDir{
 		AllocDir: dir, Dir: task, SharedAllocDir: filepath.Join(dir, "alloc"), SharedTaskDir: filepath.Join(task, "alloc"),
 		LocalDir: filepath.Join(task, "local"), LogDir: filepath.Join(dir, "alloc/logs"), SecretsDir: filepath.Join(task, "secrets"),
 		PrivateDir: filepath.Join(task, "private"),
 	}
-	for _, sub := range []string{l.dir.SharedTaskDir, l.dir.LocalDir, l.dir.LogDir, l.dir.SecretsDir, l.dir.PrivateDir} {
+	for _, sub := range []string{l.taskDir.SharedTaskDir, l.taskDir.LocalDir, l.taskDir.LogDir, l.taskDir.SecretsDir, l.taskDir.PrivateDir} {
 		if err := os.MkdirAll(sub, 0o777); err != nil {
 			t.Fatalf("%v", err)
 		}
 	}
-	l.env = map[string]string{
-		"NOMAD_ALLOC_ID": id, "NOMAD_TASK_NAME": scenarioTaskName, "NOMAD_ALLOC_DIR": l.dir.SharedAllocDir,
-		"NOMAD_TASK_DIR": l.dir.LocalDir, "NOMAD_SECRETS_DIR": l.dir.SecretsDir, "ODD": "two\nlines and $signs",
+	l.taskEnv = map[string]string{
+		"NOMAD_ALLOC_ID": id, "NOMAD_TASK_NAME": scenarioTaskName, "NOMAD_ALLOC_DIR": l.taskDir.SharedAllocDir,
+		"NOMAD_TASK_DIR": l.taskDir.LocalDir, "NOMAD_SECRETS_DIR": l.taskDir.SecretsDir, "ODD": "two\nlines and $signs",
 	}
 	if d.IncludeAllocJSON {
 		l.alloc.JSON, err = json.Marshal(map[string]any{
@@ -157,13 +156,13 @@ func (l *allocScenario) callHookPoint(t tb, m hook.Point) {
 // callHookPointWithoutDeadline calls the hook at a hook point, and returns its error. It adds no timeout to ctx.
 func (l *allocScenario) callHookPointWithoutDeadline(ctx context.Context, t tb, m hook.Point) (err error) {
 	t.Helper()
-	c := l.host.ensureSharedProcess(t).hook
-	g, a, task := l.meta, l.alloc, l.task
+	c := l.host.ensureSharedProcess(t).hookClient
+	g, a, task := l.requestMeta, l.alloc, l.task
 	switch m {
 	case hook.Prerun:
-		_, err = c.Prerun(ctx, hook.AllocPrerunRequest{RequestMeta: g, Alloc: a, Env: l.env})
+		_, err = c.Prerun(ctx, hook.AllocPrerunRequest{RequestMeta: g, Alloc: a, Env: l.taskEnv})
 	case hook.UpdateAlloc:
-		_, err = c.UpdateAlloc(ctx, hook.AllocUpdateRequest{RequestMeta: g, Alloc: a, Env: l.env})
+		_, err = c.UpdateAlloc(ctx, hook.AllocUpdateRequest{RequestMeta: g, Alloc: a, Env: l.taskEnv})
 	case hook.PreTaskRestart:
 		_, err = c.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{RequestMeta: g, Alloc: a})
 	case hook.PreKill:
@@ -177,9 +176,9 @@ func (l *allocScenario) callHookPointWithoutDeadline(ctx context.Context, t tb, 
 	case hook.Prestart:
 		err = l.callPrestart(ctx, c)
 	case hook.Poststart:
-		_, err = c.Poststart(ctx, hook.TaskPoststartRequest{RequestMeta: g, Alloc: a, Task: task, Dir: l.dir, Env: l.env, Repeated: l.isPoststartRepeated})
+		_, err = c.Poststart(ctx, hook.TaskPoststartRequest{RequestMeta: g, Alloc: a, Task: task, Dir: l.taskDir, Env: l.taskEnv, Repeated: l.isPoststartRepeated})
 	case hook.Update:
-		_, err = c.Update(ctx, hook.TaskUpdateRequest{RequestMeta: g, Alloc: a, Task: task, Env: l.env})
+		_, err = c.Update(ctx, hook.TaskUpdateRequest{RequestMeta: g, Alloc: a, Task: task, Env: l.taskEnv})
 	case hook.PreKilling:
 		_, err = c.PreKilling(ctx, hook.TaskPreKillingRequest{RequestMeta: g, Alloc: a, Task: task})
 	case hook.Exited:
@@ -187,7 +186,7 @@ func (l *allocScenario) callHookPointWithoutDeadline(ctx context.Context, t tb, 
 		exit := driver.ExitResult{ExitCode: 137, Signal: 9}
 		_, err = c.Exited(ctx, hook.TaskExitedRequest{RequestMeta: g, Alloc: a, Task: task, Exit: exit, WillRestart: l.exitCount == 1})
 	case hook.Stop:
-		_, err = c.Stop(ctx, hook.TaskStopRequest{RequestMeta: g, Alloc: a, Task: task, Dir: l.dir, PreviousState: maps.Clone(l.prestartState)})
+		_, err = c.Stop(ctx, hook.TaskStopRequest{RequestMeta: g, Alloc: a, Task: task, Dir: l.taskDir, PreviousState: maps.Clone(l.prestartState)})
 	case hook.Shutdown:
 		_, err = c.Shutdown(ctx, hook.TaskShutdownRequest{RequestMeta: g, Alloc: a, Task: task})
 	default:
@@ -203,7 +202,7 @@ func (l *allocScenario) callPrestart(ctx context.Context, c *hookwire.Client) er
 		return nil
 	}
 	answer, err := c.Prestart(ctx, hook.TaskPrestartRequest{
-		RequestMeta: l.meta, Alloc: l.alloc, Task: l.task, Dir: l.dir, Env: maps.Clone(l.env),
+		RequestMeta: l.requestMeta, Alloc: l.alloc, Task: l.task, Dir: l.taskDir, Env: maps.Clone(l.taskEnv),
 		Resources:     driver.Resources{CPUShares: 100, MemoryMB: 64, Ports: []driver.PortMapping{{Label: "http", Value: 20000, To: 80, HostIP: "127.0.0.1"}}},
 		PreviousState: maps.Clone(l.prestartState), Running: l.isTaskRestored,
 	})
@@ -214,6 +213,6 @@ func (l *allocScenario) callPrestart(ctx context.Context, c *hookwire.Client) er
 	if err != nil {
 		return err
 	}
-	l.prestarted, l.isPrestartDone = true, answer.Done
+	l.isPrestartDone = answer.Done
 	return answer.Fault()
 }

@@ -47,12 +47,12 @@ func shellCases() []testCase {
 
 func (h *testHost) startShellTask(t tb, script string) *startedTask {
 	t.Helper()
-	return h.startTask(t, h.plugin.Tasks.Shell(script))
+	return h.startTask(t, h.testedPlugin.Tasks.Shell(script))
 }
 
 func (h *testHost) capabilities(t tb) *driver.Capabilities {
 	t.Helper()
-	caps, err := h.ensureSharedProcess(t).driver.Capabilities(t.Context())
+	caps, err := h.ensureSharedProcess(t).driverClient.Capabilities(t.Context())
 	if err != nil {
 		t.Fatalf("Capabilities: %v", err)
 	}
@@ -88,7 +88,7 @@ func testTaskOutput(t tb, h *testHost) {
 }
 
 func testNullDeviceOutput(t tb, h *testHost) {
-	config, s := h.newConfig(t, h.plugin.Tasks.Shell("echo lost; exit 4"))
+	config, s := h.newConfig(t, h.testedPlugin.Tasks.Shell("echo lost; exit 4"))
 	config.StdoutPath, config.StderrPath = os.DevNull, os.DevNull
 	s.start(config)
 	if exit := s.waitForExit(); exit.ExitCode != 4 {
@@ -202,7 +202,7 @@ func testExitStatus(t tb, h *testHost) {
 func testStopSignal(t tb, h *testHost) {
 	s := h.startShellTask(t, `trap "exit 9" USR1; echo ready; while :; do sleep 0.02; done`)
 	s.waitForLine("ready")
-	if err := s.driver().StopTask(t.Context(), s.config.ID, waitTimeout, "SIGUSR1"); err != nil {
+	if err := s.currentDriver().StopTask(t.Context(), s.config.ID, waitTimeout, "SIGUSR1"); err != nil {
 		t.Fatalf("StopTask: %v", err)
 	}
 	if got := s.waitForExit(); got.ExitCode != 9 {
@@ -215,7 +215,7 @@ func testKillAfterStopTimeout(t tb, h *testHost) {
 	s.waitForLine("ready")
 	const stopTimeout = 900 * time.Millisecond // on a loaded machine, an immediate kill can take 250 ms
 	began := time.Now()
-	if err := s.driver().StopTask(t.Context(), s.config.ID, stopTimeout, ""); err != nil {
+	if err := s.currentDriver().StopTask(t.Context(), s.config.ID, stopTimeout, ""); err != nil {
 		t.Fatalf("StopTask: %v", err)
 	}
 	if took := time.Since(began); took < stopTimeout {
@@ -254,7 +254,7 @@ func testChildrenAreKilled(t tb, h *testHost) {
 }
 
 func testMissingCommand(t tb, h *testHost) {
-	body := h.plugin.Tasks.Shell("true")
+	body := h.testedPlugin.Tasks.Shell("true")
 	if _, ok := body["command"]; !ok {
 		t.Skipf("the task config has no command")
 	}
@@ -262,7 +262,7 @@ func testMissingCommand(t tb, h *testHost) {
 	config, s := h.newConfig(t, body)
 	s.config = config
 	t.Cleanup(s.cleanUp)
-	handle, _, err := s.driver().StartTask(t.Context(), config)
+	handle, _, err := s.currentDriver().StartTask(t.Context(), config)
 	s.handle = handle
 	switch {
 	case err == nil:
@@ -280,14 +280,14 @@ func testSignals(t tb, h *testHost) {
 	}
 	s := h.startShellTask(t, `trap "echo got hup" HUP; echo ready; while :; do sleep 0.02; done`)
 	s.waitForLine("ready")
-	if err := s.driver().SignalTask(t.Context(), s.config.ID, "SIGHUP"); err != nil {
+	if err := s.currentDriver().SignalTask(t.Context(), s.config.ID, "SIGHUP"); err != nil {
 		t.Fatalf("SignalTask: %v", err)
 	}
 	s.waitForLine("got hup")
-	if err := s.driver().SignalTask(t.Context(), s.config.ID, "SIGFOO"); err == nil {
+	if err := s.currentDriver().SignalTask(t.Context(), s.config.ID, "SIGFOO"); err == nil {
 		t.Errorf("SignalTask with SIGFOO succeeded")
 	}
-	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
+	if status, err := s.currentDriver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
 		t.Errorf("the task is no longer running: %+v, %v", status, err)
 	}
 }
@@ -303,7 +303,7 @@ func (h *testHost) startSleepTask(t tb) *startedTask {
 
 func testExec(t tb, h *testHost) {
 	s := h.startSleepTask(t)
-	result, err := s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", `echo "$NOMAD_ALLOC_ID"; exit 7`}, waitTimeout)
+	result, err := s.currentDriver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", `echo "$NOMAD_ALLOC_ID"; exit 7`}, waitTimeout)
 	if err != nil {
 		t.Fatalf("ExecTask: %v", err)
 	}
@@ -315,7 +315,7 @@ func testExec(t tb, h *testHost) {
 	}
 	// A driver may cut long output to fit into a gRPC message, but must return the
 	// end of it.
-	result, err = s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", `head -c 6000000 /dev/zero | tr '\0' x; echo end`}, waitTimeout)
+	result, err = s.currentDriver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", `head -c 6000000 /dev/zero | tr '\0' x; echo end`}, waitTimeout)
 	if err != nil {
 		t.Fatalf("ExecTask with much output: %v", err)
 	}
@@ -324,7 +324,7 @@ func testExec(t tb, h *testHost) {
 	}
 	// A driver reports a missing command as a shell does, with exit code 127, or
 	// as an error.
-	result, err = s.driver().ExecTask(t.Context(), s.config.ID, []string{"/no/such/command"}, waitTimeout)
+	result, err = s.currentDriver().ExecTask(t.Context(), s.config.ID, []string{"/no/such/command"}, waitTimeout)
 	if err == nil && result.Exit.Successful() {
 		t.Errorf("ExecTask of a missing command succeeded")
 	}
@@ -333,7 +333,7 @@ func testExec(t tb, h *testHost) {
 func testExecTimeout(t tb, h *testHost) {
 	s := h.startSleepTask(t)
 	began := time.Now()
-	result, err := s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", "sleep 60"}, 100*time.Millisecond)
+	result, err := s.currentDriver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", "sleep 60"}, 100*time.Millisecond)
 	if err == nil && result.Exit.Successful() {
 		t.Errorf("the command succeeded, want a failure after the timeout")
 	}
@@ -345,7 +345,7 @@ func testExecTimeout(t tb, h *testHost) {
 func testExecStreaming(t tb, h *testHost) {
 	s := h.startSleepTask(t)
 	var stdout, stderr lockedBuffer
-	exit, err := s.driver().ExecTaskStreaming(t.Context(), s.config.ID, driver.Exec{
+	exit, err := s.currentDriver().ExecTaskStreaming(t.Context(), s.config.ID, driver.Exec{
 		Command: []string{"/bin/sh", "-c", "cat; echo oops >&2; exit 7"},
 		Stdin:   strings.NewReader(strings.Repeat("0123456789\n", 20000)),
 		Stdout:  &stdout,
@@ -363,7 +363,7 @@ func testExecStreaming(t tb, h *testHost) {
 	if exit.ExitCode != 7 {
 		t.Errorf("the exit result is %+v, want exit code 7", *exit)
 	}
-	exit, err = s.driver().ExecTaskStreaming(t.Context(), s.config.ID, driver.Exec{Command: []string{"/no/such/command"}})
+	exit, err = s.currentDriver().ExecTaskStreaming(t.Context(), s.config.ID, driver.Exec{Command: []string{"/no/such/command"}})
 	if err == nil && exit.Successful() {
 		t.Errorf("ExecTaskStreaming of a missing command succeeded")
 	}
@@ -376,7 +376,7 @@ func testExecTerminal(t tb, h *testHost) {
 	var stdout lockedBuffer
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	exit, err := s.driver().ExecTaskStreaming(ctx, s.config.ID, driver.Exec{
+	exit, err := s.currentDriver().ExecTaskStreaming(ctx, s.config.ID, driver.Exec{
 		Command: []string{"/bin/sh", "-c", `until [ "$(stty size 2>&1)" = "33 77" ]; do sleep 0.01; done; stty size; test -t 0 && test -t 1 && test -t 2 && echo terminal >&2; exit 5`},
 		TTY:     true,
 		Stdout:  &stdout,
@@ -401,7 +401,7 @@ func testExecCancelled(t tb, h *testHost) {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		_, err := s.driver().ExecTaskStreaming(ctx, s.config.ID, driver.Exec{
+		_, err := s.currentDriver().ExecTaskStreaming(ctx, s.config.ID, driver.Exec{
 			Command: []string{"/bin/sh", "-c", `echo $$; exec sleep 3600`},
 			Stdout:  &stdout,
 		})

@@ -19,13 +19,13 @@ import (
 // testSchemas checks that the schemas are valid. The case config.task-schema checks that the configured tasks fit.
 func testSchemas(t tb, h *testHost) {
 	p := h.ensureSharedProcess(t)
-	pluginSchema, err := p.base.ConfigSchema(t.Context())
+	pluginSchema, err := p.baseClient.ConfigSchema(t.Context())
 	if err != nil {
 		t.Errorf("ConfigSchema: %v", err)
 	} else if err := block.Fault(pluginSchema); err != nil {
 		t.Errorf("the schema of the plugin block: %v", err)
 	}
-	taskSchema, err := p.driver.TaskConfigSchema(t.Context())
+	taskSchema, err := p.driverClient.TaskConfigSchema(t.Context())
 	if err != nil {
 		t.Errorf("TaskConfigSchema: %v", err)
 	} else if err := block.Fault(taskSchema); err != nil {
@@ -34,7 +34,7 @@ func testSchemas(t tb, h *testHost) {
 }
 
 func testConfigRoundTrip(t tb, h *testHost) {
-	s := h.startTask(t, h.plugin.Tasks.Runs)
+	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
 	if s.handle == nil || s.handle.Config == nil {
 		t.Skipf("the handle has no task config")
 	}
@@ -81,14 +81,14 @@ func pruneEmpty(t tb, config *driver.TaskConfig) map[string]any {
 }
 
 func testMalformedConfig(t tb, h *testHost) {
-	if len(h.plugin.Tasks.Runs) == 0 {
+	if len(h.testedPlugin.Tasks.Runs) == 0 {
 		t.Skipf("the task config is empty, so that the driver need not decode it")
 	}
-	config, s := h.newConfig(t, h.plugin.Tasks.Runs)
+	config, s := h.newConfig(t, h.testedPlugin.Tasks.Runs)
 	config.DriverConfig = []byte{0xc1, 0xff} // 0xc1 is not used in msgpack
 	s.config = config
 	t.Cleanup(s.cleanUp)
-	handle, _, err := s.driver().StartTask(t.Context(), config)
+	handle, _, err := s.currentDriver().StartTask(t.Context(), config)
 	s.handle = handle
 	if err == nil {
 		t.Errorf("StartTask with a task config that is not msgpack succeeded")
@@ -120,12 +120,12 @@ func testFingerprintCadence(t tb, h *testHost) {
 func testTaskEvents(t tb, h *testHost) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	events, err := h.ensureSharedProcess(t).driver.TaskEvents(ctx)
+	events, err := h.ensureSharedProcess(t).driverClient.TaskEvents(ctx)
 	if err != nil {
 		t.Fatalf("TaskEvents: %v", err)
 	}
-	s := h.startTask(t, h.plugin.Tasks.Runs)
-	if err := s.driver().StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
+	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+	if err := s.currentDriver().StopTask(t.Context(), s.config.ID, stopKillTimeout, ""); err != nil {
 		t.Fatalf("StopTask: %v", err)
 	}
 	const eventDelay = 100 * time.Millisecond
@@ -155,7 +155,7 @@ func testConcurrentStartsOfOneID(t tb, h *testHost) {
 	config, s := h.newConfigWithoutOutput(t)
 	s.config = config
 	t.Cleanup(s.cleanUp)
-	d := s.driver()
+	d := s.currentDriver()
 	var wg sync.WaitGroup
 	var successes atomic.Int32
 	var mu sync.Mutex
@@ -176,8 +176,8 @@ func testConcurrentStartsOfOneID(t tb, h *testHost) {
 }
 
 func testDestroyReleasesWait(t tb, h *testHost) {
-	s := h.startTask(t, h.plugin.Tasks.Runs)
-	d := s.driver()
+	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+	d := s.currentDriver()
 	returned := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -199,8 +199,8 @@ func testDestroyReleasesWait(t tb, h *testHost) {
 var waitReleaseTimeout = 5 * time.Second
 
 func testStopTwice(t tb, h *testHost) {
-	s := h.startTask(t, h.plugin.Tasks.Runs)
-	d := s.driver()
+	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+	d := s.currentDriver()
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
@@ -216,10 +216,10 @@ func testStopTwice(t tb, h *testHost) {
 }
 
 func testStatsReopened(t tb, h *testHost) {
-	s := h.startTask(t, h.plugin.Tasks.Runs)
+	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
 	for i := range 2 {
 		ctx, cancel := context.WithCancel(t.Context())
-		c, err := s.driver().TaskStats(ctx, s.config.ID, 20*time.Millisecond)
+		c, err := s.currentDriver().TaskStats(ctx, s.config.ID, 20*time.Millisecond)
 		if err == nil {
 			_, ok := receiveWithin(waitReleaseTimeout, c)
 			if !ok && i == 0 {
@@ -240,11 +240,11 @@ func testStatsReopened(t tb, h *testHost) {
 }
 
 func testStatsOfExitedTask(t tb, h *testHost) {
-	s := h.startTask(t, h.plugin.Tasks.Ends)
+	s := h.startTask(t, h.testedPlugin.Tasks.Ends)
 	s.waitForExit()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	c, err := s.driver().TaskStats(ctx, s.config.ID, 20*time.Millisecond)
+	c, err := s.currentDriver().TaskStats(ctx, s.config.ID, 20*time.Millisecond)
 	if err != nil {
 		return
 	}
@@ -272,13 +272,13 @@ func testUndeclaredExec(t tb, h *testHost) {
 	if h.capabilities(t).Exec {
 		t.Skipf("the driver declares exec")
 	}
-	s := h.startTask(t, h.plugin.Tasks.Runs)
-	if _, err := s.driver().ExecTask(t.Context(), s.config.ID, []string{"true"}, time.Second); err == nil {
+	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+	if _, err := s.currentDriver().ExecTask(t.Context(), s.config.ID, []string{"true"}, time.Second); err == nil {
 		t.Errorf("ExecTask succeeded, and the driver does not declare it")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), waitReleaseTimeout)
 	defer cancel()
-	if _, err := s.driver().ExecTaskStreaming(ctx, s.config.ID, driver.Exec{Command: []string{"true"}}); err == nil || ctx.Err() != nil {
+	if _, err := s.currentDriver().ExecTaskStreaming(ctx, s.config.ID, driver.Exec{Command: []string{"true"}}); err == nil || ctx.Err() != nil {
 		t.Errorf("ExecTaskStreaming: %v, want an error at once, because the driver does not declare exec", err)
 	}
 }
@@ -287,9 +287,9 @@ func testSignalOfExitedTask(t tb, h *testHost) {
 	if !h.capabilities(t).SendSignals {
 		t.Skipf("the driver does not declare signals")
 	}
-	s := h.startTask(t, h.plugin.Tasks.Ends)
+	s := h.startTask(t, h.testedPlugin.Tasks.Ends)
 	s.waitForExit()
-	if err := s.driver().SignalTask(t.Context(), s.config.ID, "SIGHUP"); err == nil {
+	if err := s.currentDriver().SignalTask(t.Context(), s.config.ID, "SIGHUP"); err == nil {
 		t.Errorf("SignalTask of an exited task succeeded")
 	}
 }
@@ -298,37 +298,37 @@ func testExecInExitedTask(t tb, h *testHost) {
 	if !h.capabilities(t).Exec {
 		t.Skipf("the driver does not declare exec")
 	}
-	s := h.startTask(t, h.plugin.Tasks.Ends)
+	s := h.startTask(t, h.testedPlugin.Tasks.Ends)
 	s.waitForExit()
-	result, err := s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", "exit 0"}, time.Second)
+	result, err := s.currentDriver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", "exit 0"}, time.Second)
 	if err == nil && result.Exit.Successful() {
 		t.Errorf("ExecTask in an exited task succeeded")
 	}
 }
 
 func testRecoverMalformedState(t tb, h *testHost) {
-	s := h.startTask(t, h.plugin.Tasks.Runs)
+	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
 	if s.handle == nil || len(s.handle.DriverState) == 0 {
 		t.Skipf("the handle has no driver state")
 	}
 	h.crashPlugin(t)
 	malformed := *s.handle
 	malformed.DriverState = []byte{0xc1, 0xff} // 0xc1 is not used in msgpack
-	if err := s.driver().RecoverTask(t.Context(), &malformed); err != nil {
+	if err := s.currentDriver().RecoverTask(t.Context(), &malformed); err != nil {
 		return
 	}
 	// A driver can find the task without its state, and then the task is running.
-	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
+	if status, err := s.currentDriver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
 		t.Errorf("RecoverTask with malformed state succeeded, and the running task is %+v, %v", status, err)
 	}
 }
 
 func testRecoverUnknownVersion(t tb, h *testHost) {
-	s := h.startTask(t, h.plugin.Tasks.Runs)
+	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
 	h.crashPlugin(t)
 	unknown := *s.handle
 	unknown.Version = 1000
-	if err := s.driver().RecoverTask(t.Context(), &unknown); err == nil {
+	if err := s.currentDriver().RecoverTask(t.Context(), &unknown); err == nil {
 		t.Errorf("RecoverTask with a handle of version 1000 succeeded, and StartTask returns version %d", s.handle.Version)
 	}
 }
@@ -338,12 +338,12 @@ func testCancelledStop(t tb, h *testHost) {
 	s.waitForLine("ready")
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := s.driver().StopTask(ctx, s.config.ID, time.Minute, ""); err == nil {
+	if err := s.currentDriver().StopTask(ctx, s.config.ID, time.Minute, ""); err == nil {
 		t.Errorf("StopTask succeeded before the task had exited")
 	}
 	ctx, cancel = context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	if err := s.driver().StopTask(ctx, s.config.ID, 100*time.Millisecond, ""); err != nil {
+	if err := s.currentDriver().StopTask(ctx, s.config.ID, 100*time.Millisecond, ""); err != nil {
 		t.Fatalf("StopTask with a timeout of 100ms, after a cancelled one: %v", err)
 	}
 	if exit := s.waitForExit(); exit.Signal != int(unix.SIGKILL) {
@@ -352,11 +352,11 @@ func testCancelledStop(t tb, h *testHost) {
 }
 
 func testUnknownStopSignal(t tb, h *testHost) {
-	s := h.startTask(t, h.plugin.Tasks.Runs)
-	if err := s.driver().StopTask(t.Context(), s.config.ID, 200*time.Millisecond, "SIGFOO"); err != nil {
+	s := h.startTask(t, h.testedPlugin.Tasks.Runs)
+	if err := s.currentDriver().StopTask(t.Context(), s.config.ID, 200*time.Millisecond, "SIGFOO"); err != nil {
 		t.Errorf("StopTask with the signal SIGFOO: %v", err)
 	}
-	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskExited {
+	if status, err := s.currentDriver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskExited {
 		t.Errorf("after StopTask with the signal SIGFOO the task is %+v, %v, want state exited", status, err)
 	}
 }

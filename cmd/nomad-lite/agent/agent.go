@@ -47,7 +47,7 @@ Configuration files are Nomad's, in HCL or JSON. A directory stands for the
 files in it. What has no meaning on one machine is named and ignored.`
 
 type options struct {
-	dev               bool
+	devMode           bool
 	configPaths       []string
 	dataDir           string
 	bindAddr          string
@@ -87,7 +87,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&o.dev, "dev", false, "keep nothing: all ends with the agent; raw_exec is enabled and no token is asked for")
+	f.BoolVar(&o.devMode, "dev", false, "keep nothing: all ends with the agent; raw_exec is enabled and no token is asked for")
 	f.StringArrayVar(&o.configPaths, "config", nil, "configuration `file` or directory; may be repeated, later ones win")
 	f.StringVar(&o.dataDir, "data-dir", "", "keep everything in this `directory`")
 	f.StringVar(&o.bindAddr, "bind", "", "`address` to listen on")
@@ -123,11 +123,11 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	defer signal.Stop(signals)
 
 	logger := newLogger(c, s)
-	plugins, err := agentconfig.PluginCatalog(c, o.dev, logger)
+	plugins, err := agentconfig.PluginCatalog(c, o.devMode, logger)
 	if err != nil {
 		return err
 	}
-	l, err := listenTCP(c, o.dev, logger)
+	l, err := listenTCP(c, o.devMode, logger)
 	if err != nil {
 		return err
 	}
@@ -157,13 +157,13 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		}
 	}
 	l.taskListener = l.connLimiter.Listen(a.TaskAPI())
-	token, readToken, err := l.loadOrMakeTokens(c, o.dev, a.DataDir(), s, logger)
+	token, readToken, err := l.loadOrMakeTokens(c, o.devMode, a.DataDir(), s, logger)
 	if err != nil {
 		return err
 	}
 	r := &runningAgent{
-		agent: a, options: o, apiAddress: open.Node.HTTPAddr, listeners: l, config: c, streams: s, logger: logger,
-		systemd: systemdNotifierFromEnv(), signals: signals,
+		agent: a, flags: o, apiAddress: open.Node.HTTPAddr, listeners: l, config: c, streams: s, logger: logger,
+		systemdNotifier: systemdNotifierFromEnv(), signals: signals,
 	}
 	r.metricsCollector = collect.New(a.Store(), a, a.Node().ID())
 	r.metricsCollector.SetSettings(c.Telemetry)

@@ -63,7 +63,7 @@ func (o options) loadConfig(s *cli.Streams) (*config.Config, error) {
 	if hclog.LevelFromString(c.LogLevel) == hclog.NoLevel {
 		return nil, fmt.Errorf("log-level %q: use trace, debug, info, warn or error", c.LogLevel)
 	}
-	if o.dev {
+	if o.devMode {
 		if o.dataDir != "" {
 			return nil, errors.New("-dev keeps nothing: leave out -data-dir, or -dev")
 		}
@@ -90,7 +90,7 @@ func (r *runningAgent) configForAPI() map[string]any {
 	number, _ := strconv.Atoi(port) // without an address, port is "" and number is 0
 	return map[string]any{
 		"Region": node.Region, "Datacenter": node.Datacenter, "NodeName": node.Name, "BindAddr": c.BindAddr,
-		"DataDir": r.agent.DataDir(), "LogLevel": c.LogLevel, "LogJson": c.LogJSON, "DevMode": r.options.dev,
+		"DataDir": r.agent.DataDir(), "LogLevel": c.LogLevel, "LogJson": c.LogJSON, "DevMode": r.flags.devMode,
 		"EnableDebug": c.EnableDebug, "PluginDir": c.PluginDir, "Plugins": r.pluginProcesses(), "Hooks": r.hookStatuses(),
 		"LeaveOnInt": c.LeaveOnInterrupt, "LeaveOnTerm": c.LeaveOnTerminate,
 		"ACL":            map[string]any{"Enabled": false},
@@ -109,7 +109,7 @@ func (r *runningAgent) configForAPI() map[string]any {
 		"Telemetry": telemetryConfig(&c.Telemetry),
 		// Browsers cannot open the address of a unix socket, so it is no hint.
 		"UI":      map[string]any{"Enabled": !c.DisableWebPage, "ShowCLIHints": !c.DisableWebPage && !c.HideWebPageHints && r.apiAddress != ""},
-		"Version": map[string]any{"Version": fingerprint.NomadVersion, "VersionPrerelease": "", "VersionMetadata": b.Metadata(), "Revision": b.Revision},
+		"Version": map[string]any{"Version": fingerprint.NomadVersion, "VersionPrerelease": "", "VersionMetadata": b.SemverMetadata(), "Revision": b.Revision},
 	}
 }
 

@@ -26,11 +26,11 @@ const (
 	loopbackAddress = "127.0.0.1"
 )
 
-// listeners are the network listeners on which the agent serves its HTTP API.
-type listeners struct {
+// apiListeners are the network listeners on which the agent serves its HTTP API.
+type apiListeners struct {
 	connLimiter    *connlimit.Limiter
-	tcpListener    net.Listener  // nil if the API is not served over TCP
-	certificates   *certificates // nil if the TCP listener does not use TLS
+	tcpListener    net.Listener            // nil if the API is not served over TCP
+	certificates   *reloadableCertificates // nil if the TCP listener does not use TLS
 	unixListener   net.Listener
 	taskListener   net.Listener // accepts connections on the API sockets in the tasks' directories
 	socketPath     string
@@ -44,13 +44,13 @@ func servesTCP(c *config.Config, dev bool) bool {
 }
 
 // listenTCP opens the TCP listener, unless servesTCP returns false. The other listeners are added later.
-func listenTCP(c *config.Config, dev bool, logger hclog.Logger) (*listeners, error) {
-	l := &listeners{connLimiter: connlimit.New(connlimit.Config{MaxConnsPerClient: c.MaxHTTPConnsPerClient, Logger: logger})}
+func listenTCP(c *config.Config, dev bool, logger hclog.Logger) (*apiListeners, error) {
+	l := &apiListeners{connLimiter: connlimit.New(connlimit.Config{MaxConnsPerClient: c.MaxHTTPConnsPerClient, Logger: logger})}
 	if !servesTCP(c, dev) {
 		return l, nil
 	}
 	if c.TLS.ServeHTTPS {
-		l.certificates = &certificates{}
+		l.certificates = &reloadableCertificates{}
 		if err := l.certificates.loadFiles(c.TLS, logger); err != nil {
 			return nil, err
 		}
@@ -86,7 +86,7 @@ func listenTCP(c *config.Config, dev bool, logger hclog.Logger) (*listeners, err
 // addUnixSocket opens the unix socket in the data directory. Only this user, and the members of the group if there
 // is one, can ever connect: the socket is created in the private directory for sockets, and moved to the data
 // directory after its mode is set. No directory is made for the socket, because that would fail on a full disk.
-func (l *listeners) addUnixSocket(dataDir, group string, logger hclog.Logger) error {
+func (l *apiListeners) addUnixSocket(dataDir, group string, logger hclog.Logger) error {
 	mode, gid, err := socketModeAndGroup(dataDir, group, logger)
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func socketModeAndGroup(dataDir, group string, logger hclog.Logger) (fs.FileMode
 
 // addSocketLink creates the symbolic link by which commands find the socket of an agent in development
 // mode, unless the link already leads to the socket of another running agent.
-func (l *listeners) addSocketLink(link string) error {
+func (l *apiListeners) addSocketLink(link string) error {
 	if c, err := net.DialTimeout("unix", link, time.Second); err == nil {
 		return c.Close()
 	}
@@ -164,7 +164,7 @@ func (l *listeners) addSocketLink(link string) error {
 	return nil
 }
 
-func (l *listeners) openListeners() []net.Listener {
+func (l *apiListeners) openListeners() []net.Listener {
 	all := []net.Listener{l.unixListener, l.taskListener}
 	if l.tcpListener != nil {
 		all = append(all, l.tcpListener)
@@ -172,7 +172,7 @@ func (l *listeners) openListeners() []net.Listener {
 	return all
 }
 
-func (l *listeners) close() {
+func (l *apiListeners) close() {
 	if l.tcpListener != nil {
 		l.tcpListener.Close()
 	}
@@ -186,7 +186,7 @@ func (l *listeners) close() {
 }
 
 // String returns the URL of the API: the TCP address or, without TCP, the unix socket.
-func (l *listeners) String() string {
+func (l *apiListeners) String() string {
 	if l.tcpListener == nil {
 		return "unix://" + l.socketPath
 	}
@@ -197,7 +197,7 @@ func (l *listeners) String() string {
 }
 
 // tcpPort returns the port of the TCP listener, which must exist.
-func (l *listeners) tcpPort() string {
+func (l *apiListeners) tcpPort() string {
 	_, port, err := net.SplitHostPort(l.tcpListener.Addr().String())
 	if err != nil {
 		return ""
@@ -208,7 +208,7 @@ func (l *listeners) tcpPort() string {
 // advertisedAddress returns the address by which clients reach the API over TCP: the configured
 // address, or the address of the listener. It is empty without TCP, or if the agent listens
 // on all addresses.
-func (l *listeners) advertisedAddress(c *config.Config) string {
+func (l *apiListeners) advertisedAddress(c *config.Config) string {
 	switch {
 	case l.tcpListener == nil:
 		return ""
@@ -226,7 +226,7 @@ func (l *listeners) advertisedAddress(c *config.Config) string {
 
 // addressForIP returns the address IP:PORT of a TCP listener on all interfaces, for an IP address of this machine. It is
 // empty without TCP.
-func (l *listeners) addressForIP(ip string) string {
+func (l *apiListeners) addressForIP(ip string) string {
 	if l.tcpListener == nil {
 		return ""
 	}
@@ -234,7 +234,7 @@ func (l *listeners) addressForIP(ip string) string {
 }
 
 // acceptedHostNames returns the names that the API accepts in the Host header of requests.
-func (l *listeners) acceptedHostNames(c *config.Config, hostname string) []string {
+func (l *apiListeners) acceptedHostNames(c *config.Config, hostname string) []string {
 	names := []string{hostname, c.Node.Name, c.HTTPAddr, c.BindAddr, c.HTTPAdvertiseAddr}
 	if host, _, err := net.SplitHostPort(c.HTTPAdvertiseAddr); err == nil {
 		names = append(names, host)
@@ -244,7 +244,7 @@ func (l *listeners) acceptedHostNames(c *config.Config, hostname string) []strin
 
 // isLoopback reports whether no other machine can connect to the API: it has no TCP listener, or one on a loopback
 // address.
-func (l *listeners) isLoopback() bool {
+func (l *apiListeners) isLoopback() bool {
 	if l.tcpListener == nil {
 		return true
 	}

@@ -61,7 +61,7 @@ func TestSocketIsForTheGroupOfTheConfiguration(t *testing.T) {
 			if err := os.Chmod(dir, 0o711); err != nil {
 				t.Fatal(err)
 			}
-			l := &listeners{connLimiter: connlimit.New(connlimit.Config{Logger: hclog.NewNullLogger()})}
+			l := &apiListeners{connLimiter: connlimit.New(connlimit.Config{Logger: hclog.NewNullLogger()})}
 			if err := l.addUnixSocket(dir, group, hclog.NewNullLogger()); err != nil {
 				t.Fatal(err)
 			}
@@ -76,7 +76,7 @@ func TestSocketIsForTheGroupOfTheConfiguration(t *testing.T) {
 			}
 		})
 	}
-	l := &listeners{}
+	l := &apiListeners{}
 	if err := l.addUnixSocket(t.TempDir(), "no such group", hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), `no group "no such group"`) {
 		t.Errorf("a group that is not there: %v", err)
 	}

@@ -29,7 +29,7 @@ func newLogger(c *config.Config, s *cli.Streams) hclog.InterceptLogger {
 
 // shortIDWriter truncates the ids in log lines. It does not truncate an id that is part of a path, so that the
 // path stays valid. Each call of Write must have whole lines.
-type shortIDWriter struct{ w io.Writer }
+type shortIDWriter struct{ out io.Writer }
 
 var idPattern = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
@@ -46,7 +46,7 @@ func (s shortIDWriter) Write(p []byte) (int, error) {
 		short = append(short, output.TruncateID(string(p[begin:end]))...)
 		written = end
 	}
-	if _, err := s.w.Write(append(short, p[written:]...)); err != nil {
+	if _, err := s.out.Write(append(short, p[written:]...)); err != nil {
 		return 0, err
 	}
 	return len(p), nil

@@ -34,12 +34,12 @@ type runningAgent struct {
 	api              *httpapi.API
 	metricsCollector *collect.Collector
 	metricsExporter  *otlp.MetricsExporter // nil if no metrics are exported
-	options          options
+	flags            options
 	apiAddress       string // TCP address at which clients reach the API; "" without TCP
-	listeners        *listeners
+	listeners        *apiListeners
 	streams          *cli.Streams
 	logger           hclog.Logger
-	systemd          systemdNotifier
+	systemdNotifier  systemdNotifier
 	signals          <-chan os.Signal
 
 	reloadMu sync.Mutex // serializes reloads
@@ -77,7 +77,7 @@ func (r *runningAgent) runUntilStopped(ctx context.Context) error {
 	wg.Go(func() { r.handleSignals(stop, ended) })
 	r.agent.Run(running)
 	close(ended)
-	r.systemd.notify("STOPPING=1")
+	r.systemdNotifier.notify("STOPPING=1")
 	endServing()
 	wg.Wait()
 	return serveErr
@@ -87,7 +87,7 @@ func (r *runningAgent) runUntilStopped(ctx context.Context) error {
 func (r *runningAgent) announceReady(ctx context.Context) {
 	select {
 	case <-r.agent.Node().Registered():
-		r.systemd.notify("READY=1")
+		r.systemdNotifier.notify("READY=1")
 		if r.currentConfig().LogJSON { // every line of standard error must be JSON
 			r.logger.Info("agent is ready", "addresses", r.listeners.String(), "data_dir", r.agent.DataDir())
 			return
@@ -122,7 +122,7 @@ func (r *runningAgent) nonDefaultAddress() string {
 		return ""
 	case r.listeners.socketLinkPath != "" && agentsocket.FindSocket() == r.listeners.socketLinkPath:
 		return ""
-	case !r.options.dev || r.listeners.tcpListener == nil: // this agent needs no token
+	case !r.flags.devMode || r.listeners.tcpListener == nil: // this agent needs no token
 		return "unix://" + r.listeners.socketPath
 	case r.listeners.String() == "http://"+net.JoinHostPort(loopbackAddress, strconv.Itoa(defaultHTTPPort)) && agentsocket.FindSocket() == "":
 		return ""
@@ -140,7 +140,7 @@ func (r *runningAgent) handleSignals(stop context.CancelCauseFunc, ended <-chan 
 				_ = r.reloadConfig() // reload has logged the error
 				continue
 			}
-			r.systemd.notify("STOPPING=1")
+			r.systemdNotifier.notify("STOPPING=1")
 			if !r.shutdownStopsTasks(s) {
 				r.logger.Info("agent is shutting down, tasks continue", "signal", s.String())
 				stop(allocrunner.ErrShutdown)
@@ -162,14 +162,14 @@ func (r *runningAgent) handleSignals(stop context.CancelCauseFunc, ended <-chan 
 func (r *runningAgent) shutdownStopsTasks(s os.Signal) bool {
 	c := r.currentConfig()
 	leaves := s == syscall.SIGINT && c.LeaveOnInterrupt || s == syscall.SIGTERM && c.LeaveOnTerminate
-	return r.options.dev || leaves && c.DrainOnExit != nil
+	return r.flags.devMode || leaves && c.DrainOnExit != nil
 }
 
 // forceKillOnSignalOrDeadline force kills the tasks at the next signal, or when the deadline of drain_on_shutdown has
 // passed. It returns when ended is closed.
 func (r *runningAgent) forceKillOnSignalOrDeadline(ended <-chan struct{}) {
 	var drainDeadline <-chan time.Time
-	if d := r.currentConfig().DrainOnExit; d != nil && !r.options.dev {
+	if d := r.currentConfig().DrainOnExit; d != nil && !r.flags.devMode {
 		if d.StopAllAtOnce {
 			r.agent.ForceKillAllocs()
 		}
@@ -202,10 +202,10 @@ func (r *runningAgent) forceKillOnSignalOrDeadline(ended <-chan struct{}) {
 func (r *runningAgent) reloadConfig() error {
 	r.reloadMu.Lock()
 	defer r.reloadMu.Unlock()
-	c, err := r.options.loadConfig(r.streams)
+	c, err := r.flags.loadConfig(r.streams)
 	var pluginCatalog *catalog.Catalog
 	if err == nil {
-		pluginCatalog, err = agentconfig.PluginCatalog(c, r.options.dev, r.logger)
+		pluginCatalog, err = agentconfig.PluginCatalog(c, r.flags.devMode, r.logger)
 	}
 	if err == nil {
 		err = pluginhooks.CheckRules(c.Hooks, pluginCatalog.Entries())

@@ -14,14 +14,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 )
 
-// certificates are the agent's certificate and the CA of client certificates. They can be
+// reloadableCertificates are the agent's certificate and the CA of client certificates. They can be
 // loaded again while the listener is open.
-type certificates struct {
+type reloadableCertificates struct {
 	currentTLSConfig atomic.Pointer[tls.Config]
 }
 
 // loadFiles reads the certificate files. After an error the earlier certificates stay in use.
-func (c *certificates) loadFiles(t config.TLS, logger hclog.Logger) error {
+func (c *reloadableCertificates) loadFiles(t config.TLS, logger hclog.Logger) error {
 	if t.CertFile == "" || t.KeyFile == "" {
 		return errors.New("tls: http = true needs cert_file and key_file")
 	}
@@ -64,6 +64,6 @@ func (c *certificates) loadFiles(t config.TLS, logger hclog.Logger) error {
 }
 
 // listenerTLSConfig returns the TLS configuration of a listener, which stays valid across reloads.
-func (c *certificates) listenerTLSConfig() *tls.Config {
+func (c *reloadableCertificates) listenerTLSConfig() *tls.Config {
 	return &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.currentTLSConfig.Load(), nil }}
 }

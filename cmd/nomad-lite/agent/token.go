@@ -29,7 +29,7 @@ const (
 // A client over TCP must send one of them, because access to the API of an agent that runs as root gives root to
 // every user of the machine, or of the network. Both are empty if only this machine can connect, and the operator has
 // disabled tokens or the agent is in development mode.
-func (l *listeners) loadOrMakeTokens(c *config.Config, dev bool, dataDir string, s *cli.Streams, logger hclog.Logger) (token, readOnly httpapi.Secret, err error) {
+func (l *apiListeners) loadOrMakeTokens(c *config.Config, dev bool, dataDir string, s *cli.Streams, logger hclog.Logger) (token, readOnly httpapi.Secret, err error) {
 	if (dev || c.DisableAccessControl) && l.isLoopback() {
 		if os.Geteuid() == 0 && l.tcpListener != nil {
 			logger.Warn("the API asks for no token, and this agent is root: each account of this machine can become root through it", "address", l.tcpListener.Addr().String())

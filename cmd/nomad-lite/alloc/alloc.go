@@ -30,11 +30,11 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	)
 }
 
-// resolveTaskName returns name if the allocation has a task with this name. If name is empty, it returns the name of the
-// allocation's only task.
+// resolveTaskName returns name if the allocation has a task with this name. If name is empty, it returns the name of
+// the allocation's only task.
 func resolveTaskName(alloc *api.Allocation, name string) (string, error) {
 	var taskNames []string
-	for _, task := range apiclient.TasksOf(alloc) {
+	for _, task := range apiclient.SortedTasksOf(alloc) {
 		taskNames = append(taskNames, task.Name)
 	}
 	switch {
@@ -50,8 +50,8 @@ func resolveTaskName(alloc *api.Allocation, name string) (string, error) {
 	return "", fmt.Errorf("allocation %q has several tasks; name one with -task: %s", output.TruncateID(alloc.ID), strings.Join(taskNames, ", "))
 }
 
-// taskNameFromArgs returns the name of a task from the flag -task or from the arguments after the allocation. It returns
-// an error if they differ.
+// taskNameFromArgs returns the name of a task from the flag -task or from the arguments after the allocation. It
+// returns an error if they differ.
 func taskNameFromArgs(flag string, args []string) (string, error) {
 	switch {
 	case len(args) == 0:

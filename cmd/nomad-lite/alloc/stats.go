@@ -52,7 +52,7 @@ func showAllocStats(ctx context.Context, o statsOptions, id string, s *cli.Strea
 	if err != nil {
 		return err
 	}
-	tasks := apiclient.TasksOf(alloc)
+	tasks := apiclient.SortedTasksOf(alloc)
 	if o.task != "" {
 		if _, err := resolveTaskName(alloc, o.task); err != nil {
 			return err

@@ -147,7 +147,7 @@ func showAlloc(ctx context.Context, o statusOptions, id string, s *cli.Streams) 
 			fmt.Fprintln(s.Err, apiclient.WrapError("what the tasks use is not known", err))
 		}
 	}
-	for _, task := range apiclient.TasksOf(alloc) {
+	for _, task := range apiclient.SortedTasksOf(alloc) {
 		printTask(p, alloc, task, usage, o)
 	}
 	if o.verbose && alloc.Metrics != nil {
@@ -304,7 +304,7 @@ func taskTable(alloc *api.Allocation, verbose bool) *output.Table {
 	if hasPorts {
 		t.Titles = append(t.Titles, "Ports")
 	}
-	for _, task := range apiclient.TasksOf(alloc) {
+	for _, task := range apiclient.SortedTasksOf(alloc) {
 		state := pointer.Value(alloc.TaskStates[task.Name])
 		var lastEvent api.TaskEvent
 		if n := len(state.Events); n > 0 {
@@ -416,8 +416,8 @@ func resourceTable(alloc *api.Allocation, name string, used *api.ResourceUsage) 
 	return t
 }
 
-// formatTaskAddresses returns the addresses of the ports in a network block of the task. Such a block is deprecated: the
-// network block of the group replaces it.
+// formatTaskAddresses returns the addresses of the ports in a network block of the task. Such a block is deprecated:
+// the network block of the group replaces it.
 func formatTaskAddresses(alloc *api.Allocation, name string) string {
 	if alloc.AllocatedResources == nil {
 		return ""

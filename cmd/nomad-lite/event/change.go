@@ -182,7 +182,7 @@ func describeAllocation(alloc, before *api.Allocation) []string {
 // unknown.
 func describeTask(state, before *api.TaskState, hasBefore bool) string {
 	if reason := taskreason.FromTaskState(state, time.Time{}); !reason.IsBeingSetUp() && reason.Cause != "" {
-		reason.Progress = "" // the stream has no lines for progress
+		reason.Progress = "" // events that change only the progress are not printed, so no line shows it
 		return reason.String()
 	}
 	newest := newestEvent(state)

@@ -47,7 +47,7 @@ type streamOptions struct {
 	client       apiclient.Flags
 	topics       []string
 	hasIndexFlag bool
-	index        uint64
+	startIndex   uint64
 	storedCount  int
 	filter       string
 	printJSON    bool
@@ -81,7 +81,7 @@ func newStreamCommand(s *cli.Streams) *cobra.Command {
 	}
 	o.client.Register(cmd)
 	cmd.Flags().StringArrayVar(&o.topics, "topic", nil, "show this `topic` only, such as Job or Job:web; may be given several times")
-	cmd.Flags().Uint64Var(&o.index, "index", 0, "start with the stored events of this `index`")
+	cmd.Flags().Uint64Var(&o.startIndex, "index", 0, "start with the stored events of this `index`")
 	cmd.Flags().IntVar(&o.storedCount, "last", 0, "start with the last `count` stored events")
 	cmd.Flags().StringVar(&o.filter, "filter", "", "show those only for which this `expression` is true")
 	cmd.Flags().BoolVar(&o.printJSON, "json", false, "print each event as one line of JSON")
@@ -119,7 +119,7 @@ func streamEvents(ctx context.Context, o streamOptions, s *cli.Streams) error {
 		return err
 	}
 	p.newestStoredIndex = newestChangeIndex(ctx, c)
-	params := url.Values{"index": {fmt.Sprint(o.index)}, "topic": o.topics}
+	params := url.Values{"index": {fmt.Sprint(o.startIndex)}, "topic": o.topics}
 	body, err := c.Raw().Response("/v1/event/stream?"+params.Encode(), apiclient.QueryOptions(ctx, ""))
 	if err != nil {
 		return apiclient.WrapError("follow events", err)
@@ -200,7 +200,7 @@ type eventPrinter struct {
 	filter            *bexpr.Evaluator // nil selects all events
 	newestStoredIndex uint64           // events with a higher index have happened after the start of the command
 	unprintedStored   []string         // lines of the last stored events, which are printed when all stored events are received
-	hasPrintedStored  bool             // unprintedStored was printed with -last, so further stored events are printed at once
+	hasPrintedStored  bool             // with -last, the last stored events were printed, so further stored events are printed at once
 	lastObjectByKey   map[string]*eventObject
 }
 

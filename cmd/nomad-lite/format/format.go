@@ -18,9 +18,9 @@ import (
 
 // fmtFlags are the flags of the command fmt, which are those of Nomad.
 type fmtFlags struct {
-	check       bool
+	checkOnly   bool
 	listChanged bool
-	write       bool
+	writeFiles  bool
 	recursive   bool
 }
 
@@ -44,9 +44,9 @@ a file that is not in the canonical style.`,
 			return f.formatPaths(args)
 		},
 	}
-	cmd.Flags().BoolVar(&flags.check, "check", false, "change nothing: exit with 1 when a file is not in the canonical style")
+	cmd.Flags().BoolVar(&flags.checkOnly, "check", false, "change nothing: exit with 1 when a file is not in the canonical style")
 	cmd.Flags().BoolVar(&flags.listChanged, "list", true, "print the names of the files that are not in the canonical style")
-	cmd.Flags().BoolVar(&flags.write, "write", true, "write the result back into the files")
+	cmd.Flags().BoolVar(&flags.writeFiles, "write", true, "write the result back into the files")
 	cmd.Flags().BoolVar(&flags.recursive, "recursive", false, "take the files in subdirectories too")
 	return cmd
 }
@@ -72,7 +72,7 @@ func (f *formatter) formatPaths(args []string) error {
 			fmt.Fprintln(f.Err, err)
 		}
 	}
-	if f.anyFailed || f.flags.check && f.anyChanged {
+	if f.anyFailed || f.flags.checkOnly && f.anyChanged {
 		return &cli.ExitError{Code: 1}
 	}
 	return nil
@@ -87,7 +87,7 @@ func (f *formatter) formatStdin() error {
 	if err != nil {
 		return err
 	}
-	if !f.flags.check {
+	if !f.flags.checkOnly {
 		_, err = f.Out.Write(formatted)
 		return err
 	}
@@ -170,10 +170,10 @@ func (f *formatter) formatFile(path string) error {
 		return err
 	}
 	f.anyChanged = true
-	if f.flags.listChanged || f.flags.check {
+	if f.flags.listChanged || f.flags.checkOnly {
 		fmt.Fprintln(f.Out, path)
 	}
-	if f.flags.check || !f.flags.write {
+	if f.flags.checkOnly || !f.flags.writeFiles {
 		return nil
 	}
 	if err := cli.ReplaceFile(path, formatted, info.Mode().Perm()); err != nil {

@@ -83,7 +83,7 @@ func runAction(ctx context.Context, o actionOptions, action string, s *cli.Strea
 // task with this name.
 func findActionTask(alloc *api.Allocation, named, action string) (string, error) {
 	var tasksWithAction, descriptions []string
-	for _, task := range apiclient.TasksOf(alloc) {
+	for _, task := range apiclient.SortedTasksOf(alloc) {
 		for _, a := range task.Actions {
 			if a == nil || named != "" && named != task.Name {
 				continue

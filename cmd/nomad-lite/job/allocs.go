@@ -15,10 +15,10 @@ import (
 )
 
 type allocsOptions struct {
-	client  apiclient.Flags
-	format  output.FormatFlags
-	all     bool
-	verbose bool
+	client             apiclient.Flags
+	format             output.FormatFlags
+	includeEarlierJobs bool
+	verbose            bool
 }
 
 func newAllocsCommand(s *cli.Streams) *cobra.Command {
@@ -31,7 +31,7 @@ func newAllocsCommand(s *cli.Streams) *cobra.Command {
 Allocations of an earlier job with the same name are listed only with -all.`,
 		Example: `  nomad-lite job allocs web
   nomad-lite job allocs -t '{{range .}}{{println .ID .ClientStatus}}{{end}}' web`,
-		Args:              apiclient.OneJobArg,
+		Args:              apiclient.RequireOneJobArg,
 		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return listJobAllocs(cmd.Context(), o, args[0], s)
@@ -39,7 +39,7 @@ Allocations of an earlier job with the same name are listed only with -all.`,
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
-	cmd.Flags().BoolVar(&o.all, "all", false, "list also the allocations of an earlier job with this id")
+	cmd.Flags().BoolVar(&o.includeEarlierJobs, "all", false, "list also the allocations of an earlier job with this id")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids and times")
 	return cmd
 }
@@ -49,7 +49,7 @@ func listJobAllocs(ctx context.Context, o allocsOptions, prefix string, s *cli.S
 	if err != nil {
 		return err
 	}
-	allocs, _, err := c.Jobs().Allocations(id, o.all, apiclient.QueryOptions(ctx, namespace))
+	allocs, _, err := c.Jobs().Allocations(id, o.includeEarlierJobs, apiclient.QueryOptions(ctx, namespace))
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("list allocations of job %q", id), err)
 	}

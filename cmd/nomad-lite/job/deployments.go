@@ -13,11 +13,11 @@ import (
 )
 
 type deploymentsOptions struct {
-	client     apiclient.Flags
-	format     output.FormatFlags
-	onlyLatest bool
-	all        bool
-	verbose    bool
+	client             apiclient.Flags
+	format             output.FormatFlags
+	onlyLatest         bool
+	includeEarlierJobs bool
+	verbose            bool
 }
 
 func newDeploymentsCommand(s *cli.Streams) *cobra.Command {
@@ -28,7 +28,7 @@ func newDeploymentsCommand(s *cli.Streams) *cobra.Command {
 		Long:  `List the deployments of a job, the newest first, or show the latest one.`,
 		Example: `  nomad-lite job deployments web
   nomad-lite job deployments -latest web`,
-		Args:              apiclient.OneJobArg,
+		Args:              apiclient.RequireOneJobArg,
 		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return listJobDeployments(cmd.Context(), o, args[0], s)
@@ -37,7 +37,7 @@ func newDeploymentsCommand(s *cli.Streams) *cobra.Command {
 	o.client.Register(cmd)
 	o.format.Register(cmd)
 	cmd.Flags().BoolVar(&o.onlyLatest, "latest", false, "show the latest one only, and how far it is")
-	cmd.Flags().BoolVar(&o.all, "all", false, "list also the deployments of an earlier job with this id")
+	cmd.Flags().BoolVar(&o.includeEarlierJobs, "all", false, "list also the deployments of an earlier job with this id")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids")
 	return cmd
 }
@@ -62,7 +62,7 @@ func listJobDeployments(ctx context.Context, o deploymentsOptions, prefix string
 		}
 		return output.Print(s, p)
 	}
-	all, _, err := c.Jobs().Deployments(id, o.all, apiclient.QueryOptions(ctx, namespace))
+	all, _, err := c.Jobs().Deployments(id, o.includeEarlierJobs, apiclient.QueryOptions(ctx, namespace))
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("list deployments of job %q", id), err)
 	}

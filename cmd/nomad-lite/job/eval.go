@@ -14,9 +14,9 @@ import (
 )
 
 type evalOptions struct {
-	client     apiclient.Flags
-	monitor    monitor.Flags
-	reschedule bool
+	client          apiclient.Flags
+	monitor         monitor.Flags
+	forceReschedule bool
 }
 
 func newEvalCommand(s *cli.Streams) *cobra.Command {
@@ -31,7 +31,7 @@ policy says later or never.
 
 Exit codes: as for 'job run'.`,
 		Example:           `  nomad-lite job eval -force-reschedule web`,
-		Args:              apiclient.OneJobArg,
+		Args:              apiclient.RequireOneJobArg,
 		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return evalJob(cmd.Context(), o, args[0], s)
@@ -39,7 +39,7 @@ Exit codes: as for 'job run'.`,
 	}
 	o.client.Register(cmd)
 	o.monitor.Register(cmd)
-	cmd.Flags().BoolVar(&o.reschedule, "force-reschedule", false, "replace failed allocations now")
+	cmd.Flags().BoolVar(&o.forceReschedule, "force-reschedule", false, "replace failed allocations now")
 	return cmd
 }
 
@@ -48,7 +48,7 @@ func evalJob(ctx context.Context, o evalOptions, prefix string, s *cli.Streams) 
 	if err != nil {
 		return err
 	}
-	evalID, _, err := c.Jobs().EvaluateWithOpts(id, api.EvalOptions{ForceReschedule: o.reschedule}, apiclient.WriteOptions(ctx, namespace))
+	evalID, _, err := c.Jobs().EvaluateWithOpts(id, api.EvalOptions{ForceReschedule: o.forceReschedule}, apiclient.WriteOptions(ctx, namespace))
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("evaluate job %q", id), err)
 	}

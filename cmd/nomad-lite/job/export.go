@@ -26,7 +26,7 @@ another agent, or a Nomad cluster, can run it with 'job run -json -'.`,
 		Example: `  nomad-lite job export web > web.json
   nomad-lite job export web | nomad job run -json -
   nomad-lite job export web | nomad-lite job run -address https://nomad.example.com:4646 -json -`,
-		Args:              apiclient.OneJobArg,
+		Args:              apiclient.RequireOneJobArg,
 		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return exportJob(cmd.Context(), o, args[0], s)

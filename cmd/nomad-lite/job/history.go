@@ -35,7 +35,7 @@ func newHistoryCommand(s *cli.Streams) *cobra.Command {
 		Example: `  nomad-lite job history -p web
   nomad-lite job history -version 3 -full web
   nomad-lite job history -diff-tag golden web`,
-		Args:              apiclient.OneJobArg,
+		Args:              apiclient.RequireOneJobArg,
 		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.diffVersion >= 0 && o.diffTag != "" {
@@ -54,7 +54,8 @@ func newHistoryCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// jobWithDiff is a version of a job with its changes from the previous version, or from the version that a flag selects.
+// jobWithDiff is a version of a job with its changes from the previous version, or from the version that a flag
+// selects.
 type jobWithDiff struct {
 	*api.Job
 	Diff *api.JobDiff

@@ -35,9 +35,9 @@ const (
 
 type initOptions struct {
 	client        apiclient.Flags
-	short         bool
+	shortExample  bool
 	consulConnect bool
-	template      string
+	templateName  string
 	listTemplates bool
 }
 
@@ -72,8 +72,8 @@ of an agent.`,
 		},
 	}
 	o.client.Register(cmd)
-	cmd.Flags().BoolVar(&o.short, "short", false, "without explanations")
-	cmd.Flags().StringVar(&o.template, "template", "", "write the template with this `name`, which an agent stores")
+	cmd.Flags().BoolVar(&o.shortExample, "short", false, "without explanations")
+	cmd.Flags().StringVar(&o.templateName, "template", "", "write the template with this `name`, which an agent stores")
 	cmd.Flags().BoolVar(&o.listTemplates, "list-templates", false, "list the templates that an agent stores, and write no file")
 	cmd.Flags().BoolVar(&o.consulConnect, "connect", false, "write an example with Consul Connect")
 	_ = cmd.Flags().MarkHidden("connect") // MarkHidden fails only for an unknown flag
@@ -110,8 +110,8 @@ func printJobTemplates(ctx context.Context, o initOptions, s *cli.Streams) error
 // readExample returns the text of an example job file: a built-in example or, with -template, a variable of the agent.
 func (o initOptions) readExample(ctx context.Context) (string, error) {
 	switch {
-	case o.template != "":
-	case o.short:
+	case o.templateName != "":
+	case o.shortExample:
 		return shortExampleJob, nil
 	default:
 		return longExampleJob, nil
@@ -120,13 +120,13 @@ func (o initOptions) readExample(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	path := templateDir + "/" + o.template
+	path := templateDir + "/" + o.templateName
 	v, _, err := c.Variables().Read(path, apiclient.QueryOptions(ctx, ""))
 	if errors.Is(err, api.ErrVariablePathNotFound) {
-		return "", fmt.Errorf("there is no job template %q\nList the job templates: nomad-lite job init -list-templates", o.template)
+		return "", fmt.Errorf("there is no job template %q\nList the job templates: nomad-lite job init -list-templates", o.templateName)
 	}
 	if err != nil {
-		return "", apiclient.WrapError(fmt.Sprintf("read job template %q", o.template), err)
+		return "", apiclient.WrapError(fmt.Sprintf("read job template %q", o.templateName), err)
 	}
 	text := v.Items[templateItem]
 	if text == "" {

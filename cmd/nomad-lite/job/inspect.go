@@ -23,7 +23,7 @@ type inspectOptions struct {
 	client      apiclient.Flags
 	format      output.FormatFlags
 	version     int64
-	hcl         bool
+	printSource bool
 	includeVars bool
 }
 
@@ -41,7 +41,7 @@ kept it.`,
 		Example: `  nomad-lite job inspect web
   nomad-lite job inspect -hcl web > web.nomad.hcl
   nomad-lite job inspect -version 3 -t '{{(index .TaskGroups 0).Count}}' web`,
-		Args:              apiclient.OneJobArg,
+		Args:              apiclient.RequireOneJobArg,
 		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return inspectJob(cmd.Context(), o, args[0], s)
@@ -50,7 +50,7 @@ kept it.`,
 	o.client.Register(cmd)
 	o.format.Register(cmd)
 	cmd.Flags().Int64Var(&o.version, "version", -1, "the job as it was in this `version`")
-	cmd.Flags().BoolVar(&o.hcl, "hcl", false, "print the source")
+	cmd.Flags().BoolVar(&o.printSource, "hcl", false, "print the source")
 	cmd.Flags().BoolVar(&o.includeVars, "with-vars", false, "with -hcl: print the values of its variables to standard error")
 	return cmd
 }
@@ -61,9 +61,9 @@ func inspectJob(ctx context.Context, o inspectOptions, prefix string, s *cli.Str
 		return err
 	}
 	switch {
-	case o.hcl && o.format.IsSet():
+	case o.printSource && o.format.IsSet():
 		return errors.New("-hcl excludes -json and -t")
-	case o.hcl:
+	case o.printSource:
 		return printJobSource(ctx, o, c, job, s)
 	case o.format.IsSet():
 		return o.format.Print(s, job)
@@ -71,7 +71,8 @@ func inspectJob(ctx context.Context, o inspectOptions, prefix string, s *cli.Str
 	return output.PrintJSON(s, struct{ Job *api.Job }{job})
 }
 
-// findJobVersion finds a job by its id or prefix, and reads the given version; a negative version means the current one.
+// findJobVersion finds a job by its id or prefix, and reads the given version; a negative version means the current
+// one.
 func findJobVersion(ctx context.Context, f *apiclient.Flags, prefix string, version int64) (*api.Client, *api.Job, error) {
 	c, id, namespace, err := f.FindJob(ctx, prefix, "")
 	if err != nil {

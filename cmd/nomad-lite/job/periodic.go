@@ -29,7 +29,7 @@ func newPeriodicForceCommand(s *cli.Streams) *cobra.Command {
 
 Exit codes: as for 'job run'.`,
 		Example:           `  nomad-lite job periodic force backup`,
-		Args:              apiclient.OneJobArg,
+		Args:              apiclient.RequireOneJobArg,
 		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs(apiclient.PeriodicJobsFilter)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return forcePeriodicJob(cmd.Context(), o, args[0], s)

@@ -53,7 +53,9 @@ func NewPlanCommand(s *cli.Streams) *cobra.Command {
 		Long:  planHelp,
 		Example: `  nomad-lite job plan web.nomad.hcl
   nomad-lite job plan -var image=web:2 -verbose web.nomad.hcl`,
-		Args: func(cmd *cobra.Command, args []string) error { return withPlanExitCode(jobfile.OneFileArg(cmd, args)) },
+		Args: func(cmd *cobra.Command, args []string) error {
+			return withPlanExitCode(jobfile.RequireOneFileArg(cmd, args))
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			changes, err := planJob(cmd.Context(), o, args[0], s)
 			if err != nil {
@@ -108,7 +110,7 @@ func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (c
 	model.Canonicalize(file.Job)
 	var node *api.Node // the only node; set if a group cannot be placed
 	if len(plan.FailedTGAllocs) > 0 {
-		node = apiclient.SingleNode(ctx, c)
+		node = apiclient.FindOnlyNode(ctx, c)
 		if node != nil {
 			features := jobfile.FeaturesOf(node)
 			if err := file.PrintRefusals(s, fmt.Sprintf("Node %q does not satisfy:", node.Name), features.Refuse(file.Job)); err != nil {

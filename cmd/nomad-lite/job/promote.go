@@ -29,7 +29,7 @@ new version. All canaries must be healthy.
 Exit codes: as for 'job run'.`,
 		Example: `  nomad-lite job promote web
   nomad-lite job promote -group frontend web`,
-		Args:              apiclient.OneJobArg,
+		Args:              apiclient.RequireOneJobArg,
 		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return promoteJob(cmd.Context(), o, args[0], s)

@@ -35,8 +35,8 @@ type restartOptions struct {
 	allTasks        bool
 	reschedule      bool
 	groups, tasks   []string
-	batchSize       string
-	batchWait       string
+	batchSizeText   string
+	batchWaitText   string
 	onError         string
 	noShutdownDelay bool
 	yes             bool
@@ -52,7 +52,7 @@ func newRestartCommand(s *cli.Streams) *cobra.Command {
 		Example: `  nomad-lite job restart web
   nomad-lite job restart -group frontend -batch-size 25% -batch-wait 30s web
   nomad-lite job restart -reschedule web`,
-		Args:              apiclient.OneJobArg,
+		Args:              apiclient.RequireOneJobArg,
 		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("Stop == false")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := o.newBatchRestart(s)
@@ -68,8 +68,8 @@ func newRestartCommand(s *cli.Streams) *cobra.Command {
 	flags.BoolVar(&o.reschedule, "reschedule", false, "replace the allocations by new ones")
 	flags.StringArrayVar(&o.groups, "group", nil, "only this `group`; may be repeated")
 	flags.StringArrayVar(&o.tasks, "task", nil, "only this `task`; may be repeated")
-	flags.StringVar(&o.batchSize, "batch-size", "1", "so `many` allocations at once, or so many percent of them, such as 25%")
-	flags.StringVar(&o.batchWait, "batch-wait", "0s", "`time` to wait between two batches, or 'ask' to be asked")
+	flags.StringVar(&o.batchSizeText, "batch-size", "1", "so `many` allocations at once, or so many percent of them, such as 25%")
+	flags.StringVar(&o.batchWaitText, "batch-wait", "0s", "`time` to wait between two batches, or 'ask' to be asked")
 	flags.StringVar(&o.onError, "on-error", "ask", "'ask' or 'fail' when an allocation could not be restarted")
 	flags.BoolVar(&o.noShutdownDelay, "no-shutdown-delay", false, "with -reschedule: do not wait for the shutdown_delay of groups and tasks")
 	flags.BoolVar(&o.yes, "yes", false, "do not ask after errors")
@@ -82,7 +82,7 @@ type batchRestart struct {
 	restartOptions
 	streams            *cli.Streams
 	client             *api.Client
-	batchSize          int
+	allocsPerBatch     int
 	isBatchSizePercent bool
 	batchWait          time.Duration
 	confirmBatches     bool // the user must confirm each batch after the first
@@ -94,15 +94,15 @@ type batchRestart struct {
 // newBatchRestart returns the restart that the flags describe, or an error if they are invalid.
 func (o restartOptions) newBatchRestart(s *cli.Streams) (*batchRestart, error) {
 	r := &batchRestart{restartOptions: o, streams: s}
-	size, percent := strings.CutSuffix(o.batchSize, "%")
+	size, percent := strings.CutSuffix(o.batchSizeText, "%")
 	n, err := strconv.Atoi(size)
 	if err != nil || n < 1 || percent && n > 100 {
-		return nil, fmt.Errorf("-batch-size %q: use a number from 1 on, or a percentage such as 25%%", o.batchSize)
+		return nil, fmt.Errorf("-batch-size %q: use a number from 1 on, or a percentage such as 25%%", o.batchSizeText)
 	}
-	r.batchSize, r.isBatchSizePercent = n, percent
-	if r.confirmBatches = o.batchWait == "ask"; !r.confirmBatches {
-		if r.batchWait, err = time.ParseDuration(o.batchWait); err != nil || r.batchWait < 0 {
-			return nil, fmt.Errorf("-batch-wait %q: use a time such as 30s, or ask", o.batchWait)
+	r.allocsPerBatch, r.isBatchSizePercent = n, percent
+	if r.confirmBatches = o.batchWaitText == "ask"; !r.confirmBatches {
+		if r.batchWait, err = time.ParseDuration(o.batchWaitText); err != nil || r.batchWait < 0 {
+			return nil, fmt.Errorf("-batch-wait %q: use a time such as 30s, or ask", o.batchWaitText)
 		}
 	}
 	if !slices.Contains([]string{"ask", "fail"}, o.onError) {
@@ -156,7 +156,7 @@ func (r *batchRestart) restartJob(ctx context.Context, prefix string) error {
 		return nil
 	}
 	if r.isBatchSizePercent {
-		r.batchSize = max(1, len(allocs)*r.batchSize/100)
+		r.allocsPerBatch = max(1, len(allocs)*r.allocsPerBatch/100)
 	}
 	r.printPage(func(p *output.Page) {
 		p.Heading("Restarting %s", output.FormatCount(len(allocs), "allocation"))
@@ -217,7 +217,7 @@ func (r *batchRestart) selectAllocs(ctx context.Context, job *api.Job) ([]*api.A
 
 func (r *batchRestart) restartBatches(ctx context.Context, job *api.Job, allocs []*api.AllocationListStub) error {
 	number := 0
-	for batch := range slices.Chunk(allocs, r.batchSize) {
+	for batch := range slices.Chunk(allocs, r.allocsPerBatch) {
 		if number++; number > 1 {
 			if err := r.waitBetweenBatches(ctx); err != nil {
 				return err

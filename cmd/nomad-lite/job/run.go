@@ -60,7 +60,7 @@ func newRunCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.Comma
   nomad-lite job run -detach - < web.nomad.hcl
   nomad-lite job run -wait -logs backup.nomad.hcl   and its success is the exit code
   nomad-lite job run -output web.nomad.hcl > web.json`,
-		Args: jobfile.OneFileArg,
+		Args: jobfile.RequireOneFileArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.wait.CheckCombination(o.monitor.Detach); err != nil {
 				return cli.UsageError(cmd, err)
@@ -128,8 +128,8 @@ func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string
 	return o.monitor.WatchOrPrintEvaluation(ctx, s, client, namespace, out.EvalID)
 }
 
-// checkJobIsFinite returns an error for a job for which -wait would never end: a service or system job, and a periodic or
-// parameterized job, of which only child jobs run.
+// checkJobIsFinite returns an error for a job for which -wait would never end: a service or system job, and a periodic
+// or parameterized job, of which only child jobs run.
 func checkJobIsFinite(job *api.Job) error {
 	id := pointer.Value(job.ID)
 	switch {
@@ -143,8 +143,8 @@ func checkJobIsFinite(job *api.Job) error {
 	return nil
 }
 
-// printDeferredStart prints a message for a job that does not start at its registration: when a periodic job starts next,
-// or how to dispatch a parameterized job.
+// printDeferredStart prints a message for a job that does not start at its registration: when a periodic job starts
+// next, or how to dispatch a parameterized job.
 func printDeferredStart(job *api.Job, s *cli.Streams) error {
 	_, err := fmt.Fprintln(s.Out, "Job registration successful")
 	switch {

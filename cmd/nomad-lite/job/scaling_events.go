@@ -29,7 +29,7 @@ func newScalingEventsCommand(s *cli.Streams) *cobra.Command {
 		Short:             "List the scaling events of a job",
 		Long:              `List the scaling events of the groups of a job with their causes, the newest first.`,
 		Example:           `  nomad-lite job scaling-events web`,
-		Args:              apiclient.OneJobArg,
+		Args:              apiclient.RequireOneJobArg,
 		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return listScalingEvents(cmd.Context(), o, args[0], s)

@@ -28,7 +28,7 @@ func NewStartCommand(s *cli.Streams) *cobra.Command {
 
 Exit codes: as for 'job run'.`,
 		Example:           `  nomad-lite job start web`,
-		Args:              apiclient.OneJobArg,
+		Args:              apiclient.RequireOneJobArg,
 		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("Stop == true")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return startJob(cmd.Context(), o, args[0], s)

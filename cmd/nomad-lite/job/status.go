@@ -81,7 +81,7 @@ func listJobs(ctx context.Context, o statusOptions, c *api.Client, s *cli.Stream
 		return o.format.Print(s, all)
 	}
 	p := output.NewPage(s)
-	tables.PrintJobs(p, jobs, o.client.AllNamespaces(), "No running jobs")
+	tables.PrintJobs(p, jobs, o.client.ReadsAllNamespaces(), "No running jobs")
 	return output.Print(s, p)
 }
 
@@ -291,8 +291,8 @@ func printJobState(ctx context.Context, p *output.Page, c *api.Client, state *jo
 	taskreason.PrintReasonsForJob(ctx, p, c, state.Job, state.Allocations, time.Now(), o.verbose)
 }
 
-// allocPorts returns the ports of the pending and running allocations of a job, as text by allocation id. It returns nil
-// if the request fails, because the rest of the status can be shown without ports.
+// allocPorts returns the ports of the pending and running allocations of a job, as text by allocation id. It returns
+// nil if the request fails, because the rest of the status can be shown without ports.
 func allocPorts(ctx context.Context, c *api.Client, state *jobWithDetails) map[string]string {
 	if !slices.ContainsFunc(state.Allocations, isActiveAlloc) {
 		return nil

@@ -26,7 +26,7 @@ type stopOptions struct {
 	client          apiclient.Flags
 	monitor         monitor.Flags
 	purge           bool
-	global          bool
+	allRegions      bool
 	yes             bool
 	noShutdownDelay bool
 	evalPriority    int
@@ -50,7 +50,7 @@ func NewStopCommand(s *cli.Streams) *cobra.Command {
 	o.client.Register(cmd)
 	o.monitor.Register(cmd)
 	cmd.Flags().BoolVar(&o.purge, "purge", false, "forget the job as well")
-	cmd.Flags().BoolVar(&o.global, "global", false, "stop a job of several regions in all of them")
+	cmd.Flags().BoolVar(&o.allRegions, "global", false, "stop a job of several regions in all of them")
 	cmd.Flags().BoolVar(&o.yes, "yes", false, "do not ask when an argument is only the beginning of an id")
 	cmd.Flags().BoolVar(&o.noShutdownDelay, "no-shutdown-delay", false, "do not wait for the shutdown_delay of groups and tasks")
 	cmd.Flags().IntVar(&o.evalPriority, "eval-priority", 0, "`priority` of the evaluation (default: the priority of the job)")
@@ -88,7 +88,7 @@ func stopJobs(ctx context.Context, o stopOptions, prefixes []string, s *cli.Stre
 	}
 	for i, j := range jobs {
 		jobs[i].evalID, _, err = c.Jobs().DeregisterOpts(j.id, &api.DeregisterOptions{
-			Purge: o.purge, Global: o.global, NoShutdownDelay: o.noShutdownDelay, EvalPriority: o.evalPriority,
+			Purge: o.purge, Global: o.allRegions, NoShutdownDelay: o.noShutdownDelay, EvalPriority: o.evalPriority,
 		}, apiclient.WriteOptions(ctx, j.namespace))
 		if err != nil {
 			return apiclient.WrapError(fmt.Sprintf("stop job %q", j.id), err)

@@ -52,7 +52,7 @@ func newTagChangeCommand(o *tagOptions, use, short string, run func(*cobra.Comma
 	cmd := &cobra.Command{
 		Use:               use,
 		Short:             short,
-		Args:              apiclient.OneJobArg,
+		Args:              apiclient.RequireOneJobArg,
 		ValidArgsFunction: cli.CompleteArgsByPosition(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.tagName == "" {

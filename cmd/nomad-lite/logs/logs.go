@@ -43,16 +43,16 @@ const logsExamples = `  nomad-lite logs                     the stored output of
   nomad-lite logs -timestamps -task server web`
 
 type options struct {
-	client     apiclient.Flags
-	follow     bool
-	tailLines  int
-	since      string
-	timestamps bool
-	allAllocs  bool
-	task       string
-	group      string
-	stdout     bool
-	stderr     bool
+	client          apiclient.Flags
+	follow          bool
+	tailLines       int
+	sinceText       string
+	printTimestamps bool
+	allAllocs       bool
+	task            string
+	group           string
+	stdout          bool
+	stderr          bool
 }
 
 // NewCommand returns the command "logs".
@@ -68,7 +68,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 			if cmd.Flags().Changed("tail") && o.tailLines < 0 {
 				return cli.UsageError(cmd, errors.New("-tail takes a number that is not negative"))
 			}
-			since, err := parseSince(o.since, time.Now())
+			since, err := parseSince(o.sinceText, time.Now())
 			if err != nil {
 				return cli.UsageError(cmd, err)
 			}
@@ -82,8 +82,8 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "continue with new output")
 	cmd.Flags().IntVarP(&o.tailLines, "tail", "n", -1, "begin with the last `lines` of each task")
 	cli.HideFlagDefaults(cmd, "tail")
-	cmd.Flags().StringVar(&o.since, "since", "", "begin with output that arrived after this `time`: a duration before now, such as 10m, or a time such as 2026-05-04T12:00:00Z")
-	cmd.Flags().BoolVar(&o.timestamps, "timestamps", false, "print the time at which each line arrived")
+	cmd.Flags().StringVar(&o.sinceText, "since", "", "begin with output that arrived after this `time`: a duration before now, such as 10m, or a time such as 2026-05-04T12:00:00Z")
+	cmd.Flags().BoolVar(&o.printTimestamps, "timestamps", false, "print the time at which each line arrived")
 	cmd.Flags().BoolVar(&o.allAllocs, "all", false, "show earlier allocations as well")
 	cmd.Flags().StringVar(&o.task, "task", "", "show this `task` only")
 	cmd.Flags().StringVar(&o.group, "group", "", "show this `group` only")
@@ -113,27 +113,27 @@ func parseSince(text string, now time.Time) (time.Time, error) {
 
 // logPrinter prints the output of the tasks that options and scope select.
 type logPrinter struct {
-	options        options
-	since          time.Time
-	client         *api.Client
-	scope          allocScope
-	taskView       *taskview.View
-	followers      sync.WaitGroup
-	startedTasks   map[string]bool          // key: allocation id + task name; true if the output of the task is or was shown
-	allocEndedByID map[string]chan struct{} // allocation id -> channel that is closed when the allocation has ended
-	jobsByKey      map[string]*api.Job      // jobKey -> job, or nil if the job was purged; a child job is represented by its parent
-	taskCount      int
+	options          options
+	since            time.Time
+	client           *api.Client
+	scope            allocScope
+	taskView         *taskview.View
+	followGoroutines sync.WaitGroup
+	startedTasks     map[string]bool          // key: allocation id + task name; true if the output of the task is or was shown
+	allocEndedByID   map[string]chan struct{} // allocation id -> channel that is closed when the allocation has ended
+	jobsByKey        map[string]*api.Job      // jobKey -> job, or nil if the job was purged; a child job is represented by its parent
+	taskCount        int
 }
 
 // outputStream is one of the two outputs of a task in an allocation.
 type outputStream struct {
 	alloc      *api.Allocation // only ID, NodeID and Namespace are set
 	taskName   string
-	name       string // "stdout" or "stderr"
+	streamName string // "stdout" or "stderr"
 	taskView   *taskview.Task
 	allocEnded <-chan struct{}
-	isLate     bool     // the task has started after the command, so all of its output is shown, whatever -tail says
-	position   position // position of the first line that was not shown
+	isLate     bool           // the task has started after the command, so all of its output is shown, whatever -tail says
+	position   streamPosition // position of the first line that was not shown
 }
 
 func printLogs(ctx context.Context, o options, since time.Time, args []string, s *cli.Streams) error {
@@ -196,7 +196,7 @@ func (p *logPrinter) showSelectedTasks(ctx context.Context, s *cli.Streams) erro
 	if err != nil {
 		cancel()
 	}
-	p.followers.Wait()
+	p.followGoroutines.Wait()
 	return err
 }
 
@@ -324,7 +324,7 @@ func (p *logPrinter) streamsOfNewTasks(ctx context.Context, a *api.AllocationLis
 			}
 			streams = append(streams, &outputStream{
 				alloc:    &api.Allocation{ID: a.ID, NodeID: a.NodeID, Namespace: a.Namespace},
-				taskName: name, name: stream, taskView: view, allocEnded: p.allocEndedByID[a.ID], isLate: late,
+				taskName: name, streamName: stream, taskView: view, allocEnded: p.allocEndedByID[a.ID], isLate: late,
 			})
 		}
 	}

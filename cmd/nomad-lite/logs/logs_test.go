@@ -95,7 +95,7 @@ func newTestPrinter(t *testing.T, agent http.Handler, o options) (*logPrinter, *
 	var out bytes.Buffer
 	p := newLogPrinter(o, time.Time{}, client)
 	p.taskView = taskview.New(&cli.Streams{Out: &out, Err: &out}, nil)
-	s := &outputStream{alloc: &api.Allocation{ID: "a"}, taskName: "t", name: "stdout", taskView: &taskview.Task{Label: "t"}, allocEnded: make(chan struct{})}
+	s := &outputStream{alloc: &api.Allocation{ID: "a"}, taskName: "t", streamName: "stdout", taskView: &taskview.Task{Label: "t"}, allocEnded: make(chan struct{})}
 	return p, s, func() string {
 		p.taskView.Close()
 		return out.String()
@@ -126,7 +126,7 @@ func TestStoredLines(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		files map[string]string
-		from  position
+		from  streamPosition
 		open  bool // the task can still complete the last line
 		since int64
 		last  int
@@ -135,8 +135,8 @@ func TestStoredLines(t *testing.T) {
 		"no files":                              {want: ""},
 		"two files":                             {files: twoFiles, want: "one@10 two@20 three@30 four@40 "},
 		"an incomplete last line":               {files: twoFiles, open: true, want: "one@10 two@20 three@30 "},
-		"from a position":                       {files: twoFiles, from: position{3, 4}, want: "two@20 three@30 four@40 "},
-		"from a file that was removed":          {files: twoFiles, from: position{1, 50}, want: "one@10 two@20 three@30 four@40 "},
+		"from a position":                       {files: twoFiles, from: streamPosition{3, 4}, want: "two@20 three@30 four@40 "},
+		"from a file that was removed":          {files: twoFiles, from: streamPosition{1, 50}, want: "one@10 two@20 three@30 four@40 "},
 		"from a time on":                        {files: twoFiles, since: 20, want: "two@20 three@30 four@40 "},
 		"a line belongs to the time it started": {files: twoFiles, since: 31, want: "four@40 "},
 		"from a time after the last change":     {files: twoFiles, since: 2000, want: ""},
@@ -183,12 +183,12 @@ func TestStoredLines(t *testing.T) {
 					t.Fatal(err)
 				}
 				mark := map[bool]string{true: "@", false: "?"}[l.hasArrivalTime]
-				got += fmt.Sprintf("%s%s%d ", bytes.TrimSuffix(l.text, []byte("\n")), mark, l.time.Unix())
+				got += fmt.Sprintf("%s%s%d ", bytes.TrimSuffix(l.text, []byte("\n")), mark, l.sortTime.Unix())
 			}
 			if got != test.want {
 				t.Errorf("got %.80q, want %.80q", got, test.want)
 			}
-			if end := (position{4, 10}); strings.Contains(test.want, "four") && s.position != end {
+			if end := (streamPosition{4, 10}); strings.Contains(test.want, "four") && s.position != end {
 				t.Errorf("position %v after the last line, want %v", s.position, end)
 			}
 		})
@@ -198,9 +198,9 @@ func TestStoredLines(t *testing.T) {
 func TestMergeLines(t *testing.T) {
 	t.Parallel()
 	source := func(name string, seconds ...int64) lineSource {
-		var lines []line
+		var lines []outputLine
 		for _, at := range seconds {
-			lines = append(lines, line{text: []byte(name), time: time.Unix(at, 0)})
+			lines = append(lines, outputLine{text: []byte(name), sortTime: time.Unix(at, 0)})
 		}
 		return sliceSource(lines)
 	}
@@ -208,7 +208,7 @@ func TestMergeLines(t *testing.T) {
 		return []lineSource{source("a", 1, 5, 5, 9), source("b"), source("c", 2, 5, 4, 9), source("d", 1)}
 	}
 	got := ""
-	if err := mergeLines(t.Context(), sources(), func(l line) error { got += string(l.text); return nil }); err != nil || got != "adcaaccac" {
+	if err := mergeLines(t.Context(), sources(), func(l outputLine) error { got += string(l.text); return nil }); err != nil || got != "adcaaccac" {
 		t.Errorf("got %s, %v", got, err)
 	}
 	lines, err := lastMergedLines(t.Context(), sources(), 2)
@@ -223,7 +223,7 @@ func TestFollow(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		files map[string]string
-		from  position
+		from  streamPosition
 		send  func(w io.Writer) // sends frames before the allocation ends
 		want  string
 	}{
@@ -239,7 +239,7 @@ func TestFollow(t *testing.T) {
 		},
 		"nothing of it": {files: map[string]string{"t.stdout.0": "one\ntwo\n"}, want: "one two"},
 		"the part that was shown before, too": {
-			files: map[string]string{"t.stdout.0": "one\ntwo\n"}, from: position{0, 4},
+			files: map[string]string{"t.stdout.0": "one\ntwo\n"}, from: streamPosition{0, 4},
 			send: func(w io.Writer) {
 				sendFrame(w, "t.stdout.0", 4, "one\n")
 				sendFrame(w, "t.stdout.0", 8, "two\n")
@@ -247,7 +247,7 @@ func TestFollow(t *testing.T) {
 			want: "two",
 		},
 		"a frame of which a part was shown": {
-			files: map[string]string{"t.stdout.0": "one\ntwo\n"}, from: position{0, 4},
+			files: map[string]string{"t.stdout.0": "one\ntwo\n"}, from: streamPosition{0, 4},
 			send: func(w io.Writer) { sendFrame(w, "t.stdout.0", 8, "one\ntwo\n") },
 			want: "two",
 		},
@@ -260,7 +260,7 @@ func TestFollow(t *testing.T) {
 			want: "one two",
 		},
 		"a part that the stream does not have": {
-			files: map[string]string{"t.stdout.0": "one\ntwo\n", "t.stdout.1": "three\n"}, from: position{0, 4},
+			files: map[string]string{"t.stdout.0": "one\ntwo\n", "t.stdout.1": "three\n"}, from: streamPosition{0, 4},
 			send: func(w io.Writer) { sendFrame(w, "t.stdout.1", 6, "three\n") },
 			want: "two three",
 		},
@@ -298,7 +298,7 @@ func TestFollow(t *testing.T) {
 
 func TestTimestamps(t *testing.T) {
 	t.Parallel()
-	p := &logPrinter{options: options{timestamps: true}}
+	p := &logPrinter{options: options{printTimestamps: true}}
 	at := time.Date(2026, 5, 4, 12, 0, 0, 7_000_000, time.Local)
 	if got, want := string(p.appendLine(nil, at, []byte("a"))), at.Format(timestampLayout)+" a\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)

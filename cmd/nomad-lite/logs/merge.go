@@ -9,13 +9,13 @@ import (
 )
 
 // lineSource returns the next line of a stream, or io.EOF.
-type lineSource func(context.Context) (line, error)
+type lineSource func(context.Context) (outputLine, error)
 
 // sliceSource returns a source that returns the given lines.
-func sliceSource(lines []line) lineSource {
-	return func(context.Context) (line, error) {
+func sliceSource(lines []outputLine) lineSource {
+	return func(context.Context) (outputLine, error) {
 		if len(lines) == 0 {
-			return line{}, io.EOF
+			return outputLine{}, io.EOF
 		}
 		first := lines[0]
 		lines = lines[1:]
@@ -25,7 +25,7 @@ func sliceSource(lines []line) lineSource {
 
 // mergeLines calls emit with the lines of all sources in the order of their times. The lines of one source
 // keep their order. Of lines with the same time, the line of the source with the lower index is first.
-func mergeLines(ctx context.Context, sources []lineSource, emit func(line) error) error {
+func mergeLines(ctx context.Context, sources []lineSource, emit func(outputLine) error) error {
 	var heads lineHeap
 	for i, source := range sources {
 		l, err := source(ctx)
@@ -58,9 +58,9 @@ func mergeLines(ctx context.Context, sources []lineSource, emit func(line) error
 }
 
 // lastMergedLines merges the lines of all sources by time, and returns the last n of them.
-func lastMergedLines(ctx context.Context, sources []lineSource, n int) ([]line, error) {
-	var lines []line
-	err := mergeLines(ctx, sources, func(l line) error {
+func lastMergedLines(ctx context.Context, sources []lineSource, n int) ([]outputLine, error) {
+	var lines []outputLine
+	err := mergeLines(ctx, sources, func(l outputLine) error {
 		lines = append(lines, l)
 		return nil
 	})
@@ -69,7 +69,7 @@ func lastMergedLines(ctx context.Context, sources []lineSource, n int) ([]line, 
 
 // lineHead is the next line of a source, in mergeLines.
 type lineHead struct {
-	line        line
+	line        outputLine
 	sourceIndex int
 }
 
@@ -79,7 +79,7 @@ type lineHeap []lineHead
 func (h lineHeap) Len() int { return len(h) }
 
 func (h lineHeap) Less(i, j int) bool {
-	if order := h[i].line.time.Compare(h[j].line.time); order != 0 {
+	if order := h[i].line.sortTime.Compare(h[j].line.sortTime); order != 0 {
 		return order < 0
 	}
 	return h[i].sourceIndex < h[j].sourceIndex

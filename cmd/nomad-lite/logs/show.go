@@ -31,7 +31,7 @@ func (p *logPrinter) showStreams(ctx context.Context, streams []*outputStream) e
 			files[s.alloc.ID] = listed
 		}
 		if p.options.tailLines < 0 || s.isLate {
-			sources = append(sources, p.storedLineSource(s, filesOfStream(listed, s.taskName, s.name)))
+			sources = append(sources, p.storedLineSource(s, filesOfStream(listed, s.taskName, s.streamName)))
 			continue
 		}
 		if i > 0 && streams[i-1].taskView == s.taskView {
@@ -48,7 +48,7 @@ func (p *logPrinter) showStreams(ctx context.Context, streams []*outputStream) e
 	}
 	if p.options.follow {
 		for _, s := range streams {
-			p.followers.Go(func() { p.followStream(ctx, s) })
+			p.followGoroutines.Go(func() { p.followStream(ctx, s) })
 		}
 	}
 	return nil
@@ -69,7 +69,7 @@ func (p *logPrinter) reportError(ctx context.Context, s *outputStream, err error
 // the position to the end of the last line.
 func (p *logPrinter) storedLineSource(s *outputStream, files []logFile) lineSource {
 	r := p.newReader(s, files, s.position)
-	return func(ctx context.Context) (line, error) {
+	return func(ctx context.Context) (outputLine, error) {
 		l, err := r.nextLine(ctx)
 		if err == nil {
 			return l, nil
@@ -78,11 +78,11 @@ func (p *logPrinter) storedLineSource(s *outputStream, files []logFile) lineSour
 		if !errors.Is(err, io.EOF) {
 			p.reportError(ctx, s, err)
 		}
-		return line{}, io.EOF
+		return outputLine{}, io.EOF
 	}
 }
 
-func (p *logPrinter) newReader(s *outputStream, files []logFile, from position) *lineReader {
+func (p *logPrinter) newReader(s *outputStream, files []logFile, from streamPosition) *lineReader {
 	r := newLineReader(p.logDirOf(s), s, files, from, !p.options.follow || streaming.IsChannelClosed(s.allocEnded))
 	r.since = p.since
 	return r
@@ -90,14 +90,14 @@ func (p *logPrinter) newReader(s *outputStream, files []logFile, from position) 
 
 // lastLinesOfTask returns the last tailLines lines of the task of the first stream, from all of its streams, which must
 // be the first elements of streams.
-func (p *logPrinter) lastLinesOfTask(ctx context.Context, streams []*outputStream, listed []*api.AllocFileInfo) ([]line, error) {
+func (p *logPrinter) lastLinesOfTask(ctx context.Context, streams []*outputStream, listed []*api.AllocFileInfo) ([]outputLine, error) {
 	var sources []lineSource
 	for _, s := range streams {
 		if s.taskView != streams[0].taskView {
 			break
 		}
-		files := filesOfStream(listed, s.taskName, s.name)
-		lines, end, err := readLastLines(ctx, files, func(from position) *lineReader { return p.newReader(s, files, from) }, p.options.tailLines)
+		files := filesOfStream(listed, s.taskName, s.streamName)
+		lines, end, err := readLastLines(ctx, files, func(from streamPosition) *lineReader { return p.newReader(s, files, from) }, p.options.tailLines)
 		if err != nil {
 			p.reportError(ctx, s, err)
 		}
@@ -120,12 +120,12 @@ func (p *logPrinter) showLines(ctx context.Context, sources []lineSource) error 
 			batch = batch[:0]
 		}
 	}
-	err := mergeLines(ctx, sources, func(l line) error {
+	err := mergeLines(ctx, sources, func(l outputLine) error {
 		if l.stream != stream || len(batch) >= maxBatchSize {
 			flush()
 			stream = l.stream
 		}
-		at := l.time
+		at := l.sortTime
 		if !l.hasArrivalTime {
 			at = time.Time{}
 		}
@@ -140,7 +140,7 @@ func (p *logPrinter) showLines(ctx context.Context, sources []lineSource) error 
 }
 
 func (p *logPrinter) printLines(s *outputStream, lines []byte) {
-	p.taskView.PrintLines(s.taskView, s.name == api.FSLogNameStderr, lines)
+	p.taskView.PrintLines(s.taskView, s.streamName == api.FSLogNameStderr, lines)
 }
 
 // timestampLayout is the format of -timestamps. It has a fixed width, and milliseconds as the stored arrival times.
@@ -149,7 +149,7 @@ const timestampLayout = "2006-01-02T15:04:05.000Z07:00"
 // appendLine appends a line, with a line end and, with -timestamps, the time in front of it. The zero time means that the
 // time is unknown.
 func (p *logPrinter) appendLine(b []byte, at time.Time, text []byte) []byte {
-	if p.options.timestamps {
+	if p.options.printTimestamps {
 		if at.IsZero() {
 			b = append(b, strings.Repeat(" ", len(time.Now().Format(timestampLayout)))...)
 		} else {
@@ -197,7 +197,7 @@ func (p *logPrinter) followStream(ctx context.Context, s *outputStream) {
 			return
 		}
 		ended := streaming.IsChannelClosed(s.allocEnded)
-		if err := p.showLines(ctx, []lineSource{p.storedLineSource(s, filesOfStream(listed, s.taskName, s.name))}); err != nil || ended {
+		if err := p.showLines(ctx, []lineSource{p.storedLineSource(s, filesOfStream(listed, s.taskName, s.streamName))}); err != nil || ended {
 			return
 		}
 	}
@@ -214,13 +214,13 @@ func (p *logPrinter) followFrames(ctx context.Context, s *outputStream) error {
 		return err
 	}
 	offset := s.position.offset
-	for _, f := range filesOfStream(listed, s.taskName, s.name) {
-		if f.index < s.position.fileIndex {
+	for _, f := range filesOfStream(listed, s.taskName, s.streamName) {
+		if f.rotationIndex < s.position.fileIndex {
 			offset += f.size
 		}
 	}
 	f := frameFollower{printer: p, stream: s, receivedUntil: s.position}
-	request := streaming.LogRequest{Alloc: s.alloc, Task: s.taskName, Stream: s.name, Follow: true, TaskEnded: s.allocEnded}
+	request := streaming.LogRequest{Alloc: s.alloc, Task: s.taskName, Stream: s.streamName, Follow: true, TaskEnded: s.allocEnded}
 	err = request.FollowFrames(ctx, p.client, offset, f.addFrame)
 	if ctx.Err() != nil {
 		f.showPartialLine()
@@ -232,20 +232,20 @@ func (p *logPrinter) followFrames(ctx context.Context, s *outputStream) error {
 type frameFollower struct {
 	printer             *logPrinter
 	stream              *outputStream
-	receivedUntil       position // position after the last received output
-	hasReachedNewOutput bool     // frames have reached receivedUntil, so further frames are new output
-	partialLine         []byte   // received start of a line whose end was not received
+	receivedUntil       streamPosition // position after the last received output
+	hasReachedNewOutput bool           // frames have reached receivedUntil, so further frames are new output
+	partialLine         []byte         // received start of a line whose end was not received
 }
 
 // addFrame prints the complete lines of a frame, and keeps the rest in partialLine. It skips output that was shown before
 // the stream was followed.
 func (f *frameFollower) addFrame(frame *api.StreamFrame) error {
 	s := f.stream
-	index, ok := logfile.Index(path.Base(frame.File), logfile.Prefix(s.taskName, s.name))
+	index, ok := logfile.Index(path.Base(frame.File), logfile.Prefix(s.taskName, s.streamName))
 	if !ok || len(frame.Data) == 0 {
 		return nil
 	}
-	start, end, data := position{index, frame.Offset - int64(len(frame.Data))}, position{index, frame.Offset}, frame.Data
+	start, end, data := streamPosition{index, frame.Offset - int64(len(frame.Data))}, streamPosition{index, frame.Offset}, frame.Data
 	if !f.hasReachedNewOutput {
 		switch {
 		case start.compare(f.receivedUntil) > 0:
@@ -268,7 +268,7 @@ func (f *frameFollower) addFrame(frame *api.StreamFrame) error {
 	}
 	f.printNewLines(f.partialLine[:complete])
 	f.partialLine = append([]byte(nil), f.partialLine[complete:]...)
-	s.position = position{index, end.offset - int64(len(f.partialLine))}
+	s.position = streamPosition{index, end.offset - int64(len(f.partialLine))}
 	return nil
 }
 

@@ -20,28 +20,28 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/logfile"
 )
 
-// line is a line of a task's output.
-type line struct {
+// outputLine is a line of a task's output.
+type outputLine struct {
 	text           []byte // includes the line end, which the last line of a file can lack
-	time           time.Time
-	hasArrivalTime bool // time is the time at which the line arrived at the agent; else it is the modification time of its file
-	position       position
+	sortTime       time.Time
+	hasArrivalTime bool // sortTime is the time at which the line arrived at the agent; else it is the modification time of its file
+	position       streamPosition
 	stream         *outputStream
 }
 
-// position is an offset in one of the log files of a stream.
-type position struct {
+// streamPosition is an offset in one of the log files of a stream.
+type streamPosition struct {
 	fileIndex int64
 	offset    int64
 }
 
-func (p position) compare(q position) int {
+func (p streamPosition) compare(q streamPosition) int {
 	return cmp.Or(cmp.Compare(p.fileIndex, q.fileIndex), cmp.Compare(p.offset, q.offset))
 }
 
 // logFile is a log file of a stream, as the agent has listed it.
 type logFile struct {
-	index           int64
+	rotationIndex   int64
 	name            string
 	size            int64
 	modifiedAt      time.Time
@@ -82,13 +82,13 @@ func filesOfStream(all []*api.AllocFileInfo, task, stream string) []logFile {
 		}
 		names[f.Name] = true
 		if index, ok := logfile.Index(f.Name, logfile.Prefix(task, stream)); ok && !f.IsDir {
-			files = append(files, logFile{index: index, name: f.Name, size: f.Size, modifiedAt: f.ModTime})
+			files = append(files, logFile{rotationIndex: index, name: f.Name, size: f.Size, modifiedAt: f.ModTime})
 		}
 	}
 	for i := range files {
 		files[i].hasArrivalTimes = names[logfile.ArrivalTimesFile(files[i].name)]
 	}
-	sort.Slice(files, func(i, j int) bool { return files[i].index < files[j].index })
+	sort.Slice(files, func(i, j int) bool { return files[i].rotationIndex < files[j].rotationIndex })
 	return files
 }
 
@@ -97,10 +97,10 @@ func filesOfStream(all []*api.AllocFileInfo, task, stream string) []logFile {
 type lineReader struct {
 	dir              logDir
 	stream           *outputStream
-	unreadFiles      []logFile // the first one is being read
-	since            time.Time // lines that arrived earlier are skipped; the zero time skips none
-	position         position  // position of the next line
-	unreadText       []byte    // output that was read from position on
+	unreadFiles      []logFile      // the first one is being read
+	since            time.Time      // lines that arrived earlier are skipped; the zero time skips none
+	position         streamPosition // position of the next line
+	unreadText       []byte         // output that was read from position on
 	arrivalTimes     []logfile.ArrivalTime
 	isFirstFileOpen  bool // openFirstFile was called for the first file
 	isOutputComplete bool // no output will follow, so the last line is complete even without a line end
@@ -112,45 +112,45 @@ const (
 )
 
 // newLineReader returns a reader of a stream's files from a position on.
-func newLineReader(lister logDir, stream *outputStream, files []logFile, from position, ended bool) *lineReader {
+func newLineReader(lister logDir, stream *outputStream, files []logFile, from streamPosition, ended bool) *lineReader {
 	r := &lineReader{dir: lister, stream: stream, unreadFiles: files, position: from, isOutputComplete: ended}
-	for len(r.unreadFiles) > 0 && r.unreadFiles[0].index < from.fileIndex {
+	for len(r.unreadFiles) > 0 && r.unreadFiles[0].rotationIndex < from.fileIndex {
 		r.unreadFiles = r.unreadFiles[1:]
 	}
-	if len(r.unreadFiles) > 0 && r.unreadFiles[0].index > from.fileIndex {
-		r.position = position{r.unreadFiles[0].index, 0}
+	if len(r.unreadFiles) > 0 && r.unreadFiles[0].rotationIndex > from.fileIndex {
+		r.position = streamPosition{r.unreadFiles[0].rotationIndex, 0}
 	}
 	return r
 }
 
 // nextLine returns the next line. At the end of the output it returns io.EOF.
-func (r *lineReader) nextLine(ctx context.Context) (line, error) {
+func (r *lineReader) nextLine(ctx context.Context) (outputLine, error) {
 	for {
 		if len(r.unreadFiles) == 0 {
-			return line{}, io.EOF
+			return outputLine{}, io.EOF
 		}
 		if !r.isFirstFileOpen {
 			if err := r.openFirstFile(ctx); err != nil {
-				return line{}, err
+				return outputLine{}, err
 			}
 		}
 		text, err := r.readLine(ctx)
 		if err != nil {
-			return line{}, err
+			return outputLine{}, err
 		}
 		if len(text) == 0 {
 			if len(r.unreadFiles) > 1 {
-				r.position = position{r.unreadFiles[1].index, 0}
+				r.position = streamPosition{r.unreadFiles[1].rotationIndex, 0}
 			}
 			r.unreadFiles, r.isFirstFileOpen, r.unreadText = r.unreadFiles[1:], false, nil
 			continue
 		}
-		l := line{text: text, time: r.unreadFiles[0].modifiedAt, position: r.position, stream: r.stream}
+		l := outputLine{text: text, sortTime: r.unreadFiles[0].modifiedAt, position: r.position, stream: r.stream}
 		if at, ok := logfile.FindArrivalTime(r.arrivalTimes, r.position.offset); ok {
-			l.time, l.hasArrivalTime = at, true
+			l.sortTime, l.hasArrivalTime = at, true
 		}
 		r.position.offset += int64(len(text))
-		if !l.time.Before(r.since) {
+		if !l.sortTime.Before(r.since) {
 			return l, nil
 		}
 	}
@@ -224,13 +224,13 @@ func (r *lineReader) readLine(ctx context.Context) ([]byte, error) {
 
 // readLastLines returns the last n lines of a stream's files, and the position after them. It starts with a guess where
 // they begin, and reads more if that gave fewer lines.
-func readLastLines(ctx context.Context, files []logFile, newReader func(position) *lineReader, n int) (lines []line, end position, err error) {
+func readLastLines(ctx context.Context, files []logFile, newReader func(streamPosition) *lineReader, n int) (lines []outputLine, end streamPosition, err error) {
 	for size := int64(n) * streaming.AssumedLineLength; ; size *= 8 {
 		from, isStart := positionBefore(files, size)
 		r := newReader(from)
 		if !isStart {
 			if err := r.skipToLineStart(ctx, from.offset+1); err != nil {
-				return nil, position{}, err
+				return nil, streamPosition{}, err
 			}
 		}
 		lines = nil
@@ -240,7 +240,7 @@ func readLastLines(ctx context.Context, files []logFile, newReader func(position
 				break
 			}
 			if err != nil {
-				return nil, position{}, err
+				return nil, streamPosition{}, err
 			}
 			lines = append(lines, l)
 		}
@@ -252,12 +252,12 @@ func readLastLines(ctx context.Context, files []logFile, newReader func(position
 
 // positionBefore returns the position that is size bytes before the end of the last file. isStart means that the files
 // have at most size bytes, so that the position is their start.
-func positionBefore(files []logFile, size int64) (from position, isStart bool) {
+func positionBefore(files []logFile, size int64) (from streamPosition, isStart bool) {
 	for _, f := range slices.Backward(files) {
 		if size < f.size {
-			return position{f.index, f.size - size}, false
+			return streamPosition{f.rotationIndex, f.size - size}, false
 		}
 		size -= f.size
 	}
-	return position{}, true
+	return streamPosition{}, true
 }

@@ -102,7 +102,8 @@ func completePoolNames(f *apiclient.Flags) cli.Completer {
 	}
 }
 
-// findPoolName returns the name of the node pool that is called name, or else of the only one whose name has this prefix.
+// findPoolName returns the name of the node pool that is called name, or else of the only one whose name has this
+// prefix.
 func findPoolName(ctx context.Context, c *api.Client, name string) (string, error) {
 	all, _, err := c.NodePools().PrefixList(name, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
@@ -200,7 +201,7 @@ func newPoolJobsCommand(s *cli.Streams) *cobra.Command {
 	cmd := newPoolViewCommand(s, "jobs [flags] POOL", "List the jobs of a pool", "list the jobs of pool", func(ctx context.Context, f *apiclient.Flags, c *api.Client, name string) (any, func(*output.Page), error) {
 		jobs, meta, err := c.NodePools().ListJobs(name, pageFlags.QueryOptions(ctx))
 		return jobs, func(p *output.Page) {
-			tables.PrintJobs(p, jobs, f.AllNamespaces(), "No running jobs")
+			tables.PrintJobs(p, jobs, f.ReadsAllNamespaces(), "No running jobs")
 			p.NextPageHint(meta)
 		}, err
 	})

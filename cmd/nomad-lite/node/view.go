@@ -18,8 +18,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// nodeStatusPairs returns the description and status of a node as pairs. host can be nil. The order and the names of the
-// first fields, which depend on short, are Nomad's.
+// nodeStatusPairs returns the description and status of a node as pairs. host can be nil. The order and the names of
+// the first fields, which depend on short, are Nomad's.
 func nodeStatusPairs(node *api.Node, host *api.HostStats, short bool) output.Pairs {
 	head := output.Pairs{
 		{"ID", node.ID},

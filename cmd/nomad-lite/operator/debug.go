@@ -205,8 +205,8 @@ func captureDebug(ctx context.Context, o debugOptions, s *cli.Streams) (err erro
 	return err
 }
 
-// captureUntilDone saves the responses of all requests, and those of stateCaptureRequests again each interval, until the duration
-// has passed or ctx ends.
+// captureUntilDone saves the responses of all requests, and those of stateCaptureRequests again each interval, until
+// the duration has passed or ctx ends.
 func (c *debugCapture) captureUntilDone(ctx context.Context, o debugOptions, nodeIDs []string) {
 	during, stop := context.WithTimeout(ctx, o.duration)
 	defer stop()

@@ -98,8 +98,8 @@ func inspectPlugin(ctx context.Context, flags localplugins.Flags, target string,
 	return errors.Join(found.print(s), err)
 }
 
-// selectPluginFile makes file the only plugin of local, and keeps only the plugin block for that file. It returns the file's
-// absolute path, which the catalog uses.
+// selectPluginFile makes file the only plugin of local, and keeps only the plugin block for that file. It returns the
+// file's absolute path, which the catalog uses.
 func selectPluginFile(local *localplugins.Plugins, file string) (string, error) {
 	path, err := filepath.Abs(file)
 	if err != nil {

@@ -170,7 +170,7 @@ Run go mod tidy in %s when it can be, or remove %[2]s and begin again with
 	return nil
 }
 
-// moduleData is the data of the templates. For a program that is not in Go, only Name is set.
+// moduleData is the data of the templates. For a program that is not in Go, the templates use only Name.
 type moduleData struct {
 	Name    string
 	Go      string
@@ -259,8 +259,8 @@ func (m *moduleData) removeUnlinkedRequirements(dir string) error {
 	return m.writeFiles(files[i:i+1], dir)
 }
 
-// buildCheckoutDir returns the directory of the checkout from which this program was built, or "" if the directory no longer
-// exists.
+// buildCheckoutDir returns the directory of the checkout from which this program was built, or "" if the directory no
+// longer exists.
 func buildCheckoutDir() string {
 	_, file, _, ok := runtime.Caller(0)
 	dir := filepath.Join(filepath.Dir(file), "..", "..", "..")

@@ -10,8 +10,8 @@ import (
 )
 
 // toLongFlags rewrites Nomad's long flags with one dash (-var, -plugin-dir) to the form with two dashes that cobra
-// reads. It joins the two words of a flag with TwoWordsAnnotation. It does not change values of other flags, arguments
-// after "--", and, for a command with RunsProgramAnnotation, the arguments from the program on.
+// reads. It joins the two words of a flag with cli.TwoWordsAnnotation. It does not change values of other flags,
+// arguments after "--", and, for a command with cli.RunsProgramAnnotation, the arguments from the program on.
 func toLongFlags(root *cobra.Command, args []string) []string {
 	cmd := root
 	completes := isCompletionRequest(args)

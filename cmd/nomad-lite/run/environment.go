@@ -26,9 +26,9 @@ func (f *environmentFlags) register(cmd *cobra.Command) {
 	_ = cmd.Flags().SetAnnotation("nomad-var", cli.TwoWordsAnnotation, nil) // SetAnnotation fails only for an unknown flag
 }
 
-// addToTasks adds the environment variables of the files to the env blocks of all tasks of a job. They replace
+// addEnvToTasks adds the environment variables of the files to the env blocks of all tasks of a job. They replace
 // variables with the same names.
-func (f *environmentFlags) addToTasks(job *api.Job) error {
+func (f *environmentFlags) addEnvToTasks(job *api.Job) error {
 	env := make(map[string]string)
 	for _, path := range f.envFiles {
 		if err := readEnvFile(path, env); err != nil {

@@ -60,7 +60,7 @@ func TestEnvFileOverridesEnvBlocks(t *testing.T) {
 	}
 	flags.envFiles = []string{filepath.Join(dir, "first"), filepath.Join(dir, "second")}
 	job := &api.Job{TaskGroups: []*api.TaskGroup{{Tasks: []*api.Task{{Env: map[string]string{"A": "file", "C": "file"}}, {}}}}}
-	if err := flags.addToTasks(job); err != nil {
+	if err := flags.addEnvToTasks(job); err != nil {
 		t.Fatal(err)
 	}
 	tasks := job.TaskGroups[0].Tasks

@@ -25,7 +25,7 @@ import (
 
 // jobReader reads the job files of a run, and applies the run's flags to the jobs.
 type jobReader struct {
-	fileFlags        jobfile.Flags
+	jobFileFlags     jobfile.Flags
 	launcher         *launcher
 	environmentFlags environmentFlags
 	streams          *cli.Streams
@@ -67,7 +67,7 @@ func joinStartErrors(refusals []error) error {
 // readJob reads a job file and changes the job so that it runs once, now, and with the environment of the flags. If the
 // reason of an error was printed, the error is an ExitError without a text.
 func (r *jobReader) readJob(ctx context.Context, path string) (*jobfile.File, error) {
-	file, err := r.fileFlags.Read(r.streams, path, 2)
+	file, err := r.jobFileFlags.Read(r.streams, path, 2)
 	if err != nil {
 		return nil, err
 	}
@@ -78,10 +78,10 @@ func (r *jobReader) readJob(ctx context.Context, path string) (*jobfile.File, er
 	if good, err := file.PrintAdmissionAnswer(r.streams, "", &answer); err != nil || !good {
 		return nil, errors.Join(errNotStarted, err)
 	}
-	if err := errors.Join(r.launcher.makeRunnableNow(file.Job), r.environmentFlags.addToTasks(file.Job)); err != nil {
+	if err := errors.Join(r.launcher.makeRunnableNow(file.Job), r.environmentFlags.addEnvToTasks(file.Job)); err != nil {
 		return nil, err
 	}
-	if good, err := jobcheck.CheckTasks(file, r.streams, true); err != nil || !good {
+	if good, err := jobcheck.CheckTemplatesUsersCommands(file, r.streams, true); err != nil || !good {
 		return nil, errors.Join(errNotStarted, err)
 	}
 	return file, file.PrintIgnoredParts(r.streams, &answer)

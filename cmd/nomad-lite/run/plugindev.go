@@ -214,8 +214,8 @@ func (p *devPlugin) waitForSourceChange(ctx context.Context) bool {
 	return p.watcher.WaitForChange(ctx, p.pluginDir.Project.Sources()) != nil
 }
 
-// buildUntilStarts builds the program after each change of its sources, until a build succeeds and the program starts. It
-// returns false when ctx ends.
+// buildUntilStarts builds the program after each change of its sources, until a build succeeds and the program starts.
+// It returns false when ctx ends.
 func (p *devPlugin) buildUntilStarts(ctx context.Context) bool {
 	for {
 		_, err := p.pluginDir.Update(ctx)
@@ -233,7 +233,8 @@ func (p *devPlugin) buildUntilStarts(ctx context.Context) bool {
 	}
 }
 
-// replacePluginOnChanges builds the program and replaces the plugin's process each time the sources change, until ctx ends.
+// replacePluginOnChanges builds the program and replaces the plugin's process each time the sources change, until ctx
+// ends.
 func (r *foregroundRun) replacePluginOnChanges(ctx context.Context, jobs []*foregroundJob) {
 	p := r.devPlugin
 	for p.waitForSourceChange(ctx) {

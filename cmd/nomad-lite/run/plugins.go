@@ -18,7 +18,7 @@ import (
 )
 
 // waitPluginsReady waits until all plugins that the jobs may need are ready. These include plugins for which the
-// agent's WaitReady does not wait because they start slowly. The launch timeout of each plugin limits the wait.
+// agent's WaitDriversReady does not wait because they start slowly. The launch timeout of each plugin limits the wait.
 func (r *foregroundRun) waitPluginsReady(ctx context.Context) error {
 	reported := false
 	for {

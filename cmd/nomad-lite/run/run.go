@@ -239,9 +239,9 @@ func (o *options) newJobReader(s *cli.Streams, count int) (*jobReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &jobReader{fileFlags: o.jobFileFlags, launcher: l, environmentFlags: o.environmentFlags, streams: s}
+	r := &jobReader{jobFileFlags: o.jobFileFlags, launcher: l, environmentFlags: o.environmentFlags, streams: s}
 	if count > 1 {
-		r.fileFlags.Strict = false // a variable that one file declares need not be declared by the others
+		r.jobFileFlags.Strict = false // a variable that one file declares need not be declared by the others
 	}
 	return r, nil
 }

@@ -53,12 +53,13 @@ func (f *watchFlags) parsePaths() []watchedPath {
 type watchedPath struct {
 	path          string
 	restartedTask string // name of the task that is restarted; empty for all tasks
-	// isTemplateSource means that the path is the source of a template. Its change replaces the whole allocation, because a
-	// task that is only restarted keeps its rendered templates.
+	// isTemplateSource means that the path is the source of a template. Its change replaces the whole allocation,
+	// because a task that is only restarted keeps its rendered templates.
 	isTemplateSource bool
 }
 
-// checkPaths rejects watched paths that do not exist, names of tasks that no job has, and a job file that is standard input.
+// checkPaths rejects watched paths that do not exist, names of tasks that no job has, and a job file that is standard
+// input.
 func (f *watchFlags) checkPaths(paths []string, files []*jobfile.File) error {
 	if f.followsFiles() && slices.Contains(paths, "-") {
 		return errors.New("-watch: standard input cannot be read again: write the job into a file")
@@ -107,7 +108,7 @@ func (r *foregroundRun) allWatchedPaths(jobs []*foregroundJob) []string {
 // inputPaths returns the paths of all files that are read to make a job: variable files, environment files, and the job
 // file with the files that it reads.
 func (r *jobReader) inputPaths(j *foregroundJob) []string {
-	paths := slices.Concat(r.fileFlags.VarFiles, r.environmentFlags.envFiles, j.currentFile().Parsed.ReadPaths)
+	paths := slices.Concat(r.jobFileFlags.VarFiles, r.environmentFlags.envFiles, j.currentFile().Parsed.ReadPaths)
 	if j.filePath != "-" {
 		paths = append(paths, j.filePath)
 	}
@@ -292,8 +293,8 @@ func (r *foregroundRun) rerunJob(ctx context.Context, j *foregroundJob) error {
 // errStopped is the error of an update that came after the jobs were requested to stop.
 var errStopped = errors.New("the jobs are being stopped")
 
-// registerUnlessStopped calls register, which starts allocations, unless the jobs are being stopped. It returns errStopped if
-// they are.
+// registerUnlessStopped calls register, which starts allocations, unless the jobs are being stopped. It returns
+// errStopped if they are.
 func (r *foregroundRun) registerUnlessStopped(register func() error) error {
 	r.registerMu.Lock()
 	defer r.registerMu.Unlock()

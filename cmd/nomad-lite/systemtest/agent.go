@@ -302,8 +302,8 @@ type rawResponse struct {
 	Body   string
 }
 
-// Get sends a GET request for a path with its query.
-func (s *TestAgent) Get(path string) rawResponse {
+// SendGet sends a GET request for a path with its query.
+func (s *TestAgent) SendGet(path string) rawResponse {
 	s.T.Helper()
 	r, err := s.HTTPClient.Get(s.Address + path)
 	if err != nil {
@@ -398,8 +398,8 @@ func (s *TestAgent) ReadNode() *api.Node {
 	return node
 }
 
-// RunningAllocID waits until a job has a running allocation, and returns its ID.
-func (s *TestAgent) RunningAllocID(job string) string {
+// WaitRunningAllocID waits until a job has a running allocation, and returns its ID.
+func (s *TestAgent) WaitRunningAllocID(job string) string {
 	s.T.Helper()
 	id := ""
 	s.WaitUntil(job+" runs", func() (string, bool) {

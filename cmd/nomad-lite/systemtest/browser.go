@@ -127,7 +127,7 @@ func (b *Browser) OpenTab(address, path string, allowedErrors ...string) *WebPag
 	if _, err := chromedp.Call(ctx, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true}); err != nil {
 		b.t.Fatal(err)
 	}
-	p.Open(path)
+	p.OpenPath(path)
 	return p
 }
 
@@ -169,8 +169,8 @@ func (p *WebPage) AllowError(text string) {
 	p.allowedErrors = append(p.allowedErrors, text)
 }
 
-// Do executes steps in the tab. If one fails, the test fails with the description what and the text of the page.
-func (p *WebPage) Do(what string, steps ...chromedp.Action[chromedp.Void]) {
+// RunSteps executes steps in the tab. If one fails, the test fails with the description what and the text of the page.
+func (p *WebPage) RunSteps(what string, steps ...chromedp.Action[chromedp.Void]) {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(p.Ctx, PageTimeout)
 	defer cancel()
@@ -179,8 +179,8 @@ func (p *WebPage) Do(what string, steps ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// Open shows a page of the agent.
-func (p *WebPage) Open(path string) {
+// OpenPath shows a page of the agent.
+func (p *WebPage) OpenPath(path string) {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(p.Ctx, PageTimeout)
 	defer cancel()
@@ -242,7 +242,7 @@ func (p *WebPage) Click(text string) {
 		return shown.find((e) => e.textContent.trim() === %[1]q) ?? shown.find(has);
 	})()`, text)
 	p.WaitFor(found)
-	p.Do("click "+text, chromedp.Click(chromedp.JSPath(found)))
+	p.RunSteps("click "+text, chromedp.Click(chromedp.JSPath(found)))
 }
 
 // EnterText replaces the text of the input that a CSS selector matches, by key events.
@@ -262,7 +262,7 @@ func (p *WebPage) SelectOption(selector, value string) {
 // PressKeys sends keys to the element that has the focus. Package kb has the names of special keys.
 func (p *WebPage) PressKeys(keys string) {
 	p.T.Helper()
-	p.Do("press "+keys, chromedp.KeyEvent(keys))
+	p.RunSteps("press "+keys, chromedp.KeyEvent(keys))
 }
 
 // SetHidden makes the page detect that its tab is hidden, or shown again.
@@ -343,7 +343,7 @@ func (p *WebPage) RecordJobTime(job string) {
 // ShowEmptyPage shows about:blank, which sends no requests.
 func (p *WebPage) ShowEmptyPage() {
 	p.T.Helper()
-	p.Do("leave the page", chromedp.Navigate("about:blank"))
+	p.RunSteps("leave the page", chromedp.Navigate("about:blank"))
 }
 
 // PhoneWidth and PhoneHeight are the size of a phone's screen, in pixels.

@@ -166,5 +166,5 @@ func insecureTransport() *http.Transport {
 	return t
 }
 
-// SecondLoopbackIP is an address of this machine whose clients have other connection limits than those of 127.0.0.1.
+// SecondLoopbackIP is an address of this machine whose connections are limited separately from those of 127.0.0.1.
 var SecondLoopbackIP = net.IPv4(127, 0, 0, 2)

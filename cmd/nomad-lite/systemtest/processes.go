@@ -26,7 +26,7 @@ import (
 
 // TaskReport is the answer of a killable agent to the command "states".
 type TaskReport struct {
-	Owned   int   // number of tasks whose process the agent manages
+	Owned   int   // number of tasks that have a process
 	Commits int64 // number of writes to the state file
 	Allocs  map[string]*api.Allocation
 }
@@ -126,8 +126,8 @@ func (m *KillableAgent) Kill() {
 	_ = m.Cmd.Wait()
 }
 
-// End sends a command that makes the agent exit, "leave" or "stop", and waits for the exit.
-func (m *KillableAgent) End(how string) {
+// SendExitCommand sends a command that makes the agent exit, "leave" or "stop", and waits for the exit.
+func (m *KillableAgent) SendExitCommand(how string) {
 	m.t.Helper()
 	m.SendCommand(how, nil)
 	m.CommandInput.Close()
@@ -346,7 +346,7 @@ func HasEventText(s *api.TaskState, text string) bool {
 
 const (
 	FaultVolumeName   = "data"  // dynamic host volume that a plugin creates
-	HistoryVolumeName = "diary" // registered host volume in which tasks record their runs
+	HistoryVolumeName = "diary" // registered host volume that contains the history of the runs
 	VolumePluginKind  = "volume-plugin"
 
 	VolumePluginVictim = "volume plugin"

@@ -102,7 +102,7 @@ func awaitFile(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// scriptCondition evaluates a condition of a script, such as [root], that testscript does not have.
+// scriptCondition evaluates a condition of a script, such as root, that testscript does not have.
 func scriptCondition(name string) (bool, error) {
 	switch name {
 	case "python-grpc":

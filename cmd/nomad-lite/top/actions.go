@@ -126,7 +126,7 @@ func (u *ui) openShell(ctx context.Context, r row) {
 	if !ok {
 		return
 	}
-	u.keyReader.stop()
+	u.keyReader.stopReading()
 	u.screen.Leave()
 	u.isShellRunning = true
 	alloc := allocForRequests(r.alloc)
@@ -156,8 +156,8 @@ func (u *ui) returnFromShell(err error) {
 	}
 }
 
-// sendRequest calls send, which sends a request to the agent, in another goroutine, and shows the result as a message. what
-// names the operation.
+// sendRequest calls send, which sends a request to the agent, in another goroutine, and shows the result as a message.
+// what names the operation.
 func (u *ui) sendRequest(ctx context.Context, what string, send func(context.Context) error) {
 	u.message = cell{"", what + " .."}
 	u.runInBackground(ctx, func(ctx context.Context) func() {

@@ -32,11 +32,11 @@ type job struct {
 	jobType     string // type of the job, such as "service"
 	isStopped   bool
 	modifyIndex uint64
-	allocs      []*alloc // in the order of their names, the oldest first
+	allocs      []*alloc // sorted by compareAllocNames
 }
 
 type alloc struct {
-	*api.AllocationListStub // without AllocatedResources, which need much memory
+	*api.AllocationListStub // without AllocatedResources, of which the table needs only the ports
 	formattedPorts          string
 	tasks                   []task
 	usageByTask             map[string]usage // task name -> last sample; nil if there is none
@@ -77,7 +77,7 @@ func (c *cluster) replaceAll(jobs []*api.JobListStub, allocs []*api.AllocationLi
 			a.usageByTask = old.usageByTask
 		}
 		c.allocsByID[a.ID] = a
-		j := c.jobOf(a)
+		j := c.jobOfAlloc(a)
 		j.allocs = append(j.allocs, a)
 	}
 	for _, j := range c.jobsByKey {
@@ -108,9 +108,9 @@ func compareAllocNames(a, b *alloc) int {
 	)
 }
 
-// jobOf returns the job of an allocation. If the job is unknown, jobOf adds it: a job can be purged before its
-// allocations have ended.
-func (c *cluster) jobOf(a *alloc) *job {
+// jobOfAlloc returns the job of an allocation. If the job is unknown, jobOfAlloc adds it: a job can be purged before
+// its allocations have ended.
+func (c *cluster) jobOfAlloc(a *alloc) *job {
 	key := jobKey{a.Namespace, a.JobID}
 	if c.jobsByKey[key] == nil {
 		c.jobsByKey[key] = &job{jobKey: key}
@@ -184,7 +184,7 @@ func (c *cluster) applyAlloc(changed *api.Allocation) {
 	stub := changed.Stub()
 	stub.AllocatedResources = resources
 	a := newAlloc(stub)
-	j := c.jobOf(a)
+	j := c.jobOfAlloc(a)
 	if old == nil {
 		at, _ := slices.BinarySearchFunc(j.allocs, a, compareAllocNames)
 		j.allocs = slices.Insert(j.allocs, at, a)
@@ -198,8 +198,8 @@ func (c *cluster) applyAlloc(changed *api.Allocation) {
 	}
 }
 
-// counts returns the numbers of all jobs, allocations, running allocations and tasks.
-func (c *cluster) counts() (jobs, allocs, running, tasks int) {
+// countObjects returns the numbers of all jobs, allocations, running allocations and tasks.
+func (c *cluster) countObjects() (jobs, allocs, running, tasks int) {
 	for _, a := range c.allocsByID {
 		if a.isRunning() {
 			running++
@@ -248,7 +248,7 @@ type totals struct {
 	runningTasks int       // number of running tasks
 }
 
-func (t *totals) add(o totals) {
+func (t *totals) addTotals(o totals) {
 	t.cpuMHz, t.cpuPercent, t.memoryBytes, t.restarts = t.cpuMHz+o.cpuMHz, t.cpuPercent+o.cpuPercent, t.memoryBytes+o.memoryBytes, t.restarts+o.restarts
 	if o.runningTasks == 0 {
 		return
@@ -272,7 +272,7 @@ func (a *alloc) taskTotals(t task) totals {
 func (a *alloc) totals() totals {
 	var sum totals
 	for _, t := range a.tasks {
-		sum.add(a.taskTotals(t))
+		sum.addTotals(a.taskTotals(t))
 	}
 	return sum
 }
@@ -280,13 +280,13 @@ func (a *alloc) totals() totals {
 func (j *job) totals() totals {
 	var sum totals
 	for _, a := range j.allocs {
-		sum.add(a.totals())
+		sum.addTotals(a.totals())
 	}
 	return sum
 }
 
-// setUsage stores the usage of an allocation's tasks. It ignores an allocation that is no longer known.
-func (c *cluster) setUsage(id string, stats *api.AllocResourceUsage) {
+// setAllocUsage stores the usage of an allocation's tasks. It ignores an allocation that is no longer known.
+func (c *cluster) setAllocUsage(id string, stats *api.AllocResourceUsage) {
 	a := c.allocsByID[id]
 	if a == nil {
 		return

@@ -129,13 +129,14 @@ func newLine(s style) *lineWriter {
 	return l
 }
 
-// addCell adds a cell of at most width columns at the column at, which counts from 0. It sanitizes and truncates the text.
+// addCell adds a cell of at most width columns at the column at, which counts from 0. It sanitizes and truncates the
+// text.
 func (l *lineWriter) addCell(at, width int, rightAlign bool, c cell) {
-	l.addSanitizedCell(at, width, rightAlign, c.colour, truncate(terminal.SingleLine(c.text), width))
+	l.addSanitizedCell(at, width, rightAlign, c.colour, truncateWithMark(terminal.SingleLine(c.text), width))
 }
 
-// truncate returns the start of a text that fits into width columns, with ".." in place of a missing end.
-func truncate(text string, width int) string {
+// truncateWithMark returns the start of a text that fits into width columns, with ".." in place of a missing end.
+func truncateWithMark(text string, width int) string {
 	if width < 3 || terminal.DisplayWidth(text) <= width {
 		return terminal.TruncateToWidth(text, width)
 	}
@@ -167,8 +168,8 @@ func (l *lineWriter) addSanitizedCell(at, width int, rightAlign bool, colour, te
 	l.currentColumn = at + used
 }
 
-// finish returns the line. If it has a base colour, it is padded to width.
-func (l *lineWriter) finish(width int) string {
+// paddedLine returns the line. If it has a base colour, it is padded to width.
+func (l *lineWriter) paddedLine(width int) string {
 	if l.lineColour == "" {
 		return l.text.String()
 	}
@@ -193,7 +194,7 @@ func formatRow(r row, placed []placedColumn, width int, now time.Time, s style) 
 		}
 		line.addCell(c.startColumn, c.width, c.rightAlign, shown)
 	}
-	return line.finish(width)
+	return line.paddedLine(width)
 }
 
 // formatTitles returns the line with the titles of the columns.
@@ -202,7 +203,7 @@ func formatTitles(placed []placedColumn, width int, s style) string {
 	for _, c := range placed {
 		line.addCell(c.startColumn, c.width, c.rightAlign, cell{"", c.title})
 	}
-	return line.finish(width)
+	return line.paddedLine(width)
 }
 
 // indent returns the number of spaces before the name of a row, and the marker of a row that can be expanded or
@@ -359,8 +360,8 @@ func allocEventCell(r row, now time.Time) cell {
 	return cell{}
 }
 
-// compareEventImportance orders tasks by the importance of their last event: failed tasks last, and otherwise the newest event
-// last.
+// compareEventImportance orders tasks by the importance of their last event: failed tasks last, and otherwise the
+// newest event last.
 func compareEventImportance(a, b task) int {
 	failed := func(t task) int {
 		if t.state.Failed {

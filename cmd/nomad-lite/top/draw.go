@@ -85,7 +85,7 @@ func (r row) hasEnded() bool {
 func newTitleLine(title string, columns int) string {
 	line := newLine(style{lineColour: reverseVideo, positionCells: true})
 	line.addCell(0, columns, false, cell{"", title})
-	return line.finish(columns)
+	return line.paddedLine(columns)
 }
 
 func (u *ui) colourize(colour, text string) string {
@@ -100,9 +100,9 @@ func (u *ui) colourize(colour, text string) string {
 func (u *ui) summaryLine(columns int) string {
 	if u.connectionErr != nil {
 		text := "AGENT LOST, retrying: " + terminal.SingleLine(u.connectionErr.Error())
-		return u.colourize(terminal.ColourRed, truncate(text, columns))
+		return u.colourize(terminal.ColourRed, truncateWithMark(text, columns))
 	}
-	jobs, allocs, running, tasks := u.cluster.counts()
+	jobs, allocs, running, tasks := u.cluster.countObjects()
 	text := fmt.Sprintf("%s  %s, %d running  %s  sort: %s", output.FormatCount(jobs, "job"), output.FormatCount(allocs, "alloc"), running,
 		output.FormatCount(tasks, "task"), sortNames[u.view.sortedBy])
 	if u.view.isReversed {
@@ -128,7 +128,7 @@ func (u *ui) lastLine(columns int) string {
 		}
 		return u.colourize(terminal.ColourBold, text+"_")
 	case u.message.text != "":
-		return u.colourize(u.message.colour, truncate(terminal.SingleLine(u.message.text), columns))
+		return u.colourize(u.message.colour, truncateWithMark(terminal.SingleLine(u.message.text), columns))
 	case u.page != nil:
 		return terminal.TruncateToWidth("q back  up/down scroll  G end", columns)
 	}

@@ -262,7 +262,7 @@ func startSession(t *testing.T, f *fakeAgent, columns, rows int) *session {
 		t.Fatal(err)
 	}
 	u := newUI(c, &cli.Streams{In: tty, Out: tty, Err: tty}, tty, tty, options{interval: time.Hour})
-	go func() { s.ended <- u.run(ctx, listed) }()
+	go func() { s.ended <- u.runUntilQuit(ctx, listed) }()
 	t.Cleanup(func() {
 		if _, err := master.WriteString("\x03"); err == nil {
 			select {

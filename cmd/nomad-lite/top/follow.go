@@ -59,8 +59,8 @@ func readLists(ctx context.Context, c *api.Client) (*jobAndAllocLists, error) {
 	return &jobAndAllocLists{jobs, allocs, min(jobsMeta.LastIndex, allocsMeta.LastIndex)}, nil
 }
 
-// followChanges sends the changes since the lists from were read, until ctx ends. When the connection fails, it sends the
-// error, connects again, and then sends new lists first.
+// followChanges sends the changes since the lists from were read, until ctx ends. When the connection fails, it sends
+// the error, connects again, and then sends new lists first.
 func followChanges(ctx context.Context, c *api.Client, from *jobAndAllocLists, updates chan<- stateUpdate) {
 	send := func(u stateUpdate) bool {
 		select {
@@ -109,7 +109,8 @@ func followEvents(ctx context.Context, c *api.Client, index uint64, each func([]
 	if err != nil {
 		return apiclient.WrapError("follow events", err)
 	}
-	// Close must not be called while the scanner reads, except after the end of the context, which ends the read.
+	// Close blocks while the scanner reads, so another goroutine calls it after the end of the context, which ends the
+	// read.
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { <-ctx.Done(); body.Close() })
@@ -145,8 +146,8 @@ type allocSample struct {
 // parallelSamples is the number of allocations whose usage is requested in parallel.
 const parallelSamples = 4
 
-// readAllocUsage requests the resource usage of allocations. If one of its goroutines panics, readAllocUsage calls cleanup before
-// the panic ends the process.
+// readAllocUsage requests the resource usage of allocations. If one of its goroutines panics, readAllocUsage calls
+// cleanup before the panic ends the process.
 func readAllocUsage(ctx context.Context, c *api.Client, allocs []*api.Allocation, cleanup func()) []allocSample {
 	samples := make([]allocSample, len(allocs))
 	next := make(chan int)

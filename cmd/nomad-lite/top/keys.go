@@ -80,8 +80,8 @@ func (u *ui) handleRowKey(ctx context.Context, key terminal.Key, r row) {
 	}
 }
 
-// collapseOrSelectParent collapses a row. If the row cannot be collapsed, it selects the row of the object above: the allocation of a
-// task, or the job of an allocation.
+// collapseOrSelectParent collapses a row. If the row cannot be collapsed, it selects the row of the object above: the
+// allocation of a task, or the job of an allocation.
 func (u *ui) collapseOrSelectParent(r row) {
 	id := r.id()
 	switch {
@@ -96,8 +96,8 @@ func (u *ui) collapseOrSelectParent(r row) {
 	u.view.selectedID, u.view.isStale = id, true
 }
 
-// movementOfKey returns the number of lines by which a key moves the selection or scrolls a page. height is the number of
-// lines on the screen. ok is false for a key that does not move.
+// movementOfKey returns the number of lines by which a key moves the selection or scrolls a page. height is the number
+// of lines on the screen. ok is false for a key that does not move.
 func movementOfKey(key terminal.Key, height int) (by int, ok bool) {
 	const all = 1 << 30
 	switch key {
@@ -121,7 +121,7 @@ func (u *ui) handlePageKey(key terminal.Key) {
 	_, rows := u.screen.Size()
 	height := max(rows-frameRows, 1)
 	if by, ok := movementOfKey(key, height); ok {
-		u.page.scroll(by, height)
+		u.page.scrollBy(by, height)
 		return
 	}
 	switch key {

@@ -53,8 +53,8 @@ func expandTabs(text string) string {
 	return b.String()
 }
 
-// scroll scrolls the page by a number of lines. rows is the height of the screen.
-func (p *page) scroll(by, rows int) {
+// scrollBy scrolls the page by a number of lines. rows is the height of the screen.
+func (p *page) scrollBy(by, rows int) {
 	if p.followsEnd {
 		p.firstOnScreen = p.lastScreenStart(rows)
 	}

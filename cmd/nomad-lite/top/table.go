@@ -104,8 +104,8 @@ func (t *table) appendJobRows(rows []row, j *job) []row {
 	return rows
 }
 
-// appendAllocRows appends the rows of an allocation and its tasks. mustMatch means that the job does not match the filter:
-// then it appends only matching rows.
+// appendAllocRows appends the rows of an allocation and its tasks. mustMatch means that the job does not match the
+// filter: then it appends only matching rows.
 func (t *table) appendAllocRows(rows []row, j *job, a *alloc, mustMatch bool) []row {
 	mustMatch = mustMatch && !t.matchesFilter(a.ID, a.shortName(), a.status())
 	start := len(rows)
@@ -177,7 +177,8 @@ func sortEntries[T any](t *table, objects []T, newEntry func(T) sortEntry[T]) []
 	return sorted
 }
 
-// compareBySortKey compares by the sort key, such that the largest values come first, and states are in alphabetical order.
+// compareBySortKey compares by the sort key, such that the largest values come first, and states are in alphabetical
+// order.
 func (t *table) compareBySortKey(stateA, stateB string, a, b totals) int {
 	switch t.sortedBy {
 	case byState:

@@ -80,14 +80,14 @@ func runTop(ctx context.Context, o options, s *cli.Streams) error {
 	in, hasInput := s.In.(*os.File)
 	out, hasOutput := terminal.FileOfStream(s.Out)
 	if o.printsOnce || o.format.IsSet() || !hasInput || !hasOutput || !terminal.IsTerminal(in) || !terminal.SupportsCursor(out) {
-		return printOnce(ctx, c, listed, o, s)
+		return printTableOnce(ctx, c, listed, o, s)
 	}
-	return newUI(c, s, in, out, o).run(ctx, listed)
+	return newUI(c, s, in, out, o).runUntilQuit(ctx, listed)
 }
 
-// printOnce prints all rows with the usage of all running allocations, for a terminal that cannot show the live table
-// and for programs.
-func printOnce(ctx context.Context, c *api.Client, listed *jobAndAllocLists, o options, s *cli.Streams) error {
+// printTableOnce prints all rows with the usage of all running allocations, for a terminal that cannot show the live
+// table and for programs.
+func printTableOnce(ctx context.Context, c *api.Client, listed *jobAndAllocLists, o options, s *cli.Streams) error {
 	state := newCluster()
 	state.replaceAll(listed.jobs, listed.allocs)
 	var running []*api.Allocation
@@ -97,7 +97,7 @@ func printOnce(ctx context.Context, c *api.Client, listed *jobAndAllocLists, o o
 		}
 	}
 	for _, used := range readAllocUsage(ctx, c, running, func() {}) {
-		state.setUsage(used.allocID, used.usage)
+		state.setAllocUsage(used.allocID, used.usage)
 	}
 	rows := (&table{sortedBy: byName, showAll: o.showAll}).rows(state)
 	if o.format.IsSet() {
@@ -144,7 +144,7 @@ func printTable(s *cli.Streams, rows []row) error {
 				line.addSanitizedCell(placed[k].startColumn, placed[k].width, placed[k].rightAlign, colour, text)
 			}
 		}
-		b.WriteString(line.finish(0) + "\n")
+		b.WriteString(line.paddedLine(0) + "\n")
 	}
 	_, err := s.Out.Write([]byte(b.String()))
 	return err

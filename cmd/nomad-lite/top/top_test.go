@@ -388,7 +388,7 @@ func runPanicking(at string) {
 	} else {
 		from.jobs, from.allocs = []*api.JobListStub{newJobStub("web", "running")}, []*api.AllocationListStub{newStub(1, "web", "web", 0, "t")}
 	}
-	_ = u.run(context.Background(), from)
+	_ = u.runUntilQuit(context.Background(), from)
 	os.Exit(0)
 }
 
@@ -533,7 +533,7 @@ func newBenchmarkUI(count int) *ui {
 	fillMany(f, count)
 	u := newUI(nil, &cli.Streams{}, os.Stdin, os.Stdout, options{interval: time.Second})
 	u.useColours = true
-	u.setLists(&jobAndAllocLists{jobs: f.jobs, allocs: f.allocs})
+	u.replaceLists(&jobAndAllocLists{jobs: f.jobs, allocs: f.allocs})
 	return u
 }
 

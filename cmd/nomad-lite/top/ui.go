@@ -85,15 +85,15 @@ func newUI(client *api.Client, s *cli.Streams, in, out *os.File, o options) *ui 
 	}
 }
 
-// run shows the table until the user quits, a signal ends the command, or the terminal is closed. It restores the
-// terminal.
-func (u *ui) run(ctx context.Context, from *jobAndAllocLists) error {
+// runUntilQuit shows the table until the user quits, a signal ends the command, or the terminal is closed. It restores
+// the terminal.
+func (u *ui) runUntilQuit(ctx context.Context, from *jobAndAllocLists) error {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, append(cli.TerminationSignals(), terminal.Resized, terminal.Continued)...)
 	defer signal.Stop(signals)
 	ctx, cancel := context.WithCancel(ctx)
 	defer u.wg.Wait()
-	defer u.keyReader.stop()
+	defer u.keyReader.stopReading()
 	defer cancel()
 	defer u.screen.Leave()
 	if err := u.enterFullScreen(); err != nil {
@@ -102,7 +102,7 @@ func (u *ui) run(ctx context.Context, from *jobAndAllocLists) error {
 
 	updates := make(chan stateUpdate)
 	u.startGoroutine(func() { followChanges(ctx, u.client, from, updates) })
-	u.setLists(from)
+	u.replaceLists(from)
 	return u.mainLoop(ctx, signals, updates)
 }
 
@@ -200,7 +200,7 @@ func (u *ui) handleSignal(sig os.Signal) (quit bool, err error) {
 // suspend restores the terminal and stops the process until the user continues it. No signal handler for SIGTSTP must
 // be installed elsewhere, because Go would ignore the signal from then on.
 func (u *ui) suspend() error {
-	u.keyReader.stop()
+	u.keyReader.stopReading()
 	u.screen.Leave()
 	if err := terminal.Suspend(); err != nil {
 		return err
@@ -215,7 +215,7 @@ func (u *ui) enterFullScreen() error {
 		return err
 	}
 	u.view.needsUsage = true
-	return u.keyReader.start(u)
+	return u.keyReader.startReading(u)
 }
 
 // startGoroutine runs f in a goroutine that the method run waits for. If f panics, the terminal is restored before the
@@ -249,7 +249,7 @@ func (u *ui) callInMainLoop(ctx context.Context, f func()) {
 	}
 }
 
-func (u *ui) setLists(l *jobAndAllocLists) {
+func (u *ui) replaceLists(l *jobAndAllocLists) {
 	u.cluster.replaceAll(l.jobs, l.allocs)
 	u.view.isStale, u.view.needsUsage = true, true
 }
@@ -257,7 +257,7 @@ func (u *ui) setLists(l *jobAndAllocLists) {
 func (u *ui) applyUpdate(up stateUpdate) {
 	u.connectionErr = up.connectionErr
 	if up.newLists != nil {
-		u.setLists(up.newLists)
+		u.replaceLists(up.newLists)
 	}
 	for _, e := range up.events {
 		u.cluster.applyEvent(e)
@@ -284,7 +284,7 @@ func (u *ui) requestUsage(ctx context.Context) {
 		return func() {
 			u.isUsageRequested = false
 			for _, s := range samples {
-				u.cluster.setUsage(s.allocID, s.usage)
+				u.cluster.setAllocUsage(s.allocID, s.usage)
 			}
 			u.view.isStale = u.view.isStale || u.view.sortedBy == byCPU || u.view.sortedBy == byMemory
 		}
@@ -299,7 +299,7 @@ type keyReader struct {
 	readerExited  chan struct{} // closed when the goroutine has exited
 }
 
-func (k *keyReader) start(u *ui) error {
+func (k *keyReader) startReading(u *ui) error {
 	input, err := terminal.NewInput(u.terminalInput)
 	if err != nil {
 		return err
@@ -329,8 +329,9 @@ func (k *keyReader) start(u *ui) error {
 	return nil
 }
 
-// stop ends the goroutine, so that another reader of the terminal gets the next key. A second call has no effect.
-func (k *keyReader) stop() {
+// stopReading ends the goroutine, so that another reader of the terminal gets the next key. A second call has no
+// effect.
+func (k *keyReader) stopReading() {
 	if k.input == nil {
 		return
 	}

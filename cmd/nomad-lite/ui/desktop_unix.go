@@ -10,7 +10,8 @@ import (
 
 func sysProcAttrOfNewSession() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
 
-// desktopBrowser returns the command that opens an address in the browser of the desktop, or nil if there is no desktop.
+// desktopBrowser returns the command that opens an address in the browser of the desktop, or nil if there is no
+// desktop.
 func desktopBrowser() []string {
 	switch {
 	case runtime.GOOS == "darwin":

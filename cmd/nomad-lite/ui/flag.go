@@ -11,9 +11,9 @@ import (
 )
 
 // AddFlag adds the flag -ui to a command with connection flags. After the command has run, the flag opens the page that
-// the command has set with cli.SetPage, even if the command has failed since. If the command has set none and was
-// successful, the flag opens listPage, unless that is empty. The flag prints to standard error, and does not change the
-// exit code of the command.
+// the command has set with cli.SetWebPagePath, even if the command has failed since. If the command has set none and
+// was successful, the flag opens listPage, unless that is empty. The flag prints to standard error, and does not change
+// the exit code of the command.
 func AddFlag(cmd *cobra.Command, listPage string, s *cli.Streams) {
 	open := cmd.Flags().Bool("ui", false, "open the web page about it in a browser")
 	run := cmd.RunE

@@ -35,16 +35,16 @@ func newGateway() (*gateway, error) {
 		return nil, err
 	}
 	return &gateway{
-		listener: l, hostPort: l.Addr().String(), allowedUIDs: allowedUsers(), secretPath: newSecret(),
+		listener: l, hostPort: l.Addr().String(), allowedUIDs: allowedBrowserUIDs(), secretPath: newSecret(),
 		secretPathUsed: make(chan struct{}), secretPathReused: make(chan struct{}),
 	}, nil
 }
 
-// address returns the address of the gateway without a path.
-func (g *gateway) address() string { return "http://" + g.hostPort }
+// baseAddress returns the address of the gateway without a path.
+func (g *gateway) baseAddress() string { return "http://" + g.hostPort }
 
 // secretAddress returns the secret address whose first visitor is sent to target.
-func (g *gateway) secretAddress() string { return g.address() + "/" + g.secretPath }
+func (g *gateway) secretAddress() string { return g.baseAddress() + "/" + g.secretPath }
 
 // allowedPeerKey is the context key of a bool: whether the connection of a request belongs to an allowed user.
 type allowedPeerKey struct{}
@@ -63,7 +63,7 @@ func (g *gateway) serve(ctx context.Context, next http.Handler) error {
 			case !g.admitsClient(r):
 				http.Error(w, "Permission denied: this page belongs to another user", http.StatusForbidden)
 			case r.Method == http.MethodGet && equalSecrets(r.URL.Path, "/"+g.secretPath):
-				g.sendToTarget(w) // before admitsSite, because for the browser the handover file is another site
+				g.forwardFirstVisitor(w) // before admitsSite, because for the browser the handover file is another site
 			case !g.admitsSite(r):
 				http.Error(w, "Permission denied: this page belongs to another web site", http.StatusForbidden)
 			default:
@@ -98,12 +98,12 @@ func (g *gateway) admitsClient(r *http.Request) bool {
 // admitsSite reports whether the browser's headers show that no other web site has caused the request.
 func (g *gateway) admitsSite(r *http.Request) bool {
 	site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
-	return (site == "" || site == "none" || site == "same-origin") && (origin == "" || origin == g.address())
+	return (site == "" || site == "none" || site == "same-origin") && (origin == "" || origin == g.baseAddress())
 }
 
-// sendToTarget sends the first visitor to target by a page with a refresh. A redirect by status would make the next
-// request one from another site, because the visit started from a file.
-func (g *gateway) sendToTarget(w http.ResponseWriter) {
+// forwardFirstVisitor sends the first visitor to target by a page with a refresh. A redirect by status would make the
+// next request one from another site, because the visit started from a file.
+func (g *gateway) forwardFirstVisitor(w http.ResponseWriter) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.secretPathUses++

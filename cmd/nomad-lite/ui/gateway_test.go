@@ -91,7 +91,7 @@ func startSession(t *testing.T) (*gateway, *session) {
 // fetch sends a request to the gateway, and returns the status and the body.
 func (g *gateway) fetch(t *testing.T, method, path string, header ...string) (int, string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, g.address()+path, nil)
+	r, err := http.NewRequestWithContext(t.Context(), method, g.baseAddress()+path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestOtherUsersAreRejected(t *testing.T) {
 		t.Helper()
 		cmd := exec.Command(program)
 		cmd.Dir = "/"
-		cmd.Env = []string{fetchEnvVar + "=" + strings.TrimSuffix(g.address(), "/") + path}
+		cmd.Env = []string{fetchEnvVar + "=" + strings.TrimSuffix(g.baseAddress(), "/") + path}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 		out, err := cmd.CombinedOutput()
 		if err != nil {

@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 )
 
-// handoverFile is a temporary HTML file that forwards a browser to an address with a secret. No task of an isolating driver
-// and no other account can read the file; see DESIGN.md.
+// handoverFile is a temporary HTML file that forwards a browser to an address with a secret. No task of an isolating
+// driver and no other account can read the file; see DESIGN.md.
 type handoverFile struct{ dir string }
 
 // newHandoverFile writes a file that forwards a browser to an address. The caller must remove the file.
@@ -28,15 +28,15 @@ func newHandoverFile(address string) (*handoverFile, error) {
 
 func (h *handoverFile) path() string { return filepath.Join(h.dir, "open.html") }
 
-// address returns the file:// address of the file, which contains no secret.
-func (h *handoverFile) address() string { return (&url.URL{Scheme: "file", Path: h.path()}).String() }
+// fileURL returns the file:// address of the file, which contains no secret.
+func (h *handoverFile) fileURL() string { return (&url.URL{Scheme: "file", Path: h.path()}).String() }
 
 func (h *handoverFile) remove() error { return os.RemoveAll(h.dir) }
 
 // makeHandoverDir creates a directory that only this user can open, and returns its path.
 func makeHandoverDir() (string, error) {
 	var failed error
-	for _, parent := range handoverParents(snapDir) {
+	for _, parent := range handoverParentDirs(snapDir) {
 		dir, err := os.MkdirTemp(parent, "nomad-lite-ui-")
 		if err == nil {
 			return dir, nil
@@ -49,10 +49,10 @@ func makeHandoverDir() (string, error) {
 // snapDir is a directory that exists on machines with snaps, so that the browser can be a snap.
 const snapDir = "/snap/bin"
 
-// handoverParents returns the directories in which makeHandoverDir tries to create the directory, best first. A browser
-// that is a snap can read the home directory, but neither its hidden directories nor temporary directories of the
-// system.
-func handoverParents(snaps string) []string {
+// handoverParentDirs returns the directories in which makeHandoverDir tries to create the directory, best first. A
+// browser that is a snap can read the home directory, but neither its hidden directories nor temporary directories of
+// the system.
+func handoverParentDirs(snaps string) []string {
 	parents := []string{os.TempDir()}
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		parents = append([]string{dir}, parents...)

@@ -340,8 +340,8 @@ func TestHandoverFileIsClosedToOthers(t *testing.T) {
 			t.Errorf("%s: %v, %v, want %s", path, info.Mode(), err, want)
 		}
 	}
-	if strings.Contains(file.address(), "CODE") {
-		t.Errorf("the address of the file has the secret: %s", file.address())
+	if strings.Contains(file.fileURL(), "CODE") {
+		t.Errorf("the address of the file has the secret: %s", file.fileURL())
 	}
 	noSnaps := filepath.Join(t.TempDir(), "none")
 	for _, c := range []struct {
@@ -353,7 +353,7 @@ func TestHandoverFileIsClosedToOthers(t *testing.T) {
 		{t.TempDir(), "/run/user/1", os.Getenv("HOME") + " /run/user/1 " + os.TempDir()},
 	} {
 		t.Setenv("XDG_RUNTIME_DIR", c.runtimeDir)
-		if got := strings.Join(handoverParents(c.snaps), " "); got != c.want {
+		if got := strings.Join(handoverParentDirs(c.snaps), " "); got != c.want {
 			t.Errorf("%+v: got %s", c, got)
 		}
 	}

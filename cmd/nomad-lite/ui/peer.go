@@ -37,9 +37,9 @@ func isAllowedPeer(c net.Conn, uids []int) bool {
 	return false
 }
 
-// allowedUsers returns the user IDs whose browsers may connect: that of this process and, under sudo, that of the user
-// who ran sudo.
-func allowedUsers() []int {
+// allowedBrowserUIDs returns the user IDs whose browsers may connect: that of this process and, under sudo, that of the
+// user who ran sudo.
+func allowedBrowserUIDs() []int {
 	uids := []int{os.Geteuid()}
 	if sudo, err := strconv.Atoi(os.Getenv("SUDO_UID")); err == nil && os.Geteuid() == 0 {
 		uids = append(uids, sudo)

@@ -79,7 +79,7 @@ func (s *session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer s.endRequest()
 	switch {
 	case r.URL.Path == "/v1/agent/login" && (r.Method == http.MethodPost || r.Method == http.MethodPut):
-		s.logIn(w, r)
+		s.exchangeLoginSecret(w, r)
 	case strings.EqualFold(r.Header.Get("Upgrade"), "websocket"):
 		s.relayWebSocket(w, r)
 	case strings.HasPrefix(r.URL.Path, "/ui/"), equalSecrets(r.Header.Get("X-Nomad-Token"), s.sessionToken):
@@ -105,8 +105,8 @@ func (s *session) endRequest() {
 	}
 }
 
-// logIn replies to the one-time secret with the token of the session.
-func (s *session) logIn(w http.ResponseWriter, r *http.Request) {
+// exchangeLoginSecret replies to the one-time secret with the token of the session.
+func (s *session) exchangeLoginSecret(w http.ResponseWriter, r *http.Request) {
 	known, uses := equalSecrets(r.Header.Get("X-Nomad-Token"), s.loginSecret), 0
 	s.mu.Lock()
 	if known {
@@ -133,8 +133,8 @@ type websocketHandshake struct {
 	AuthToken string `json:"auth_token"`
 }
 
-// relayWebSocket checks the token in the first message of the browser's websocket, and then copies all messages between it and a
-// websocket to the agent.
+// relayWebSocket checks the token in the first message of the browser's websocket, and then copies all messages between
+// it and a websocket to the agent.
 func (s *session) relayWebSocket(w http.ResponseWriter, r *http.Request) {
 	// InsecureSkipVerify: admitsSite of the gateway has already checked the origin.
 	browser, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
@@ -165,8 +165,8 @@ func (s *session) relayWebSocket(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var wg sync.WaitGroup
-	wg.Go(func() { copyMessages(ctx, cancel, agent, browser) })
-	wg.Go(func() { copyMessages(ctx, cancel, browser, agent) })
+	wg.Go(func() { copyWebSocketMessages(ctx, cancel, agent, browser) })
+	wg.Go(func() { copyWebSocketMessages(ctx, cancel, browser, agent) })
 	wg.Wait()
 }
 
@@ -186,9 +186,9 @@ func (s *session) checkHandshake(r *http.Request, browser *websocket.Conn) error
 	return nil
 }
 
-// copyMessages copies messages until one side closes. Then it closes the other side with the same code, and ends the
-// copy in the other direction by cancel.
-func copyMessages(ctx context.Context, cancel context.CancelFunc, to, from *websocket.Conn) {
+// copyWebSocketMessages copies messages until one side closes. Then it closes the other side with the same code, and
+// ends the copy in the other direction by cancel.
+func copyWebSocketMessages(ctx context.Context, cancel context.CancelFunc, to, from *websocket.Conn) {
 	for {
 		kind, reader, err := from.Reader(ctx)
 		if err != nil {

@@ -98,11 +98,11 @@ func openAgentPage(ctx context.Context, o options, c *api.Client, path string, s
 			return openWithSecret(ctx, o, base+path, secret, s)
 		}
 	}
-	return openAddress(o, base+path, s)
+	return openOrPrintAddress(o, base+path, s)
 }
 
-// openAddress opens an address without a secret, or prints it.
-func openAddress(o options, address string, s *cli.Streams) error {
+// openOrPrintAddress opens an address without a secret, or prints it.
+func openOrPrintAddress(o options, address string, s *cli.Streams) error {
 	if o.showURL || !openBrowserOrWarn(address, s) {
 		return printAddress(o, address, s)
 	}
@@ -156,9 +156,9 @@ func openWithSecret(ctx context.Context, o options, address, secret string, s *c
 // errNotOpened is the error for a browser that was started and has not requested the page.
 var errNotOpened = errors.New("the browser did not open the page: nomad-lite ui -show-url prints its address, with -authenticate if the agent requires a token")
 
-// openTargetInBrowser starts the browser with a file that forwards it to the gateway, and blocks until the browser has requested
-// the secret path or ctx ends. Without a browser it prints the target. shown is the printed address, which contains no
-// secret.
+// openTargetInBrowser starts the browser with a file that forwards it to the gateway, and blocks until the browser has
+// requested the secret path or ctx ends. Without a browser it prints the target. shown is the printed address, which
+// contains no secret.
 func openTargetInBrowser(ctx context.Context, o options, g *gateway, shown string, s *cli.Streams) error {
 	if o.showURL {
 		return printAddress(o, g.targetAddress, s)
@@ -167,7 +167,7 @@ func openTargetInBrowser(ctx context.Context, o options, g *gateway, shown strin
 	if err != nil {
 		return err
 	}
-	if !openBrowserOrWarn(file.address(), s) {
+	if !openBrowserOrWarn(file.fileURL(), s) {
 		return errors.Join(file.remove(), printAddress(o, g.targetAddress, s))
 	}
 	fmt.Fprintf(s.Out, "Opening URL %q\n", shown)
@@ -189,12 +189,12 @@ func openTargetInBrowser(ctx context.Context, o options, g *gateway, shown strin
 	}
 }
 
-// slowBrowserTime is how long openTargetInBrowser waits for the browser before it prints the address. A browser that cannot read
-// the file reports no error to the command.
+// slowBrowserTime is how long openTargetInBrowser waits for the browser before it prints the address. A browser that
+// cannot read the file reports no error to the command.
 const slowBrowserTime = 5 * time.Second
 
-// servePageOfSocketAgent serves the page of an agent that listens only on its unix socket, until ctx ends, the session is idle, or
-// the one-time secret is used twice.
+// servePageOfSocketAgent serves the page of an agent that listens only on its unix socket, until ctx ends, the session
+// is idle, or the one-time secret is used twice.
 func servePageOfSocketAgent(ctx context.Context, o options, path string, s *cli.Streams) error {
 	g, err := newGateway()
 	if err != nil {
@@ -208,7 +208,7 @@ func servePageOfSocketAgent(ctx context.Context, o options, path string, s *cli.
 	page := newSession(socket, sessionIdleTime, func() { cancel(errIdle) }, func() {
 		fmt.Fprintln(s.Err, "warning: the one-time secret of the page was used twice: if you have not opened the address twice, press Ctrl-C, which ends the session")
 	})
-	g.targetAddress = g.address() + path + loginFragment + page.loginSecret
+	g.targetAddress = g.baseAddress() + path + loginFragment + page.loginSecret
 	served := make(chan error, 1)
 	go func() {
 		err := g.serve(ctx, page)
@@ -221,7 +221,7 @@ func servePageOfSocketAgent(ctx context.Context, o options, path string, s *cli.
 	opening.Go(func() {
 		openCtx, cancelOpening := context.WithTimeout(ctx, loginLifetime)
 		defer cancelOpening()
-		openErr = openTargetInBrowser(openCtx, o, g, g.address()+path, s)
+		openErr = openTargetInBrowser(openCtx, o, g, g.baseAddress()+path, s)
 		if errors.Is(openErr, errNotOpened) {
 			openErr = nil // the user can have opened the printed address
 		} else if openErr != nil {

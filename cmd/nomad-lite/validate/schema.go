@@ -41,14 +41,14 @@ func NewSchemaCommand(s *cli.Streams) *cobra.Command {
   nomad-lite job validate -schema nomad-job.schema.json web.nomad.hcl`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return printSchema(cmd.Context(), plugins, s)
+			return printJobFileSchema(cmd.Context(), plugins, s)
 		},
 	}
 	plugins.Register(cmd)
 	return cmd
 }
 
-func printSchema(ctx context.Context, flags localplugins.Flags, s *cli.Streams) error {
+func printJobFileSchema(ctx context.Context, flags localplugins.Flags, s *cli.Streams) error {
 	local, err := flags.ReadConfig(s)
 	if err != nil {
 		return err

@@ -60,7 +60,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		Long:  validateHelp,
 		Example: `  nomad-lite job validate web.nomad.hcl
   nomad-lite job validate -plugin-dir ./plugins -var image=web:2 web.nomad.hcl`,
-		Args: jobfile.OneFileArg,
+		Args: jobfile.RequireOneFileArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !o.jsonOutput {
 				if err := validateJob(cmd.Context(), o, args[0], s); err != nil {
@@ -102,7 +102,7 @@ func validateJob(ctx context.Context, o validateOptions, path string, s *cli.Str
 	if err != nil {
 		return err
 	}
-	runnable, err := jobcheck.CheckTasks(job, s, answer == nil || o.client.AgentIsOnThisMachine())
+	runnable, err := jobcheck.CheckTemplatesUsersCommands(job, s, answer == nil || o.client.AgentIsOnThisMachine())
 	if err != nil {
 		return err
 	}
@@ -121,10 +121,10 @@ func validateJob(ctx context.Context, o validateOptions, path string, s *cli.Str
 	return nil
 }
 
-// validateWithAgent lets the agent validate the job. It returns nil if there is no agent, or if flags name plugins or schemas to
-// use instead. If the flags name an agent that cannot be reached, it prints a warning and returns nil.
+// validateWithAgent lets the agent validate the job. It returns nil if there is no agent, or if flags name plugins or
+// schemas to use instead. If the flags name an agent that cannot be reached, it prints a warning and returns nil.
 func (o *validateOptions) validateWithAgent(ctx context.Context, job *jobfile.File, s *cli.Streams) (*jobfile.AgentValidation, error) {
-	if o.schemaFile != "" || o.plugins.AreSet() || !o.client.HasAgent() {
+	if o.schemaFile != "" || o.plugins.AreSet() || !o.client.CanFindAgent() {
 		return nil, nil
 	}
 	c, err := o.client.Client()

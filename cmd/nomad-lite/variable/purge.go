@@ -39,12 +39,12 @@ func newPurgeCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func purgeVariable(ctx context.Context, o purgeOptions, path string, checks bool, s *cli.Streams) error {
+func purgeVariable(ctx context.Context, o purgeOptions, path string, checkIndexSet bool, s *cli.Streams) error {
 	c, err := o.client.Client()
 	if err != nil {
 		return err
 	}
-	if checks {
+	if checkIndexSet {
 		_, err = c.Variables().CheckedDelete(path, o.checkIndex, apiclient.WriteOptions(ctx, ""))
 	} else {
 		_, err = c.Variables().Delete(path, apiclient.WriteOptions(ctx, ""))

@@ -71,7 +71,7 @@ func newPutCommand(s *cli.Streams) *cobra.Command {
 			case o.specFormat != "" && o.specFormat != "hcl" && o.specFormat != "json":
 				return cli.UsageError(cmd, errors.New("-in takes hcl or json"))
 			}
-			v, err := o.newVariable(args, s.In)
+			v, err := o.variableFromArgs(args, s.In)
 			if err != nil {
 				return err
 			}
@@ -88,8 +88,9 @@ func newPutCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// newVariable returns the variable that the arguments of the command and the specification, if one is named, describe.
-func (o *putOptions) newVariable(args []string, stdin io.Reader) (*api.Variable, error) {
+// variableFromArgs returns the variable that the arguments of the command and the specification, if one is named,
+// describe.
+func (o *putOptions) variableFromArgs(args []string, stdin io.Reader) (*api.Variable, error) {
 	v := &api.Variable{}
 	path := ""
 	if !isSpecFile(args[0]) {

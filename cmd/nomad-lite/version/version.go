@@ -25,7 +25,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		Short: "Print the version of this binary",
 		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return ReadBuild().writeTo(s.Out)
+			return ReadBuild().writeVersion(s.Out)
 		},
 	}
 }
@@ -76,12 +76,12 @@ func newBuild(release string, info *debug.BuildInfo) Build {
 	return b
 }
 
-// Metadata returns the version in the form of the build metadata of a semantic version, which consists of letters,
-// digits, hyphens and dots.
-func (b Build) Metadata() string { return "lite." + strings.ReplaceAll(b.Version, "+", ".") }
+// SemverMetadata returns the version in the form of the build metadata of a semantic version, which consists of
+// letters, digits, hyphens and dots.
+func (b Build) SemverMetadata() string { return "lite." + strings.ReplaceAll(b.Version, "+", ".") }
 
-// writeTo writes the output of the version command. It leaves out unknown values.
-func (b Build) writeTo(w io.Writer) error {
+// writeVersion writes the output of the version command. It leaves out unknown values.
+func (b Build) writeVersion(w io.Writer) error {
 	text := "nomad-lite " + b.Version + "\n"
 	if b.Revision != "" {
 		text += "Revision " + b.Revision

@@ -35,14 +35,14 @@ func TestVersionOfABuild(t *testing.T) {
 	} {
 		b := newBuild(test.release, test.info)
 		var out strings.Builder
-		if err := b.writeTo(&out); err != nil || out.String() != test.printed {
+		if err := b.writeVersion(&out); err != nil || out.String() != test.printed {
 			t.Errorf("%s: %v, printed %q, want %q", test.name, err, out.String(), test.printed)
 		}
-		if got := b.Metadata(); got != test.metadata {
+		if got := b.SemverMetadata(); got != test.metadata {
 			t.Errorf("%s: metadata %s, want %s", test.name, got, test.metadata)
 		}
 		// Clients put a plus between the version and its build metadata.
-		if _, err := semver.NewSemver("2.0.6+" + b.Metadata()); err != nil {
+		if _, err := semver.NewSemver("2.0.6+" + b.SemverMetadata()); err != nil {
 			t.Errorf("%s: %v", test.name, err)
 		}
 	}

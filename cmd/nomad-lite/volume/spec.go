@@ -19,8 +19,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/cli"
 )
 
-// specification is the content of an HCL or JSON file that describes a volume.
-type specification struct {
+// volumeSpecification is the content of an HCL or JSON file that describes a volume.
+type volumeSpecification struct {
 	Type         string           `hcl:"type,optional"`
 	ID           string           `hcl:"id,optional"`
 	Name         string           `hcl:"name"`
@@ -83,14 +83,14 @@ func parseSpecification(path string, text []byte) (*api.HostVolume, error) {
 	if diags.HasErrors() {
 		return nil, diags
 	}
-	var spec specification
+	var spec volumeSpecification
 	if diags := gohcl.DecodeBody(file.Body, nil, &spec); diags.HasErrors() {
 		return nil, diags
 	}
 	return spec.toHostVolume(path)
 }
 
-func (spec *specification) toHostVolume(path string) (*api.HostVolume, error) {
+func (spec *volumeSpecification) toHostVolume(path string) (*api.HostVolume, error) {
 	switch spec.Type {
 	case "host":
 	case "csi":

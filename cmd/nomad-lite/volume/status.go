@@ -67,8 +67,8 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// volumeLists are the volumes of all nodes, by kind.
-type volumeLists struct {
+// volumesByKind are the volumes of all nodes, by kind.
+type volumesByKind struct {
 	Configured []configuredVolume
 	Host       []*api.HostVolumeStub
 	CSI        []*api.CSIVolumeListStub
@@ -114,8 +114,8 @@ func showVolumes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 }
 
 // readVolumes requests the volumes that the flags select.
-func (o statusOptions) readVolumes(ctx context.Context, c *api.Client) (*volumeLists, error) {
-	v := new(volumeLists)
+func (o statusOptions) readVolumes(ctx context.Context, c *api.Client) (*volumesByKind, error) {
+	v := new(volumesByKind)
 	var err error
 	if o.volumeType != "host" {
 		if v.CSI, _, err = c.CSIVolumes().List(apiclient.QueryOptions(ctx, "")); err != nil && !apiclient.IsNotFound(err) {
@@ -152,7 +152,7 @@ func (o statusOptions) readVolumes(ctx context.Context, c *api.Client) (*volumeL
 
 // printHostVolumes adds the dynamic host volumes and then the host volumes of the configuration. It reports whether
 // there are dynamic ones.
-func printHostVolumes(p *output.Page, all *volumeLists, verbose bool) bool {
+func printHostVolumes(p *output.Page, all *volumesByKind, verbose bool) bool {
 	p.Section("Dynamic Host Volumes")
 	dynamic := output.NewTable("ID", "Name", "Namespace", "Plugin ID", "Node ID", "Node Pool", "State")
 	for _, v := range all.Host {

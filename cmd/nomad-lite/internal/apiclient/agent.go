@@ -29,9 +29,9 @@ func LocalNodeID(c *api.Client) (string, error) {
 	return "", errors.New("the agent that was asked is not a node itself: name a node instead of -self")
 }
 
-// SingleNode returns the only node that the client's agent lists. It returns nil for a cluster of several nodes, and
+// FindOnlyNode returns the only node that the client's agent lists. It returns nil for a cluster of several nodes, and
 // for a token that cannot read nodes.
-func SingleNode(ctx context.Context, c *api.Client) *api.Node {
+func FindOnlyNode(ctx context.Context, c *api.Client) *api.Node {
 	nodes, _, err := c.Nodes().List(QueryOptions(ctx, ""))
 	if err != nil || len(nodes) != 1 {
 		return nil

@@ -79,10 +79,10 @@ func readAlloc(ctx context.Context, c *api.Client, found *api.AllocationListStub
 	return alloc, nil
 }
 
-// TasksOf returns the tasks of an allocation in the order of Nomad's command line: first prestart, poststart and
+// SortedTasksOf returns the tasks of an allocation in the order of Nomad's command line: first prestart, poststart and
 // poststop tasks that are no sidecars, then sidecars, then main tasks. Tasks of the same kind are sorted by lifecycle
 // hook and name.
-func TasksOf(alloc *api.Allocation) []*api.Task {
+func SortedTasksOf(alloc *api.Allocation) []*api.Task {
 	var tasks []*api.Task
 	if group := TaskGroupOf(alloc); group != nil {
 		tasks = slices.Clone(group.Tasks)
@@ -103,7 +103,8 @@ func TasksOf(alloc *api.Allocation) []*api.Task {
 	return tasks
 }
 
-// lifecycleSortKey returns 0 for a task with a lifecycle hook that is no sidecar, 1 for a sidecar, and 2 for a main task.
+// lifecycleSortKey returns 0 for a task with a lifecycle hook that is no sidecar, 1 for a sidecar, and 2 for a main
+// task.
 func lifecycleSortKey(task *api.Task) int {
 	switch {
 	case LifecycleHookOf(task) == "":

@@ -51,8 +51,8 @@ func (f *Flags) Register(cmd *cobra.Command) {
 	cli.SetFlagCompletion(cmd, "namespace", f.CompleteNamespaces)
 }
 
-// AllNamespaces reports whether the command reads all namespaces.
-func (f *Flags) AllNamespaces() bool { return f.ClientConfig().Namespace == "*" }
+// ReadsAllNamespaces reports whether the command reads all namespaces.
+func (f *Flags) ReadsAllNamespaces() bool { return f.ClientConfig().Namespace == "*" }
 
 // Client returns a client of the selected agent. It does not connect yet.
 func (f *Flags) Client() (*api.Client, error) {
@@ -64,15 +64,15 @@ func (f *Flags) Client() (*api.Client, error) {
 	return client, nil
 }
 
-// HasAgent reports whether the flags or the environment name an agent, or an agent on this machine has a socket that
-// this user can connect to.
-func (f *Flags) HasAgent() bool { return f.NamesAgent() || agentsocket.FindSocket() != "" }
+// CanFindAgent reports whether the flags or the environment name an agent, or an agent on this machine has a socket
+// that this user can connect to.
+func (f *Flags) CanFindAgent() bool { return f.NamesAgent() || agentsocket.FindSocket() != "" }
 
 // NamesAgent reports whether the flags or the environment name an agent.
 func (f *Flags) NamesAgent() bool { return f.address != "" || os.Getenv("NOMAD_ADDR") != "" }
 
-// AgentIsOnThisMachine reports whether the agent's address is a unix socket or a loopback address, which only this machine can
-// reach.
+// AgentIsOnThisMachine reports whether the agent's address is a unix socket or a loopback address, which only this
+// machine can reach.
 func (f *Flags) AgentIsOnThisMachine() bool {
 	address, err := url.Parse(f.ClientConfig().Address)
 	if err != nil {

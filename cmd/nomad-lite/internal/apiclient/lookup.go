@@ -279,7 +279,7 @@ func normalizeID(id string) string {
 	return strings.ToLower(strings.ReplaceAll(strings.TrimSpace(id), "-", ""))
 }
 
-// OneJobArg is a cobra.PositionalArgs function for a command that takes the ID of one job.
-func OneJobArg(cmd *cobra.Command, args []string) error {
+// RequireOneJobArg is a cobra.PositionalArgs function for a command that takes the ID of one job.
+func RequireOneJobArg(cmd *cobra.Command, args []string) error {
 	return cli.RequireArgCount(1, 1, "one argument: the id of a job, or its beginning")(cmd, args)
 }

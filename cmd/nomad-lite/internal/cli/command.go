@@ -72,12 +72,12 @@ func FlagError(cmd *cobra.Command, err error) error {
 	if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 {
 		return UnknownCommandError(cmd, args[0])
 	}
-	return UsageError(cmd, withSingleDash(err))
+	return UsageError(cmd, withSingleDashFlags(err))
 }
 
-// withSingleDash rewrites an error of pflag so that one dash precedes the name of the flag, as Nomad's users type
+// withSingleDashFlags rewrites an error of pflag so that one dash precedes the name of the flag, as Nomad's users type
 // flags.
-func withSingleDash(err error) error {
+func withSingleDashFlags(err error) error {
 	var unknown *pflag.NotExistError
 	var noValue *pflag.ValueRequiredError
 	var invalidValue *pflag.InvalidValueError
@@ -104,7 +104,7 @@ func RequireArgCount(least, most int, what string) cobra.PositionalArgs {
 		if len(args) >= least && (most < 0 || len(args) <= most) {
 			return nil
 		}
-		return argumentError(cmd, args, what)
+		return newArgumentError(cmd, args, what)
 	}
 }
 
@@ -113,10 +113,10 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return argumentError(cmd, args, "no arguments")
+	return newArgumentError(cmd, args, "no arguments")
 }
 
-func argumentError(cmd *cobra.Command, args []string, what string) error {
+func newArgumentError(cmd *cobra.Command, args []string, what string) error {
 	if len(args) == 0 {
 		return UsageError(cmd, fmt.Errorf("takes %s", what))
 	}

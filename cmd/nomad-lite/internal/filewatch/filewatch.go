@@ -40,9 +40,9 @@ func (w *Watcher) addPaths(paths []string) {
 	}
 }
 
-// WaitForChange blocks until some of the paths have changed and then have the same state in two polls, because an editor can
-// write a file in several steps. It returns the changed paths, or nil when ctx ends. A path that is new to the watcher
-// is compared with its state at the call. Wait must not be called concurrently.
+// WaitForChange blocks until some of the paths have changed and then have the same state in two polls, because an
+// editor can write a file in several steps. It returns the changed paths, or nil when ctx ends. A path that is new to
+// the watcher is compared with its state at the call. Wait must not be called concurrently.
 func (w *Watcher) WaitForChange(ctx context.Context, paths []string) []string {
 	w.addPaths(paths)
 	ticker := time.NewTicker(interval)

@@ -26,9 +26,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 )
 
-// CheckTasks prints the errors in a job's templates. If the job runs on this machine, it also prints which users and
-// commands of the job's tasks the machine does not have. It returns true if there are no errors.
-func CheckTasks(j *jobfile.File, s *cli.Streams, onThisMachine bool) (bool, error) {
+// CheckTemplatesUsersCommands prints the errors in a job's templates. If the job runs on this machine, it also prints
+// which users and commands of the job's tasks the machine does not have. It returns true if there are no errors.
+func CheckTemplatesUsersCommands(j *jobfile.File, s *cli.Streams, onThisMachine bool) (bool, error) {
 	templatesParse, err := checkTemplates(j, s, onThisMachine)
 	if err != nil || !onThisMachine {
 		return templatesParse, err

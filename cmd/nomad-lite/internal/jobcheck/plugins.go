@@ -72,8 +72,8 @@ func CheckLocally(ctx context.Context, j *jobfile.File, plugins localplugins.Plu
 	return answer, good, errors.Join(err, asked)
 }
 
-// AdmissionNodeOf returns what admission checks of a canonical job must know about an agent in this process. It prints a
-// warning for a driver that cannot be started.
+// AdmissionNodeOf returns what admission checks of a canonical job must know about an agent in this process. It prints
+// a warning for a driver that cannot be started.
 func AdmissionNodeOf(ctx context.Context, j *jobfile.File, a *agent.Agent, drivers []string, s *cli.Streams) admission.Node {
 	node := admission.Node{Drivers: drivers, Schemas: make(map[string]admission.Schema), Features: nodeFeaturesOf(a)}
 	node.HookFaults, node.UncheckedHooks = a.CheckHookAttachments(ctx, j.Job)

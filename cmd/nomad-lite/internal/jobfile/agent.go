@@ -33,7 +33,7 @@ func (j *File) ValidateWithAgent(ctx context.Context, c *api.Client) (*AgentVali
 	if err != nil {
 		return nil, err
 	}
-	return &AgentValidation{validation, apiclient.SingleNode(ctx, c)}, nil
+	return &AgentValidation{validation, apiclient.FindOnlyNode(ctx, c)}, nil
 }
 
 // isRegionError reports whether an agent has rejected a request because of its region.
@@ -136,7 +136,7 @@ func (j *File) splitAgentErrors(v *api.JobValidateResponse) (configErrors, other
 			path, reason, _ := strings.Cut(line, ": ")
 			switch {
 			case line == "" || line == refusalHeading:
-			case isJobPath(path):
+			case isPathInJob(path):
 				otherErrors = append(otherErrors, j.NewDiagnostic(strings.Split(path, "."), reason))
 			default:
 				otherErrors = append(otherErrors, j.newValidationDiagnostic(line))
@@ -146,9 +146,9 @@ func (j *File) splitAgentErrors(v *api.JobValidateResponse) (configErrors, other
 	return configErrors, otherErrors
 }
 
-// isJobPath reports whether text, which precedes the reason in an agent's error, is the path of an attribute or block
+// isPathInJob reports whether text, which precedes the reason in an agent's error, is the path of an attribute or block
 // of the job.
-func isJobPath(text string) bool {
+func isPathInJob(text string) bool {
 	return text == "region" || strings.HasPrefix(text, "group.") || strings.HasPrefix(text, "meta.")
 }
 

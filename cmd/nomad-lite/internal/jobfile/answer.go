@@ -26,8 +26,9 @@ func (j *File) faultsAgentCanReport() []*model.Fault {
 // refusalHeading is printed above refusals, by commands and in an agent's errors.
 const refusalHeading = "This job cannot run here:"
 
-// PrintAdmissionAnswer prints the faults, the refusals and the config errors of an admission answer, with their positions in the
-// file. It prints heading above the refusals that depend on the node. It returns true if the job can run.
+// PrintAdmissionAnswer prints the faults, the refusals and the config errors of an admission answer, with their
+// positions in the file. It prints heading above the refusals that depend on the node. It returns true if the job can
+// run.
 func (j *File) PrintAdmissionAnswer(s *cli.Streams, heading string, a *admission.Answer) (bool, error) {
 	if a.Fault != nil {
 		fmt.Fprintln(s.Err, "Job validation errors:")
@@ -96,8 +97,7 @@ func (j *File) CheckBeforeSubmit(s *cli.Streams) (bool, error) {
 	return len(refusals) == 0, j.PrintRefusals(s, refusalHeading, refusals)
 }
 
-// PrintIgnoredParts prints a warning for each attribute or block of the job that `nomad-lite run` without an agent
-// ignores.
+// PrintIgnoredParts prints a warning for each attribute or block of the job that `nomad-lite run` ignores.
 func (j *File) PrintIgnoredParts(s *cli.Streams, a *admission.Answer) error {
 	var diags hcl.Diagnostics
 	for _, fault := range a.Ignored {

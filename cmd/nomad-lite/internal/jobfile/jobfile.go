@@ -42,8 +42,8 @@ func (f *Flags) Register(cmd *cobra.Command) {
 	flags.BoolVar(&f.Strict, "hcl2-strict", true, "refuse values for variables that the job file does not declare")
 }
 
-// OneFileArg is a cobra.PositionalArgs function for a command that reads one job file.
-func OneFileArg(cmd *cobra.Command, args []string) error {
+// RequireOneFileArg is a cobra.PositionalArgs function for a command that reads one job file.
+func RequireOneFileArg(cmd *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
 	}
@@ -56,28 +56,28 @@ type File struct {
 	Parsed *jobspec.File
 	Source []byte
 
-	// jsonName is the path of a job file in JSON, and "" for HCL. The attributes and blocks of a job in JSON have no
-	// source positions.
-	jsonName string
+	// jsonFileName is the path of a job file in JSON, and "" for HCL. The attributes and blocks of a job in JSON have
+	// no source positions.
+	jsonFileName string
 }
 
 // Read reads and parses a job file, and prints warnings and errors to standard error. The returned error has the exit
 // code code.
-func (f *Flags) Read(s *cli.Streams, path string, code int) (*File, error) {
+func (f *Flags) Read(s *cli.Streams, path string, exitCode int) (*File, error) {
 	fail := func(err error) error {
 		//lint:ignore ST1005 the text is Nomad's
-		return &cli.ExitError{Code: code, Err: fmt.Errorf("Error getting job struct: %w", err)}
+		return &cli.ExitError{Code: exitCode, Err: fmt.Errorf("Error getting job struct: %w", err)}
 	}
 	if f.JSON && len(f.Vars)+len(f.VarFiles) > 0 {
 		//lint:ignore ST1005 the text is Nomad's
-		return nil, &cli.ExitError{Code: code, Err: fmt.Errorf("Invalid job options: %w", jobspec.ErrVariablesWithJSON)}
+		return nil, &cli.ExitError{Code: exitCode, Err: fmt.Errorf("Invalid job options: %w", jobspec.ErrVariablesWithJSON)}
 	}
 	for _, v := range f.Vars {
 		if !strings.Contains(v, "=") {
 			fmt.Fprintf(s.Err, "warning: -var %s is ignored: it has no value; write -var %s=value\n", v, v)
 		}
 	}
-	text, name, err := readSource(s, path)
+	text, name, err := readJobFileSource(s, path)
 	if err != nil {
 		//lint:ignore ST1005 the text is Nomad's
 		return nil, fail(fmt.Errorf("Error reading job file from %s: %w", path, err))
@@ -88,7 +88,7 @@ func (f *Flags) Read(s *cli.Streams, path string, code int) (*File, error) {
 			//lint:ignore ST1005 the text is Nomad's
 			return nil, fail(fmt.Errorf("Error parsing job file from %s:\n%w", path, err))
 		}
-		return &File{Job: job, Parsed: &jobspec.File{}, Source: text, jsonName: name}, nil
+		return &File{Job: job, Parsed: &jobspec.File{}, Source: text, jsonFileName: name}, nil
 	}
 	file, diags := jobspec.Parse(jobspec.Source{
 		Name: name, Text: text, Vars: f.Vars, VarFiles: f.VarFiles, Environ: os.Environ(), FileFunctions: true, Strict: f.Strict,
@@ -108,14 +108,14 @@ func (f *Flags) Read(s *cli.Streams, path string, code int) (*File, error) {
 		if regexp.MustCompile(`^\s*\{\s*"(Job|ID)"\s*:`).Match(text) {
 			fmt.Fprintln(s.Err, "This looks like the JSON form of the HTTP API: add -json")
 		}
-		return nil, &cli.ExitError{Code: code}
+		return nil, &cli.ExitError{Code: exitCode}
 	}
 	return &File{Job: file.Job, Parsed: file, Source: text}, nil
 }
 
-// readSource returns the text of a job file and its name in diagnostics. The name is the path as the user has typed it,
-// so that an editor finds the file.
-func readSource(s *cli.Streams, path string) (text []byte, name string, err error) {
+// readJobFileSource returns the text of a job file and its name in diagnostics. The name is the path as the user has
+// typed it, so that an editor finds the file.
+func readJobFileSource(s *cli.Streams, path string) (text []byte, name string, err error) {
 	if path == "-" {
 		text, err = io.ReadAll(io.LimitReader(s.In, jobspec.MaxTextSize+1))
 		return text, "stdin", err
@@ -163,7 +163,7 @@ func (j *File) AddSourcePositions(refusal error) error {
 	var diags hcl.Diagnostics
 	for line := range strings.Lines(text) {
 		path, reason, _ := strings.Cut(strings.TrimSpace(line), ": ")
-		if isJobPath(path) {
+		if isPathInJob(path) {
 			diags = append(diags, j.NewDiagnostic(strings.Split(path, "."), reason))
 		}
 	}
@@ -203,8 +203,8 @@ func (j *File) NewDiagnostic(path []string, text string) *hcl.Diagnostic {
 		diag.Subject = &rng
 	} else if len(path) > 0 {
 		diag.Summary = strings.Join(path, ".") + ": " + text
-		if j.jsonName != "" {
-			diag.Summary = j.jsonName + ": " + diag.Summary
+		if j.jsonFileName != "" {
+			diag.Summary = j.jsonFileName + ": " + diag.Summary
 		}
 	}
 	return diag
@@ -232,7 +232,8 @@ func (j *File) NewWarning(path []string, text string) *hcl.Diagnostic {
 	return diag
 }
 
-// printDiagnosticsWithPosition prints only the diagnostics that have a position in the job file, with the lines of the file.
+// printDiagnosticsWithPosition prints only the diagnostics that have a position in the job file, with the lines of the
+// file.
 func (j *File) printDiagnosticsWithPosition(s *cli.Streams, diags hcl.Diagnostics) error {
 	var diagsWithSource hcl.Diagnostics
 	for _, diag := range diags {

@@ -32,7 +32,7 @@ func (j *File) PrintWarnings(w io.Writer, warnings string) error {
 	var unplaced strings.Builder
 	for _, warning := range parseWarnings(warnings) {
 		line := warning.String()
-		if found := faults[warning.text]; len(found) > 0 && j.jsonName == "" {
+		if found := faults[warning.text]; len(found) > 0 && j.jsonFileName == "" {
 			if len(warning.groupsAndTasks) < 2 { // the position in the file already names the group or task
 				line = warning.text
 			}

@@ -49,8 +49,8 @@ func (f *Flags) RegisterForInstall(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.configPath, "config", "", "configuration `file` or directory of the agent, which names the plugin directory")
 }
 
-// ReadConfigForInstall does the same as Read for a command that changes or checks the plugin directory itself. The plugin
-// directory need not exist, and the configuration that is returned has no plugin and no hook blocks.
+// ReadConfigForInstall does the same as Read for a command that changes or checks the plugin directory itself. The
+// plugin directory need not exist, and the configuration that is returned has no plugin and no hook blocks.
 func (f *Flags) ReadConfigForInstall(s *cli.Streams) (Plugins, error) {
 	withoutDir := *f
 	withoutDir.pluginDir = ""
@@ -156,8 +156,8 @@ func (p Plugins) DriverNames(wanted []string) ([]string, error) {
 	return slices.Compact(driverNames), nil
 }
 
-// AllPluginNames returns the names of all plugins: the builtin ones, and the executable files in the plugin directory. Some
-// files may not be plugins.
+// AllPluginNames returns the names of all plugins: the builtin ones, and the executable files in the plugin directory.
+// Some files may not be plugins.
 func (p Plugins) AllPluginNames() []string {
 	names := builtins.Names()
 	entries, _ := os.ReadDir(p.Config.PluginDir) // a missing directory has no plugins
@@ -173,8 +173,8 @@ func (p Plugins) AllPluginNames() []string {
 // launchTimeout limits WaitPluginsLaunched. It is longer than the launch timeout of a single plugin.
 const launchTimeout = 90 * time.Second
 
-// WaitPluginsLaunched blocks until all plugins of a temporary agent have launched or failed; a plugin that fails is no error.
-// It returns an error when ctx ends, or when a plugin has not answered after 90 seconds.
+// WaitPluginsLaunched blocks until all plugins of a temporary agent have launched or failed; a plugin that fails is no
+// error. It returns an error when ctx ends, or when a plugin has not answered after 90 seconds.
 func WaitPluginsLaunched(ctx context.Context, a *agent.Agent) error {
 	ctx, cancel := context.WithTimeout(ctx, launchTimeout)
 	defer cancel()
@@ -197,9 +197,9 @@ func RunWithAgent(ctx context.Context, plugins Plugins, wanted []string, do func
 	return a.Close()
 }
 
-// StartPluginOnce starts the plugin with this file name in a temporary agent, which also stops it, and returns the plugin's
-// state. The name must have a plugin block. The error is the reason why the plugin does not start, or the cause of the
-// end of ctx.
+// StartPluginOnce starts the plugin with this file name in a temporary agent, which also stops it, and returns the
+// plugin's state. The name must have a plugin block. The error is the reason why the plugin does not start, or the
+// cause of the end of ctx.
 func StartPluginOnce(ctx context.Context, plugins Plugins, name string) (started supervisor.Plugin, err error) {
 	var waitErr error
 	runErr := RunWithAgent(ctx, plugins, []string{name}, func(a *agent.Agent) {

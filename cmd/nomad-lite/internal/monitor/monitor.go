@@ -126,7 +126,7 @@ func (m *Monitor) watchUntilProcessed(ctx context.Context, id string) (deploymen
 		if err != nil {
 			return "", apiclient.WrapError(fmt.Sprintf("read allocations of evaluation %q", m.formatID(eval.ID)), err)
 		}
-		slices.Reverse(allocs) // newest first
+		slices.Reverse(allocs) // so that the lines of the newest allocations come first
 		m.addAllocChanges(p, allocs, eval.CreateIndex, seen)
 		if eval.Status != status {
 			p.DetailLine("Evaluation status changed: %q -> %q", status, output.StatusCell(eval.Status))
@@ -192,7 +192,7 @@ func (m *Monitor) finishEvaluation(ctx context.Context, p *output.Page, eval *ap
 	} else {
 		exitErr = &cli.ExitError{Code: placementFailureExitCode}
 		p.Heading("Evaluation %q finished with status %q but failed to place all allocations:", m.formatID(eval.ID), eval.Status)
-		missingDrivers := taskreason.MissingDriverReasons(apiclient.SingleNode(ctx, m.client), m.readJob(ctx, eval.JobID))
+		missingDrivers := taskreason.MissingDriverReasons(apiclient.FindOnlyNode(ctx, m.client), m.readJob(ctx, eval.JobID))
 		tables.PrintPlacementFailures(p, "    ", eval.FailedTGAllocs, missingDrivers)
 		if eval.StatusDescription != "" {
 			p.DetailLine("%s", eval.StatusDescription)
@@ -234,7 +234,7 @@ func (m *Monitor) WatchDeployment(ctx context.Context, id string) error {
 		if m.screen != nil {
 			now = time.Now()
 		}
-		state.Indent("    ", func(p *output.Page) { err = m.AddDeploymentState(ctx, p, d, now) })
+		state.AddIndented("    ", func(p *output.Page) { err = m.AddDeploymentState(ctx, p, d, now) })
 		if err != nil {
 			return err
 		}

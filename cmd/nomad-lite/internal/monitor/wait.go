@@ -53,7 +53,7 @@ func (f *WaitFlags) WaitForJob(ctx context.Context, m *Monitor, jobID, evalID st
 		return apiclient.WrapError(fmt.Sprintf("read job %q", jobID), err)
 	}
 	w := &jobWaiter{Monitor: m, job: job, shownReasons: make(map[string]string)}
-	if err := w.watchPlacement(ctx, evalID); err != nil {
+	if err := w.watchUntilPlaced(ctx, evalID); err != nil {
 		return err
 	}
 	logsCtx, stopLogs := context.WithCancel(ctx)
@@ -80,13 +80,13 @@ func (f *WaitFlags) WaitForJob(ctx context.Context, m *Monitor, jobID, evalID st
 type jobWaiter struct {
 	*Monitor
 	job             *api.Job
-	statusByAllocID map[string]string // last known client status by allocation id; nil before the first list
-	shownReasons    map[string]string // last shown reason by allocation id and task name
+	statusByAllocID map[string]string // allocation ID -> last known client status; nil before the first list
+	shownReasons    map[string]string // allocation ID and task name -> reason that was shown last
 }
 
-// watchPlacement follows the evaluation and its deployment. A placement failure is an error only if no allocation was
+// watchUntilPlaced follows the evaluation and its deployment. A placement failure is an error only if no allocation was
 // placed.
-func (w *jobWaiter) watchPlacement(ctx context.Context, evalID string) error {
+func (w *jobWaiter) watchUntilPlaced(ctx context.Context, evalID string) error {
 	if evalID == "" {
 		return nil
 	}
@@ -147,8 +147,8 @@ func hasNonterminalStatus(a *api.AllocationListStub) bool {
 	return !apiclient.HasTerminalStatus(a)
 }
 
-// getsNoMoreAllocs reports whether the job's version gets no further allocations, because the job is dead or has a newer
-// version.
+// getsNoMoreAllocs reports whether the job's version gets no further allocations, because the job is dead or has a
+// newer version.
 func (w *jobWaiter) getsNoMoreAllocs(ctx context.Context) (bool, error) {
 	id := pointer.Value(w.job.ID)
 	job, _, err := w.client.Jobs().Info(id, apiclient.QueryOptions(ctx, w.namespace))

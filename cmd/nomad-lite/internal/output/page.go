@@ -92,7 +92,7 @@ func (t *Table) Row(cells ...any) { t.Rows = append(t.Rows, cells) }
 // Pairs are rows of a name and a value, which are aligned at the equals sign between them.
 type Pairs [][2]any
 
-// Table adds a table.
+// Table adds a table. Its columns are as wide as their widest cells.
 func (p *Page) Table(t *Table) { p.writeTable("", t) }
 
 // writeTable adds a table with a prefix on each line.
@@ -150,9 +150,9 @@ func (p *Page) writeAligned(indent, gap string, rows [][]string) {
 }
 
 // TableOrMessage adds a table, or the given message if the table is empty.
-func (p *Page) TableOrMessage(t *Table, nothing string) {
+func (p *Page) TableOrMessage(t *Table, emptyMessage string) {
 	if len(t.Rows) == 0 {
-		p.Line("%s", nothing)
+		p.Line("%s", emptyMessage)
 		return
 	}
 	p.Table(t)
@@ -174,8 +174,8 @@ func (p *Page) Lines(text string) {
 	}
 }
 
-// Indent calls add, and puts indent before each line that add writes, except for empty lines.
-func (p *Page) Indent(indent string, add func(*Page)) {
+// AddIndented calls add, and puts indent before each line that add writes, except for empty lines.
+func (p *Page) AddIndented(indent string, add func(*Page)) {
 	inner := &Page{useColours: p.useColours}
 	add(inner)
 	for line := range strings.Lines(inner.Text.String()) {

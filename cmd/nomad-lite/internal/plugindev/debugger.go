@@ -167,8 +167,8 @@ func (d *Debugger) isTraced() bool {
 	return false
 }
 
-// pollForLineOrEOF reads the available input without blocking, and reports whether it contains a line end or the end of the
-// input. Without a file it returns true.
+// pollForLineOrEOF reads the available input without blocking, and reports whether it contains a line end or the end of
+// the input. Without a file it returns true.
 func pollForLineOrEOF(input *os.File) bool {
 	if input == nil {
 		return true

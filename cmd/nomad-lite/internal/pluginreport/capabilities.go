@@ -42,8 +42,8 @@ func NewCapabilities(c *driver.Capabilities, root bool) []pluginstatus.Capabilit
 	return list
 }
 
-// describeRequestEffect describes the effect of a capability that states whether a driver accepts a kind of request. what names
-// the requests.
+// describeRequestEffect describes the effect of a capability that states whether a driver accepts a kind of request.
+// what names the requests.
 func describeRequestEffect(accepted bool, what string) string {
 	if accepted {
 		return what + " are sent to the driver"

@@ -113,7 +113,8 @@ func DescribeProcess(p supervisor.Plugin, fingerprints Fingerprints) pluginstatu
 	return described
 }
 
-// AddDescription adds what a plugin reports about itself to the description of its process. root means that the agent is root.
+// AddDescription adds what a plugin reports about itself to the description of its process. root means that the agent
+// is root.
 func AddDescription(p *pluginstatus.Process, d *supervisor.Description, root bool) {
 	p.ConfigSchema, p.TaskSchema = d.ConfigSchema.Text(), d.TaskSchema.Text()
 	if d.Capabilities != nil {

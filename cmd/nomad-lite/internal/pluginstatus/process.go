@@ -25,7 +25,8 @@ type Process struct {
 	Devices   string       `json:",omitempty"` // number of devices in each group of a device plugin
 	Calls     []callstats.Method
 
-	// Capabilities are those of a driver. Capabilities and schemas are empty until the process has reported them.
+	// Capabilities are those of a driver. Capabilities and schemas are empty unless a process runs and has reported
+	// them.
 	Capabilities []Capability `json:",omitempty"`
 	ConfigSchema string       `json:",omitempty"` // schema of the plugin block, in the form of HCL
 	TaskSchema   string       `json:",omitempty"` // schema of the config block of a driver's task
@@ -53,8 +54,8 @@ func NewDeviceTable(processes []Process) *output.Table {
 	return t
 }
 
-// NewUnstartedPluginTable returns a table of the plugins that have not started, so that it is unknown which driver or hook they
-// serve. It returns nil if there are none.
+// NewUnstartedPluginTable returns a table of the plugins that have not started, so that it is unknown which driver or
+// hook they serve. It returns nil if there are none.
 func NewUnstartedPluginTable(processes []Process) *output.Table {
 	t := output.NewTable("Plugin", "State", "Message", "Path")
 	found := false

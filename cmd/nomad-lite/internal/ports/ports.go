@@ -106,7 +106,7 @@ func formatMappings(mappings []api.PortMapping, group *api.TaskGroup) string {
 	texts := make([]string, len(mappings))
 	for i, m := range mappings {
 		address := net.JoinHostPort(m.HostIP, strconv.Itoa(m.Value))
-		if url := checkURL(group, m.Label, address); url != "" {
+		if url := urlOfHTTPCheck(group, m.Label, address); url != "" {
 			address = url
 		} else if m.To > 0 && m.To != m.Value {
 			address += fmt.Sprintf(" -> %d", m.To)
@@ -116,9 +116,9 @@ func formatMappings(mappings []api.PortMapping, group *api.TaskGroup) string {
 	return strings.Join(texts, ", ")
 }
 
-// checkURL returns the URL of the first HTTP check that requests a port. It returns "" if there is no such check, or if
-// the URL depends on variables of the task.
-func checkURL(group *api.TaskGroup, label, address string) string {
+// urlOfHTTPCheck returns the URL of the first HTTP check that requests a port. It returns "" if there is no such check,
+// or if the URL depends on variables of the task.
+func urlOfHTTPCheck(group *api.TaskGroup, label, address string) string {
 	url := ""
 	apiclient.ForEachService(group, func(service *api.Service, _ string) {
 		for _, check := range service.Checks {

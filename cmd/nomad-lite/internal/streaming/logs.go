@@ -48,7 +48,8 @@ func (r LogRequest) StreamLog(ctx context.Context, c *api.Client, each func([]by
 	return r.openStream(ctx, c, api.OriginStart, 0, FrameReader{OnData: each})
 }
 
-// LastWriteTime returns the modification time of the stream's newest log file, or the zero time if the stream has no file.
+// LastWriteTime returns the modification time of the stream's newest log file, or the zero time if the stream has no
+// file.
 func (r LogRequest) LastWriteTime(ctx context.Context, c *api.Client) (time.Time, error) {
 	files, _, err := c.AllocFS().List(r.Alloc, LogDir, apiclient.QueryOptions(ctx, r.Alloc.Namespace))
 	if err != nil {

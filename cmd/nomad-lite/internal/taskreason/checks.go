@@ -46,8 +46,8 @@ func printFailingChecks(ctx context.Context, p *output.Page, c *api.Client, job 
 	}
 }
 
-// hasAgentRunChecks reports whether a job has a service check that the agent itself runs, that is, one of a service of the
-// provider nomad. The job can be nil.
+// hasAgentRunChecks reports whether a job has a service check that the agent itself runs, that is, one of a service of
+// the provider nomad. The job can be nil.
 func hasAgentRunChecks(job *api.Job) bool {
 	if job == nil {
 		return false

@@ -45,7 +45,7 @@ func IsFiniteJob(job *api.Job) bool {
 // returns one Task without a name, with the description of the allocation's status.
 func findFailedTasks(job *api.Job, a *api.AllocationListStub) []Task {
 	var failures []Task
-	for _, name := range taskNames(job, a) {
+	for _, name := range taskNamesInJobOrder(job, a) {
 		if state := a.TaskStates[name]; state != nil && state.Failed {
 			failures = append(failures, Task{a, name, FromTaskState(state, time.Time{})})
 		}
@@ -56,9 +56,9 @@ func findFailedTasks(job *api.Job, a *api.AllocationListStub) []Task {
 	return failures
 }
 
-// taskNames returns the names of an allocation's tasks in the order of the job, or sorted if the job
+// taskNamesInJobOrder returns the names of an allocation's tasks in the order of the job, or sorted if the job
 // no longer has their group.
-func taskNames(job *api.Job, a *api.AllocationListStub) []string {
+func taskNamesInJobOrder(job *api.Job, a *api.AllocationListStub) []string {
 	group := apiclient.FindTaskGroup(job, a.TaskGroup)
 	if group == nil {
 		return slices.Sorted(maps.Keys(a.TaskStates))

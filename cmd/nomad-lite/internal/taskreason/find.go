@@ -111,8 +111,8 @@ var conditionPhrases = map[lifecycle.Condition]string{
 	lifecycle.ConditionExited:  "to end",
 }
 
-// isConditionMet reports whether a task with this state meets a condition of lite_after. TaskState does not have the task's
-// health, so ConditionHealthy counts as not met.
+// isConditionMet reports whether a task with this state meets a condition of lite_after. TaskState does not have the
+// task's health, so lifecycle.ConditionHealthy counts as not met.
 func isConditionMet(c lifecycle.Condition, state *api.TaskState) bool {
 	switch c {
 	case lifecycle.ConditionStarted:
@@ -125,8 +125,8 @@ func isConditionMet(c lifecycle.Condition, state *api.TaskState) bool {
 	return false
 }
 
-// AddLastStderrLines reads the last line of standard error of each task whose process has ended with an error, and adds it
-// to the task's reason, with a remedy for a known message. A task whose output cannot be read keeps its reason.
+// AddLastStderrLines reads the last line of standard error of each task whose process has ended with an error, and adds
+// it to the task's reason, with a remedy for a known message. A task whose output cannot be read keeps its reason.
 func AddLastStderrLines(ctx context.Context, c *api.Client, tasks []Task) {
 	for i, t := range tasks {
 		if !t.Reason.isExplainedByOutput {

@@ -21,7 +21,7 @@ func PrintPlacementFailure(ctx context.Context, p *output.Page, c *api.Client, j
 		return
 	}
 	p.Section("Placement Failure")
-	tables.PrintPlacementFailures(p, "", blocked.FailedTGAllocs, MissingDriverReasons(apiclient.SingleNode(ctx, c), job))
+	tables.PrintPlacementFailures(p, "", blocked.FailedTGAllocs, MissingDriverReasons(apiclient.FindOnlyNode(ctx, c), job))
 	if text := explainBlockedEval(evals, blocked); text != "" {
 		p.Line("%s", strings.ReplaceAll(text, `; group "`, "\n"+`group "`)) // one line for each group
 	}

@@ -50,7 +50,8 @@ func (r Reason) String() string {
 // writeVariableText is the prefix of the remedy for a variable that a template waits for.
 const writeVariableText = "Write it: nomad-lite var put "
 
-// ForForegroundRun returns the reason with a remedy for a job that `nomad-lite run` runs without an agent.
+// ForForegroundRun returns the reason with a remedy for a job of `nomad-lite run`, to which commands that need an
+// agent's address do not apply.
 func (r Reason) ForForegroundRun() Reason {
 	r.Remedy = strings.Replace(r.Remedy, writeVariableText, "Set it: nomad-lite run -nomad-var ", 1)
 	return r
@@ -180,7 +181,7 @@ func eventsBeforeCleanup(state *api.TaskState) []*api.TaskEvent {
 		case e == nil:
 		case e.Type == api.TaskNotRestarting:
 			return state.Events[:i+1]
-		case e.Type == api.TaskStarted || e.Type == api.TaskRestartSignal: // the task ran again later
+		case e.Type == api.TaskStarted || e.Type == api.TaskRestartSignal: // the task was started again after an earlier TaskNotRestarting
 			return state.Events
 		}
 	}
@@ -195,7 +196,7 @@ func describeProgress(events []*api.TaskEvent) string {
 			texts = append(texts, OneLine(e.DisplayMessage))
 		}
 	}
-	slices.Sort(texts) // sorted, because each progress report moves its event to the end
+	slices.Sort(texts) // sorted, because the order of the events changes with each progress report
 	return strings.Join(texts, "; ")
 }
 
@@ -220,8 +221,8 @@ func describeNoRestart(e *api.TaskEvent) string {
 	return "not restarted: " + e.RestartReason
 }
 
-// describeCause returns the cause that one event contains, or "" if it contains none. isExplainedByOutput is true if the output
-// of the task can explain the cause.
+// describeCause returns the cause that one event contains, or "" if it contains none. isExplainedByOutput is true if
+// the output of the task can explain the cause.
 func describeCause(e *api.TaskEvent, state string) (cause string, hasOutput bool) {
 	message := OneLine(cmp.Or(e.DisplayMessage, e.Message, e.Type))
 	switch e.Type {

@@ -155,8 +155,8 @@ func (v *View) showUpdatesUntilClosed() {
 	}
 }
 
-// redrawLiveLines draws the live lines again. stopped means that the process was stopped (Ctrl-Z): then the shell has written
-// below the drawn live lines, so that they cannot be erased.
+// redrawLiveLines draws the live lines again. stopped means that the process was stopped (Ctrl-Z): then the shell has
+// written below the drawn live lines, so that they cannot be erased.
 func (v *View) redrawLiveLines(stopped bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -322,9 +322,9 @@ func (v *View) showTaskState(t *Task, state *api.TaskState, queuedAt time.Time) 
 	v.setTaskStatus(t, state.State, detail)
 }
 
-// findNewEvents returns the events that follow the last event that was shown. The task can have dropped some of
-// the shown events: the oldest, and the progress of operations. Timestamps alone do not identify an event: with a coarse clock
-// several events have the same time, and a clock can be set back.
+// findNewEvents returns the events that follow the last event that was shown. The task can have dropped some of the
+// shown events: the oldest, and the progress of operations. Timestamps alone do not identify an event: with a coarse
+// clock several events have the same time, and a clock can be set back.
 func findNewEvents(events, shown []*api.TaskEvent) []*api.TaskEvent {
 	for i, e := range slices.Backward(events) {
 		if slices.ContainsFunc(shown, func(s *api.TaskEvent) bool {

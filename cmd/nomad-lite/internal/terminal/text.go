@@ -74,8 +74,8 @@ func isUnsafeRune(r rune) bool {
 	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp)
 }
 
-// isColourSequence reports whether an escape sequence only sets the colours and attributes of text. A sequence that ends in m
-// and has other parameters than numbers changes the keyboard.
+// isColourSequence reports whether an escape sequence only sets the colours and attributes of text. A sequence that
+// ends in m and has other parameters than numbers changes the keyboard.
 func isColourSequence(sequence []byte) bool {
 	if len(sequence) < 3 || sequence[1] != '[' || sequence[len(sequence)-1] != 'm' {
 		return false
@@ -94,7 +94,8 @@ func EscapeSequenceLength(text []byte) int {
 	return size
 }
 
-// scanEscapeSequence returns the length of the escape sequence at the start of text, and whether the text contains its end.
+// scanEscapeSequence returns the length of the escape sequence at the start of text, and whether the text contains its
+// end.
 func scanEscapeSequence(text []byte) (size int, complete bool) {
 	if len(text) < 2 {
 		return len(text), false

@@ -46,8 +46,8 @@ func JSONWriter(stream io.Writer) io.Writer {
 	return &Writer{file: w.file, isJSON: true}
 }
 
-// UnsanitizedStream returns the file of a Writer, for a program that controls the terminal itself. It returns any other stream
-// unchanged.
+// UnsanitizedStream returns the file of a Writer, for a program that controls the terminal itself. It returns any other
+// stream unchanged.
 func UnsanitizedStream(stream io.Writer) io.Writer {
 	if w, ok := stream.(*Writer); ok {
 		return w.file

@@ -734,7 +734,7 @@ func BenchmarkRecovery(b *testing.B) {
 				m.WaitTaskReport("all tasks are owned", all)
 				addBenchSample(b, c.figure, milliseconds(time.Since(began)), measureNoopCommand(b))
 			}
-			m.End("stop")
+			m.SendExitCommand("stop")
 		})
 	}
 }
@@ -769,7 +769,7 @@ func BenchmarkEndedAllocations(b *testing.B) {
 		heapAfter := complete(fmt.Sprint("then-", round), allocCount)
 		addBenchSample(b, "finished", float64(heapAfter-heapBefore)/allocCount/1000, missingBaselineValue)
 	}
-	m.End("stop")
+	m.SendExitCommand("stop")
 }
 
 // BenchmarkStateWrites counts how often the state is written in the life of a task; a write
@@ -798,7 +798,7 @@ func BenchmarkStateWrites(b *testing.B) {
 			addBenchSample(b, fmt.Sprintf("syncs per life, %d", count), 2*float64(afterReport.Commits-beforeReport.Commits)/float64(count), missingBaselineValue)
 		}
 	}
-	m.End("stop")
+	m.SendExitCommand("stop")
 }
 
 const trueCommandJob = `

@@ -1,3 +1,3 @@
-// Package bench measures what the documented limits of memory, time and size are about, and compares the figures with
-// reference programs in the same run.
+// Package bench measures time, memory and size, and compares the figures with budgets and with baselines that the same
+// run measures.
 package bench

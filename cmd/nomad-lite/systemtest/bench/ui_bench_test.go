@@ -28,11 +28,11 @@ func BenchmarkUILoad(b *testing.B) {
 	p := browsers[0].OpenTab(address, floorFile, "favicon.ico")
 	p.RecordJobTime("web")
 	for b.Loop() {
-		p.Open("/ui/jobs")
+		p.OpenPath("/ui/jobs")
 		p.WaitFor("window.jobShownAt")
 		shown := systemtest.Eval[float64](p, "window.jobShownAt")
 		weight := systemtest.Eval[float64](p, pageWeight)
-		p.Open(floorFile)
+		p.OpenPath(floorFile)
 		addBenchSample(b, "page", shown, systemtest.Eval[float64](p, `performance.getEntriesByType("navigation")[0].responseEnd`))
 		addBenchSample(b, "page weight", weight/1000, missingBaselineValue)
 	}
@@ -152,7 +152,7 @@ func unixMilliseconds(t time.Time) float64 { return float64(t.UnixMicro()) / 100
 func (a *benchAgent) measureEventRates(b *testing.B, p *systemtest.WebPage) {
 	b.Helper()
 	const clients, registrations = 4, 100 // registrations of each client
-	p.Open("/ui/events")
+	p.OpenPath("/ui/events")
 	p.WaitFor(`document.querySelector("tbody")`)
 	systemtest.Eval[chromedp.Void](p, `{
 		window.shown = [];

@@ -274,7 +274,7 @@ func TestPluginKilledTwiceLeavesItsTasksRunning(t *testing.T) {
 		if count["driver unavailable"] != 1 || count["driver available again"] != 1 || count[api.TaskStarted] != 1 || count[api.TaskTerminated] != 0 {
 			n.Errorf("events %v, %v", systemtest.EventTypes(state.Events), count)
 		}
-		n.End("stop")
+		n.SendExitCommand("stop")
 	})
 }
 
@@ -291,7 +291,7 @@ func TestStopDuringAnOutageOfTheDriver(t *testing.T) {
 			// Only the external driver can stop the task, so the next agent must wait for the
 			// driver again.
 			n.assertSameTaskProcess(id, was)
-			n.End("leave")
+			n.SendExitCommand("leave")
 			n.assertSameTaskProcess(id, was)
 			n.startAgent()
 			n.waitTask("the stop is pending again", "service", func(s *api.TaskState) bool {
@@ -317,7 +317,7 @@ func TestStopDuringAnOutageOfTheDriver(t *testing.T) {
 		if plugins := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(n.dataDir))[n.pluginProcessKind()]; n.driverName == "raw_exec" && len(plugins) > 0 {
 			n.Error("the task was not ended before its driver came back")
 		}
-		n.End("stop")
+		n.SendExitCommand("stop")
 	})
 }
 
@@ -349,7 +349,7 @@ func TestPurgeDuringAnOutageOfTheDriver(t *testing.T) {
 			n.repairDriver()
 		}
 		n.WaitTaskReport("the allocation is gone", func(v systemtest.TaskReport) bool { return len(v.Allocs) == 0 })
-		n.End("stop")
+		n.SendExitCommand("stop")
 	})
 }
 
@@ -363,7 +363,7 @@ func TestAgentThatStopsDuringAnOutageLeavesItsTasks(t *testing.T) {
 		was := n.waitTaskProcess(id)
 		n.breakDriver()
 		n.waitTask("the outage is an event", "service", taskHasEventText("driver unavailable"))
-		n.End("leave")
+		n.SendExitCommand("leave")
 		n.assertSameTaskProcess(id, was)
 		n.startAgent()
 		if n.driverName == "shell" {
@@ -378,7 +378,7 @@ func TestAgentThatStopsDuringAnOutageLeavesItsTasks(t *testing.T) {
 		}
 		n.WaitTaskReport("it is owned", func(v systemtest.TaskReport) bool { return v.Owned == 1 })
 		n.assertSameTaskProcess(id, was)
-		n.End("stop")
+		n.SendExitCommand("stop")
 	})
 }
 
@@ -403,7 +403,7 @@ func TestExitStatusSurvivesDriverOutage(t *testing.T) {
 		if alloc.ClientStatus != api.AllocClientStatusComplete || s.Failed || !systemtest.HasEventText(s, "Exit Code: 0") {
 			n.Errorf("alloc %s, events %v", alloc.ClientStatus, systemtest.EventTypes(s.Events))
 		}
-		n.End("stop")
+		n.SendExitCommand("stop")
 	})
 }
 
@@ -451,7 +451,7 @@ func TestPluginCrashInStartTaskLeavesOtherTasksRunning(t *testing.T) {
 			if _, s := v.TaskOfJob("service"); s.State != model.TaskRunning || s.Restarts != 0 {
 				n.Errorf("state %s, restarts %d", s.State, s.Restarts)
 			}
-			n.End("stop")
+			n.SendExitCommand("stop")
 		})
 	}
 }
@@ -502,5 +502,5 @@ func TestBatchJobWithUnknownExitStatusIsNotRerun(t *testing.T) {
 	if text, err := os.ReadFile(runs); err != nil || string(text) != "run\n" {
 		n.Errorf("runs: %q, %v", text, err)
 	}
-	n.End("stop")
+	n.SendExitCommand("stop")
 }

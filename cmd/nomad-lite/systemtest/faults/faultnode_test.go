@@ -280,7 +280,7 @@ func (n *faultNode) runJobLifecycle() []string {
 	n.do("reached", &reached)
 	n.checkNoNamespaces()
 	n.checkBystander()
-	n.agent.End("stop")
+	n.agent.SendExitCommand("stop")
 	n.checkNoLeftovers()
 	n.checkHookCalls("one")
 	n.checkHookCalls("two")

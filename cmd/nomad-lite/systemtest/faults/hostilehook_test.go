@@ -254,7 +254,7 @@ func testHostileHooks(t *testing.T, faults []hookFault) {
 			return (s.at != hook.Shutdown && s.at != hook.ShutdownAlloc) || len(s.steps) == 3
 		})
 	})
-	n.agent.End("leave")
+	n.agent.SendExitCommand("leave")
 	n.startAgent()
 	replaced = true
 	await("all are over", func(remainingJobs []*faultyHookJob) bool { return len(remainingJobs) == 0 })
@@ -278,5 +278,5 @@ func testHostileHooks(t *testing.T, faults []hookFault) {
 		}
 	}
 	n.checkBystander()
-	n.agent.End("stop")
+	n.agent.SendExitCommand("stop")
 }

@@ -69,7 +69,7 @@ func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 				}
 			}
 			plugin := n.waitNewPluginProcess(osprocess.ID{})
-			n.End("leave")
+			n.SendExitCommand("leave")
 			good := n.installDriverScript(broken)
 			for range 2 { // the first agent stops the plugin process, the second agent finds none
 				n.startAgent()
@@ -84,7 +84,7 @@ func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 					}
 				}
 				expect("with a build that does not start")
-				n.End("leave")
+				n.SendExitCommand("leave")
 				expect("after the end of the agent")
 			}
 			n.installDriverScript(string(good) + "# repaired\n")
@@ -100,7 +100,7 @@ func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 					return s.State == model.TaskDead && systemtest.HasEventText(s, want)
 				})
 			}
-			n.End("stop")
+			n.SendExitCommand("stop")
 		})
 	}
 }
@@ -176,6 +176,6 @@ func TestChildrenEndWithTheirTaskWhenTheKeeperHasDied(t *testing.T) {
 		dir := filepath.Join(n.dataDir, "alloc", ids["collected"])
 		n.WaitTaskReport("its directory is gone", func(systemtest.TaskReport) bool { _, err := os.Stat(dir); return os.IsNotExist(err) })
 		none("collected")
-		n.End("stop")
+		n.SendExitCommand("stop")
 	})
 }

@@ -240,7 +240,7 @@ func TestDataDirectoryIsFoundByEveryPath(t *testing.T) {
 					break
 				}
 			}
-			n.agent.End("stop")
+			n.agent.SendExitCommand("stop")
 			if left, _ := filepath.Glob(filepath.Join(n.runtimeDir, "nomad-lite", "*")); len(left) > 0 {
 				t.Errorf("left behind: %v", left)
 			}

@@ -94,7 +94,7 @@ func testDamagedState(t *testing.T, d stateDamage) {
 	if isLost := strings.Contains(n.readLog(), unknown); !isLost && d.losesState {
 		t.Errorf("the agent does not say that the tasks are unknown")
 	} else if isLost {
-		n.agent.End("leave")
+		n.agent.SendExitCommand("leave")
 		n.startAgent()
 		n.awaitRegistration()
 		if now := n.taskProcesses(); !slices.Equal(now, before) {
@@ -225,7 +225,7 @@ func TestFullDisk(t *testing.T) {
 	if !strings.Contains(registerResult, "no space left on device") {
 		t.Errorf("a job is registered on a full disk: %s", registerResult)
 	}
-	n.agent.End("stop")
+	n.agent.SendExitCommand("stop")
 }
 
 // TestStartsOnFullDisk starts agents on a disk that is full again after each start, with tasks, also without the reserve, and
@@ -327,7 +327,7 @@ func (n *faultNode) end() {
 	n.Helper()
 	n.do("purge life", new(string))
 	n.waitAllocReport("it is gone", func(s programs.AllocReport) bool { return n.isOnlyRunningAlloc("") })
-	n.agent.End("stop")
+	n.agent.SendExitCommand("stop")
 }
 
 // taskProcesses returns the processes of the lifecycle job's tasks.

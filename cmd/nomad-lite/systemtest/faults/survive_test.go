@@ -161,7 +161,7 @@ func testTasksSurvive(t *testing.T, services int, deaths []nodeFailure) {
 		processes := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(data))
 
 		if death.gracefulShutdown {
-			m.End("leave")
+			m.SendExitCommand("leave")
 		} else {
 			m.Kill()
 		}
@@ -267,7 +267,7 @@ func testTasksSurvive(t *testing.T, services int, deaths []nodeFailure) {
 			file.Close()
 		}
 	}
-	m.End("stop")
+	m.SendExitCommand("stop")
 }
 
 // TestTaskWithUnstoredHandle removes the handle of a running task from the state, as if the agent had been killed before
@@ -323,7 +323,7 @@ func TestTaskWithUnstoredHandle(t *testing.T) {
 			if now := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(data))[kind]; len(now) != 1 || now[0] != processes[kind][0] {
 				t.Errorf("processes %v, before %v", now, processes[kind])
 			}
-			m.End("stop")
+			m.SendExitCommand("stop")
 		})
 	}
 }

@@ -230,7 +230,7 @@ func testLogs(t *testing.T, s *systemtest.TestAgent, main *api.Allocation) {
 	}
 	read(last + "1\n2\n3\n4\n5\n")
 
-	plain := s.Get("/v1/client/fs/logs/" + main.ID + "?task=web&type=stdout&plain=true")
+	plain := s.SendGet("/v1/client/fs/logs/" + main.ID + "?task=web&type=stdout&plain=true")
 	if plain.Code != 200 || plain.Body != "hello\n" || !strings.HasPrefix(plain.Header.Get("Content-Type"), "text/plain") || plain.Header.Get("X-Content-Type-Options") != "nosniff" {
 		t.Errorf("plain: %+v", plain)
 	}
@@ -251,11 +251,11 @@ func testLogs(t *testing.T, s *systemtest.TestAgent, main *api.Allocation) {
 		{s.NodeID + "?task=t&type=stdout", 404, `Unknown allocation "` + s.NodeID + `"`},
 		{"?task=t&type=stdout", 400, "must provide a valid alloc id"},
 	} {
-		if got := s.Get("/v1/client/fs/logs/" + c.query); got.Code != c.code || got.Body != c.text {
+		if got := s.SendGet("/v1/client/fs/logs/" + c.query); got.Code != c.code || got.Body != c.text {
 			t.Errorf("logs %s: %d %s", c.query, got.Code, got.Body)
 		}
 	}
-	if got := s.Get("/v1/client/fs/zz/" + main.ID); got.Code != 404 || got.Body != "Invalid method" {
+	if got := s.SendGet("/v1/client/fs/zz/" + main.ID); got.Code != 404 || got.Body != "Invalid method" {
 		t.Errorf("an unknown verb: %+v", got)
 	}
 }
@@ -362,7 +362,7 @@ func testAllocFiles(t *testing.T, s *systemtest.TestAgent, alloc *api.Allocation
 	if got := read(s.AllocFS().ReadAt(alloc, "web/local/page.html", 1, 2, nil)); got != "ag" {
 		t.Errorf("readat: %q", got)
 	}
-	cat := s.Get("/v1/client/fs/cat/" + alloc.ID + "?path=web/local/page.html")
+	cat := s.SendGet("/v1/client/fs/cat/" + alloc.ID + "?path=web/local/page.html")
 	if cat.Header.Get("X-Content-Type-Options") != "nosniff" || !strings.Contains(cat.Header.Get("Content-Security-Policy"), "sandbox") || cat.Header.Get("Content-Type") != "text/plain; charset=utf-8" {
 		t.Errorf("headers of a file: %v", cat.Header)
 	}
@@ -419,7 +419,7 @@ func testAllocFiles(t *testing.T, s *systemtest.TestAgent, alloc *api.Allocation
 		{"stream", "web/secrets/token", 500, "Reading secret file prohibited: web/secrets/token"},
 		{"stream", "web", 400, `file "web" is a directory`},
 	} {
-		if got := s.Get(fs + c.verb + "/" + alloc.ID + "?path=" + c.path); got.Code != c.code || got.Body != c.text {
+		if got := s.SendGet(fs + c.verb + "/" + alloc.ID + "?path=" + c.path); got.Code != c.code || got.Body != c.text {
 			t.Errorf("%s %s: %d %s", c.verb, c.path, got.Code, got.Body)
 		}
 	}
@@ -457,7 +457,7 @@ func testExec(t *testing.T, s *systemtest.TestAgent, alloc *api.Allocation) {
 			t.Errorf("%q in %s: %v", c.command, c.task, err)
 		}
 	}
-	if got := s.Get("/v1/client/allocation/" + alloc.ID + "/exec?task=web"); got.Code != 500 || got.Body != "websocket connection not found in context" {
+	if got := s.SendGet("/v1/client/allocation/" + alloc.ID + "/exec?task=web"); got.Code != 500 || got.Body != "websocket connection not found in context" {
 		t.Errorf("without a websocket: %+v", got)
 	}
 
@@ -650,7 +650,7 @@ func testAllocGC(t *testing.T, s *systemtest.TestAgent) {
 	if err := s.Allocations().GC(done, nil); err != nil {
 		t.Errorf("once more: %v", err)
 	}
-	if got := s.Get("/v1/client/fs/ls/" + done.ID); got.Code != 404 {
+	if got := s.SendGet("/v1/client/fs/ls/" + done.ID); got.Code != 404 {
 		t.Errorf("its files: %+v", got)
 	}
 	live := s.RunJob("live", api.JobTypeService, "running", systemtest.NewShellTask("t", systemtest.SleepForeverScript))
@@ -662,7 +662,7 @@ func testAllocGC(t *testing.T, s *systemtest.TestAgent) {
 		if err := s.Nodes().GC(s.NodeID, nil); err != nil {
 			t.Fatal(err)
 		}
-		got := s.Get("/v1/client/fs/ls/" + again.ID)
+		got := s.SendGet("/v1/client/fs/ls/" + again.ID)
 		return got.Body, got.Code == 404
 	})
 }

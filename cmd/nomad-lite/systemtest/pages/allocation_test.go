@@ -93,7 +93,7 @@ func TestUIAllocations(t *testing.T) {
 		}
 		p.Click("Show the value of API_TOKEN")
 		p.WaitText("dd", "hunter2")
-		p.Open("/ui/allocations/" + crashed.ID + "/boom")
+		p.OpenPath("/ui/allocations/" + crashed.ID + "/boom")
 		p.WaitText("pre", "last words")
 		p.WaitText("dd", "exit status 3")
 		p.Screenshot("task-crashed")
@@ -285,17 +285,17 @@ func TestUILogsAndFiles(t *testing.T) {
 		p.WaitText(".line.match.current", "complaint")
 		p.Click("times")
 		p.Screenshot("logs")
-		p.Open("/ui/allocations/" + alloc.ID + "/" + url.PathEscape(hostileName) + "/fs/local/dir")
+		p.OpenPath("/ui/allocations/" + alloc.ID + "/" + url.PathEscape(hostileName) + "/fs/local/dir")
 		p.Click("<i>.html")
 		p.WaitText("pre", "<script>alert(1)</script>")
 		p.Screenshot("file")
-		p.Open("/ui/allocations/" + alloc.ID + "/fs")
+		p.OpenPath("/ui/allocations/" + alloc.ID + "/fs")
 		p.Click(hostileName)
 		p.Click("local")
 		p.Click("zero")
 		p.WaitText("[role=status]", "not text")
 		p.AllowError("404")
-		p.Open("/ui/allocations/" + alloc.ID + "/fs/none")
+		p.OpenPath("/ui/allocations/" + alloc.ID + "/fs/none")
 		p.WaitText("[role=alert]", "none")
 	})
 
@@ -502,7 +502,7 @@ func TestUITerminal(t *testing.T) {
 		state := s.ReadAlloc(next).TaskStates["main"]
 		return fmt.Sprint(state), state != nil && state.State == "running"
 	})
-	p.Open("/ui/exec/web?command=/no/such")
+	p.OpenPath("/ui/exec/web?command=/no/such")
 	p.WaitText(".xterm-rows", "/no/such: no such file")
 	p.WaitText("[role=status]", "exit status 127")
 }

@@ -48,7 +48,7 @@ func TestUILoginAndLostConnection(t *testing.T) {
 	reader := b.OpenTab(address, "/ui/variables", "status of 403")
 	reader.LogIn(readToken)
 	reader.WaitText("main", "does not permit this page")
-	reader.Open("/ui/services")
+	reader.OpenPath("/ui/services")
 	reader.WaitText("main", "No services.")
 	p.Click("Variables")
 	p.WaitText("main", "No variables.")
@@ -56,7 +56,7 @@ func TestUILoginAndLostConnection(t *testing.T) {
 	p.WaitText("main", "accepts the token")
 	p.Click("Jobs")
 	p.WaitText("main", "No jobs.")
-	reader.Do("leave", chromedp.Navigate("about:blank"))
+	reader.RunSteps("leave", chromedp.Navigate("about:blank"))
 
 	s.SignalAndWait(unix.SIGKILL)
 	p.WaitText("#connection", "is lost")
@@ -78,7 +78,7 @@ func TestUILoginAndLostConnection(t *testing.T) {
 	p.WaitText("main", "no longer accepts the token")
 	p.LogIn("another-token")
 	p.WaitText("td", "back")
-	p.Open("/ui/settings/tokens")
+	p.OpenPath("/ui/settings/tokens")
 	p.Click("Forget the token")
 	p.WaitText("h1", "Log in")
 	if systemtest.Eval[int](p, "sessionStorage.length") != 0 {
@@ -219,7 +219,7 @@ func TestUIFrame(t *testing.T) {
 	p.PreferDarkColours()
 	p.DisableCache()
 	for i, href := range systemtest.Eval[[]string](p, `[...document.querySelectorAll("#top nav a")].map((a) => a.getAttribute("href"))`) {
-		p.Open(href)
+		p.OpenPath(href)
 		p.WaitFor(`document.querySelector("main h1") && (document.querySelector("main table, main p, main form"))`)
 		if width := systemtest.Eval[int](p, "document.documentElement.scrollWidth"); width > systemtest.PhoneWidth {
 			t.Errorf("%s is %d pixels wide", href, width)

@@ -123,9 +123,9 @@ func (u *uiJobsTest) list() {
 	p.Screenshot("jobs")
 	p.SelectOption("select[aria-label=Status]", "stopped")
 	p.WaitFor(`document.querySelectorAll("tbody tr").length === 1 && location.search.includes("status=stopped")`)
-	p.Open("/ui/jobs?text=list-&status=stopped")
+	p.OpenPath("/ui/jobs?text=list-&status=stopped")
 	p.WaitText("tr[data-key='default/list-hostile']", hostileName)
-	p.Open("/ui/jobs?text=list-")
+	p.OpenPath("/ui/jobs?text=list-")
 	p.WaitText("tr[data-key='default/list-a']", "list-a")
 	p.Click("Name")
 	p.Click("Name")
@@ -254,10 +254,10 @@ func (u *uiJobsTest) actions() {
 	p.WaitText("h1 + span", "running")
 	p.Click("Stop…")
 	p.AllowError("/v1/job/acted") // the status 404 of the purged job
-	p.Do("select purge", chromedp.Click(chromedp.CSS("dialog input[name=purge]")))
+	p.RunSteps("select purge", chromedp.Click(chromedp.CSS("dialog input[name=purge]")))
 	p.Click("Stop")
 	p.WaitFor(`location.pathname === "/ui/jobs" && !document.querySelector("dialog")`)
-	p.Open("/ui/jobs/acted@default")
+	p.OpenPath("/ui/jobs/acted@default")
 	p.WaitText("h1", "There is no job acted in namespace default")
 }
 
@@ -312,7 +312,7 @@ func (u *uiJobsTest) versions() {
 	p.SelectOption("#base", "0")
 	p.WaitText("section[data-key='2']", "Nothing changes.")
 	p.AllowError("/v1/job/versioned/submission") // the status 404 of a job that was submitted as JSON
-	p.Open("/ui/jobs/run?job=versioned&version=1")
+	p.OpenPath("/ui/jobs/run?job=versioned&version=1")
 	p.WaitFor(`document.querySelector("#specification")?.value.includes('"NEW": "value"')`)
 	p.Click("Plan")
 	p.WaitText(".diff .added", `Env[NEW]: "value"`)
@@ -362,11 +362,11 @@ func (u *uiJobsTest) placement() {
 	p.Screenshot("placement")
 	p.Click("Evaluation")
 	p.WaitText("h1", "Evaluation")
-	p.Open("/ui/evaluations")
+	p.OpenPath("/ui/evaluations")
 	p.EnterText("input[type=search]", "too-big")
 	p.WaitText("td", "waits: web")
 	p.Screenshot("evaluations")
-	p.Do("open the evaluation", chromedp.Click(chromedp.CSS("tbody tr:last-child a")))
+	p.RunSteps("open the evaluation", chromedp.Click(chromedp.CSS("tbody tr:last-child a")))
 	p.WaitText(".notice", "Group “web”: 2 allocations cannot be placed.")
 	p.WaitText("main", "the job was submitted")
 	p.WaitText("main", "allocations wait for a place")
@@ -391,11 +391,11 @@ func (u *uiJobsTest) printedAddresses() {
 	alloc := u.WaitAlloc("printed", "running")
 	p := u.open("/ui/evaluations?currentEval=" + alloc.EvalID)
 	p.WaitText("h1", "Evaluation "+alloc.EvalID[:8])
-	p.Open("/ui/jobs/printed")
+	p.OpenPath("/ui/jobs/printed")
 	p.WaitText("h1", "printed")
-	p.Open("/ui/jobs/printed/deployments")
+	p.OpenPath("/ui/jobs/printed/deployments")
 	p.WaitText("main", alloc.DeploymentID[:8])
-	p.Open("/ui/servers")
+	p.OpenPath("/ui/servers")
 	p.WaitText("h1", "ready")
 }
 
@@ -438,7 +438,7 @@ func (u *uiJobsTest) search() {
 		}
 		p.PressKeys("\r")
 		p.WaitFor(fmt.Sprintf(`location.pathname === %q && !document.querySelector("dialog")`, search.path))
-		p.Open("/ui/evaluations")
+		p.OpenPath("/ui/evaluations")
 		p.WaitText("h1", "Evaluations")
 	}
 }
@@ -486,10 +486,10 @@ func (u *uiJobsTest) expiredToken() {
 	p.Click("Log in")
 	p.WaitFor(`document.querySelector("#specification")?.value === "my draft"`)
 
-	p.Open("/ui/jobs/expired@default")
+	p.OpenPath("/ui/jobs/expired@default")
 	p.AllowError("/v1/job/expired")
 	u.register(newUIJob("expired", 1))
-	p.Open("/ui/jobs/expired@default")
+	p.OpenPath("/ui/jobs/expired@default")
 	p.WaitText("td", "running")
 	// Only the action: the page itself shows the form if it follows a change before the click.
 	systemtest.Eval[bool](p, fmt.Sprintf(replaceFetch, `options?.method === "DELETE" ? Promise.resolve(new Response("Permission denied", { status: 403 })) : realFetch(path, options)`))

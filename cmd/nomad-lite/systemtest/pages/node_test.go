@@ -70,7 +70,7 @@ func testNodePage(t *testing.T, s *systemtest.TestAgent, b *systemtest.Browser) 
 
 	p.Click("Drain")
 	p.EnterText("#drain-minutes", "90")
-	p.Do("select that system jobs continue", chromedp.Click(chromedp.CSS("dialog input[type=checkbox]")))
+	p.RunSteps("select that system jobs continue", chromedp.Click(chromedp.CSS("dialog input[type=checkbox]")))
 	p.Click("Drain")
 	p.WaitText("dt", "Last drain")
 	if drain := s.ReadNode().LastDrain; drain == nil {
@@ -84,9 +84,9 @@ func testNodePage(t *testing.T, s *systemtest.TestAgent, b *systemtest.Browser) 
 	p.WaitFor(`document.querySelector("dialog")`)
 	p.Click("Make eligible")
 	p.WaitText(".badge", "eligible")
-	p.Open("/ui/clients/00000000-0000-0000-0000-000000000000")
+	p.OpenPath("/ui/clients/00000000-0000-0000-0000-000000000000")
 	p.WaitText("main", "This agent has no such node.")
-	p.Open("/ui/topology")
+	p.OpenPath("/ui/topology")
 	p.WaitText("td", "raw_exec")
 }
 
@@ -137,7 +137,7 @@ func testServicePages(t *testing.T, s *systemtest.TestAgent, b *systemtest.Brows
 	p := b.OpenTab(s.Address, "/ui/services")
 	p.Click("db")
 	p.WaitFor(`location.pathname === "/ui/services/db"`)
-	p.WaitText("td", s.RunningAllocID("web")[:8])
+	p.WaitText("td", s.WaitRunningAllocID("web")[:8])
 	p.WaitText("td", `<img src=x onerror=alert(1)>`)
 	p.WaitText("td .status-failing", "failing")
 	p.Click("failing")
@@ -190,7 +190,7 @@ func testVariablePages(t *testing.T, s *systemtest.TestAgent, b *systemtest.Brow
 	p.WaitText("dialog", "Its items are lost")
 	p.Click("Delete")
 	p.WaitText("main", "No variables.")
-	p.Open("/ui/variables/var/none/here@default")
+	p.OpenPath("/ui/variables/var/none/here@default")
 	p.WaitText("main", "This page cannot be shown")
 }
 

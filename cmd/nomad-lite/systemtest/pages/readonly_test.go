@@ -71,7 +71,7 @@ func TestUIReadOnlyToken(t *testing.T) {
 	clicked := map[string]bool{}
 	for _, shown := range pages {
 		open := func() {
-			p.Open(shown.path)
+			p.OpenPath(shown.path)
 			p.WaitText("main", shown.text)
 			p.WaitFor(`!document.querySelector("#read-only").hidden`)
 		}
@@ -100,10 +100,10 @@ func TestUIReadOnlyToken(t *testing.T) {
 		}
 	}
 	t.Logf("clicked: %q", slices.Sorted(maps.Keys(clicked)))
-	p.Open("/ui/jobs/web@default")
+	p.OpenPath("/ui/jobs/web@default")
 	p.WaitText("button:disabled", "Stop…")
 	p.WaitText("a[aria-disabled]", "Edit")
-	p.Open("/ui/jobs/run")
+	p.OpenPath("/ui/jobs/run")
 	p.WaitText("main", "does not permit this page")
 	p.Screenshot("read-only")
 }

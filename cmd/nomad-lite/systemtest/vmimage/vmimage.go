@@ -41,14 +41,14 @@ func (i *Initramfs) writeEntry(name string, mode uint32, content []byte) {
 	// file, device numbers of a device node, length of the name, checksum.
 	_, i.firstErr = fmt.Fprintf(i.archive, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%s\x00",
 		i.inodeCount, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name)+1, 0, name)
-	i.pad(110 + len(name) + 1)
+	i.padTo4Bytes(110 + len(name) + 1)
 	if i.firstErr == nil {
 		_, i.firstErr = i.archive.Write(content)
 	}
-	i.pad(len(content))
+	i.padTo4Bytes(len(content))
 }
 
-func (i *Initramfs) pad(n int) {
+func (i *Initramfs) padTo4Bytes(n int) {
 	if i.firstErr == nil && n%4 != 0 {
 		_, i.firstErr = i.archive.Write(make([]byte, 4-n%4))
 	}

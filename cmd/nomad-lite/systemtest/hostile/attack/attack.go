@@ -318,9 +318,9 @@ func (p *probe) becomeOthers() {
 	}
 }
 
-// swapDirectoryAndLink repeatedly exchanges a directory and a link to the root directory, until the process is killed. It returns after
-// three minutes, so that it does not outlive its test. The timeout of a job is shorter: the failed task would end a
-// sibling whose start hangs.
+// swapDirectoryAndLink repeatedly exchanges a directory and a link to the root directory, until the process is killed.
+// It returns after three minutes, so that it does not outlive its test. The timeout of a job is shorter: the failed
+// task would end a sibling whose start hangs.
 func swapDirectoryAndLink(dir string) error {
 	path, link := filepath.Join(dir, SwappedFile), filepath.Join(dir, "."+SwappedFile)
 	if err := errors.Join(os.MkdirAll(path, 0o777), os.Symlink("/", link)); err != nil && !errors.Is(err, os.ErrExist) {
