@@ -49,28 +49,17 @@ func Open(cores []int) *Hierarchy {
 	return t
 }
 
-// detect applies the rules of the official drivers, and finds delegated cgroups of version 2 for
-// an agent that is not root.
+// detect applies the rules of [osprocess.FindCgroups]. An agent of root also needs the controllers of version 2.
 func detect(mount string) *Hierarchy {
 	none := func(reason string) *Hierarchy {
 		return &Hierarchy{unavailableReason: reason, mountPoint: mount}
 	}
-	var fs unix.Statfs_t
-	if err := unix.Statfs(mount, &fs); err != nil {
-		return none(fmt.Sprintf("this machine has no cgroups at %s: %v", mount, err))
-	}
-	switch fs.Type {
-	case unix.TMPFS_MAGIC:
-		if os.Geteuid() != 0 {
-			return none("only root can make cgroups of version 1")
-		}
+	version, base, reason := osprocess.FindCgroups(mount)
+	switch version {
+	case 1:
 		return &Hierarchy{version: V1, mountPoint: mount}
-	case unix.CGROUP2_SUPER_MAGIC:
+	case 2:
 		if os.Geteuid() != 0 {
-			base, reason := osprocess.DelegatedCgroup(mount)
-			if base == "" {
-				return none(reason)
-			}
 			return &Hierarchy{version: V2, mountPoint: mount, basePath: base}
 		}
 		available, err := readControllers(mount)
@@ -84,7 +73,7 @@ func detect(mount string) *Hierarchy {
 		}
 		return &Hierarchy{version: V2, mountPoint: mount, basePath: mount}
 	}
-	return none("there is no cgroup file system at " + mount)
+	return none(reason)
 }
 
 func readControllers(dir string) ([]string, error) {

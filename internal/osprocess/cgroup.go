@@ -40,10 +40,34 @@ func parseOwnCgroup(text string) string {
 	return ""
 }
 
-// DelegatedCgroup returns the cgroup of version 2 that is delegated to the user of this process: its own, or
+// FindCgroups returns the version of the cgroups that this process can make for tasks: 1 also for a machine with both
+// versions, as in Nomad's drivers, and 0, with the reason, if there are none. For version 2, base is the cgroup below which
+// it can make others: mount, where the hierarchy is mounted, or the cgroup that is delegated to a user other than root.
+func FindCgroups(mount string) (version int, base, reason string) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(mount, &fs); err != nil {
+		return 0, "", fmt.Sprintf("this machine has no cgroups at %s: %v", mount, err)
+	}
+	switch isRoot := os.Geteuid() == 0; {
+	case fs.Type == unix.CGROUP2_SUPER_MAGIC && isRoot:
+		return 2, mount, ""
+	case fs.Type == unix.CGROUP2_SUPER_MAGIC:
+		if base, reason = delegatedCgroup(mount); base == "" {
+			return 0, "", reason
+		}
+		return 2, base, ""
+	case fs.Type == unix.TMPFS_MAGIC && isRoot:
+		return 1, "", ""
+	case fs.Type == unix.TMPFS_MAGIC:
+		return 0, "", "only root can make cgroups of version 1"
+	}
+	return 0, "", "there is no cgroup file system at " + mount
+}
+
+// delegatedCgroup returns the cgroup of version 2 that is delegated to the user of this process: its own, or
 // the one above, which systemd marks if the process runs in a subgroup (DelegateSubgroup=). If there is
 // none, it returns the reason. mount is where the hierarchy is mounted.
-func DelegatedCgroup(mount string) (path, reason string) {
+func delegatedCgroup(mount string) (path, reason string) {
 	own, err := OwnCgroup()
 	if err != nil {
 		return "", err.Error()

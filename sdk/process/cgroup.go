@@ -38,42 +38,27 @@ var taskCgroupV1Controllers = []string{"freezer", "memory", "pids", "cpu"}
 var hostCgroupHierarchy = sync.OnceValue(func() cgroupHierarchy { return detectCgroups("/sys/fs/cgroup") })
 
 func detectCgroups(mount string) cgroupHierarchy {
-	none := func(reason string) cgroupHierarchy { return cgroupHierarchy{unavailableReason: reason} }
-	var fs unix.Statfs_t
-	if err := unix.Statfs(mount, &fs); err != nil {
-		return none(fmt.Sprintf("this machine has no cgroups at %s: %v", mount, err))
-	}
-	switch fs.Type {
-	case unix.CGROUP2_SUPER_MAGIC:
-		h := cgroupHierarchy{cgroupVersion: 2, mountPath: mount, taskParentDirs: []string{
-			filepath.Join(mount, "nomad.slice/share.slice"),
-			filepath.Join(mount, "nomad.slice/reserve.slice"),
-		}}
-		if os.Geteuid() != 0 {
-			base, reason := osprocess.DelegatedCgroup(mount)
-			if base == "" {
-				return none(reason)
-			}
-			h.taskParentDirs = []string{filepath.Join(base, "nomad.slice/share.slice")}
-		}
-		return h
-	case unix.TMPFS_MAGIC:
-		if os.Geteuid() != 0 {
-			return none("only root can make cgroups of version 1")
-		}
-		h := cgroupHierarchy{cgroupVersion: 1, mountPath: mount}
+	version, base, reason := osprocess.FindCgroups(mount)
+	h := cgroupHierarchy{cgroupVersion: version, unavailableReason: reason, mountPath: mount}
+	switch version {
+	case 1:
 		for _, tree := range taskCgroupV1Controllers {
+			var fs unix.Statfs_t
 			if unix.Statfs(filepath.Join(mount, tree), &fs) == nil && fs.Type == unix.CGROUP_SUPER_MAGIC {
 				h.v1Controllers = append(h.v1Controllers, tree)
 			}
 		}
 		if len(h.v1Controllers) == 0 {
-			return none(fmt.Sprintf("no cgroup controller is mounted in %s", mount))
+			return cgroupHierarchy{unavailableReason: "no cgroup controller is mounted in " + mount}
 		}
 		h.taskParentDirs = []string{filepath.Dir(h.v1TaskCgroupDir(h.v1Controllers[0], "task"))}
-		return h
+	case 2:
+		h.taskParentDirs = []string{filepath.Join(base, "nomad.slice/share.slice")}
+		if base == mount {
+			h.taskParentDirs = append(h.taskParentDirs, filepath.Join(mount, "nomad.slice/reserve.slice"))
+		}
 	}
-	return none(fmt.Sprintf("there is no cgroup file system at %s", mount))
+	return h
 }
 
 // UnenforcedLimits returns the limits of tasks that are not enforced on this machine, for example
