@@ -209,19 +209,19 @@ func (h *Hook) downloadAndInstall(ctx context.Context, req *hook.TaskPrestartReq
 // downloadToStagingDir downloads an artifact into the staging directory. The hook itself
 // compares a checksum, and another process unpacks the verified file, so that a server
 // that compromises the download process can affect neither.
-func (h *Hook) downloadToStagingDir(ctx context.Context, request downloadRequest, inst *installer, progress io.Writer) error {
+func (h *Hook) downloadToStagingDir(ctx context.Context, request downloadRequest, inst *installer, reportWriter io.Writer) error {
 	src, err := parseSource(request.Source, request.Options)
 	if err != nil {
 		return err
 	}
 	if src.isRepository() || src.checksum == "" {
-		return runDownloadProcess(ctx, h.DownloadArgs, request, inst.stagingDir, progress)
+		return runDownloadProcess(ctx, h.DownloadArgs, request, inst.stagingDir, reportWriter)
 	}
 	name, err := src.fileName()
 	if err != nil {
 		return err
 	}
-	format, err := findFormat(path.Base(src.url.Path), src.archiveOption)
+	format, err := findArchiveFormat(path.Base(src.url.Path), src.archiveOption)
 	if err != nil {
 		return err
 	}
@@ -229,7 +229,7 @@ func (h *Hook) downloadToStagingDir(ctx context.Context, request downloadRequest
 		return err
 	}
 	request.Step = stepFetch
-	if err := runDownloadProcess(ctx, h.DownloadArgs, request, inst.stagingDir, progress); err != nil {
+	if err := runDownloadProcess(ctx, h.DownloadArgs, request, inst.stagingDir, reportWriter); err != nil {
 		return err
 	}
 	if err := inst.verifyChecksum(ctx, name, src.checksum); err != nil {
@@ -240,7 +240,7 @@ func (h *Hook) downloadToStagingDir(ctx context.Context, request downloadRequest
 		return d.moveFetchedFileToResult(name)
 	}
 	request.Step = stepUnpack
-	return runDownloadProcess(ctx, h.DownloadArgs, request, inst.stagingDir, progress)
+	return runDownloadProcess(ctx, h.DownloadArgs, request, inst.stagingDir, reportWriter)
 }
 
 // interpolateArtifact resolves the references in all fields that may have them. In a destination,
@@ -289,7 +289,7 @@ func redactSource(source string) string {
 	host, _, _ := strings.Cut(rest, "/")
 	at := strings.LastIndex(host, "@")
 	if _, port, ok := strings.Cut(host, ":"); at < 0 && ok && strings.Trim(port, "0123456789") != "" {
-		at = strings.LastIndex(rest, "@") // the password has a slash
+		at = strings.LastIndex(rest, "@") // the password has a slash, so that host ends inside of the password
 	}
 	if at < 0 {
 		return source

@@ -88,7 +88,7 @@ func restrictThreadWithLandlock(stage *os.File, limits Limits, allowProc bool) e
 	if errno != 0 {
 		return errNoLandlock
 	}
-	handled := newRulesetAttr(int(abi))
+	handled := newLandlockRulesetAttr(int(abi))
 	// Kernels with an older version accept the longer struct if the additional
 	// fields are zero.
 	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&handled)), unsafe.Sizeof(handled), 0)
@@ -103,8 +103,8 @@ func restrictThreadWithLandlock(stage *os.File, limits Limits, allowProc bool) e
 			return err
 		}
 	}
-	for _, p := range limits.parsePaths() {
-		if err := rules.allowPath(filepath.Clean(p.path), p.accessRights()); err != nil {
+	for _, p := range limits.parseExtraPaths() {
+		if err := rules.allowPath(filepath.Clean(p.path), p.landlockRights()); err != nil {
 			return fmt.Errorf("filesystem_isolation_extra_paths of the client's artifact block: %w", err)
 		}
 	}
@@ -131,9 +131,9 @@ func restrictThreadWithLandlock(stage *os.File, limits Limits, allowProc bool) e
 	return nil
 }
 
-// newRulesetAttr returns the access rights that the version abi of Landlock can restrict. A
+// newLandlockRulesetAttr returns the access rights that the version abi of Landlock can restrict. A
 // download has these rights only for allowed paths.
-func newRulesetAttr(abi int) unix.LandlockRulesetAttr {
+func newLandlockRulesetAttr(abi int) unix.LandlockRulesetAttr {
 	rules := unix.LandlockRulesetAttr{Handled_access_fs: 1<<13 - 1} // all access rights of Landlock ABI 1
 	if abi >= 2 {
 		rules.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_REFER
@@ -142,7 +142,7 @@ func newRulesetAttr(abi int) unix.LandlockRulesetAttr {
 		rules.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_TRUNCATE
 	}
 	if abi >= 4 {
-		rules.Handled_access_net = unix.LANDLOCK_ACCESS_NET_BIND_TCP // downloads do not listen
+		rules.Handled_access_net = unix.LANDLOCK_ACCESS_NET_BIND_TCP // denied, because downloads do not listen
 	}
 	if abi >= 6 {
 		rules.Scoped = unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL
@@ -153,7 +153,7 @@ func newRulesetAttr(abi int) unix.LandlockRulesetAttr {
 // landlockRuleset is a Landlock ruleset that denies access rights except for
 // allowed paths.
 type landlockRuleset struct {
-	fd           int
+	rulesetFD    int
 	deniedRights uint64 // access rights that are denied except below allowed paths
 }
 
@@ -167,7 +167,7 @@ func (r landlockRuleset) allowBeneath(parentFD int, access uint64) error {
 		access &= landlockFileRights
 	}
 	rule := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(parentFD)}
-	if _, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(r.fd), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0); errno != 0 {
+	if _, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(r.rulesetFD), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0); errno != 0 {
 		return fmt.Errorf("landlock: %w", errno)
 	}
 	return nil
@@ -182,8 +182,8 @@ func (r landlockRuleset) allowPath(path string, access uint64) error {
 	return r.allowBeneath(fd, access)
 }
 
-// accessRights converts the letters of an extra path to access rights.
-func (p extraLandlockPath) accessRights() uint64 {
+// landlockRights converts the letters of an extra path to access rights.
+func (p extraLandlockPath) landlockRights() uint64 {
 	var rights uint64
 	for _, letter := range p.accessMode {
 		switch letter {

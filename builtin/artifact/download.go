@@ -38,7 +38,7 @@ func (o *downloadRequest) isRepository() bool {
 	return err == nil && src.isRepository()
 }
 
-// downloadStep is the part of a download that one process performs.
+// downloadStep is the part of a download that a download process performs.
 type downloadStep string
 
 // A file with a checksum is downloaded in two steps, each with its own process.
@@ -112,9 +112,9 @@ func runDownload(in io.Reader, out io.Writer) error {
 type downloader struct {
 	downloadRequest
 	*parsedSource
-	stagingRoot *os.Root
-	counter     *transferCounter
-	client      *http.Client // client for several requests; nil means a new client for each file
+	stagingRoot     *os.Root
+	transferCounter *transferCounter
+	client          *http.Client // client for several requests; nil means a new client for each file
 }
 
 func runDownloadSteps(ctx context.Context, request downloadRequest, out io.Writer) error {
@@ -130,12 +130,12 @@ func runDownloadSteps(ctx context.Context, request downloadRequest, out io.Write
 	if err := stage.Mkdir(scratchDirName, 0o700); err != nil {
 		return err
 	}
-	d := &downloader{downloadRequest: request, parsedSource: src, stagingRoot: stage, counter: new(transferCounter)}
+	d := &downloader{downloadRequest: request, parsedSource: src, stagingRoot: stage, transferCounter: new(transferCounter)}
 	reportCtx, stopReports := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stopReports()
-	wg.Go(func() { d.counter.writeReports(reportCtx, out, d.countRepositoryBytes) })
+	wg.Go(func() { d.transferCounter.writeReports(reportCtx, out, d.countRepositoryBytes) })
 	timeout, setting, download := request.Limits.HTTPTimeout, "http_read_timeout", d.downloadFile
 	switch src.sourceType {
 	case "git":
@@ -176,7 +176,7 @@ func (d *downloader) downloadFile(ctx context.Context) error {
 	if d.Step == stepFetch {
 		return nil
 	}
-	format, err := findFormat(path.Base(d.url.Path), d.archiveOption)
+	format, err := findArchiveFormat(path.Base(d.url.Path), d.archiveOption)
 	if err != nil {
 		return err
 	}
@@ -186,7 +186,7 @@ func (d *downloader) downloadFile(ctx context.Context) error {
 	if format.unpackEntries == nil {
 		name = format.trimExtension(name)
 	}
-	d.counter.isUnpacking.Store(true)
+	d.transferCounter.isUnpacking.Store(true)
 	if err := d.unpack(ctx, format, fetchedFileName, unpackedDirName); err != nil {
 		return fmt.Errorf("unpack %s: %w", path.Base(d.url.Path), err)
 	}
@@ -208,7 +208,7 @@ func (d *downloader) fetchExpectedChecksum(ctx context.Context, name string) err
 	if err != nil {
 		return fmt.Errorf("file of checksums: %w", err)
 	}
-	other := &downloader{downloadRequest: d.downloadRequest, parsedSource: of, stagingRoot: d.stagingRoot, counter: new(transferCounter)}
+	other := &downloader{downloadRequest: d.downloadRequest, parsedSource: of, stagingRoot: d.stagingRoot, transferCounter: new(transferCounter)}
 	other.Headers = nil // the headers are only for the server of the source
 	if of.s3 != nil && d.s3 != nil {
 		of.s3.copyRegionAndCredentials(d.s3)
@@ -240,9 +240,9 @@ func (d *downloader) fetchFile(ctx context.Context, stagingName string) error {
 		return err
 	}
 	defer f.Close()
-	w := io.MultiWriter(d.counter, f)
+	w := io.MultiWriter(d.transferCounter, f)
 	if limit := d.Limits.HTTPMaxBytes; limit > 0 {
-		w = io.MultiWriter(&limitWriter{remaining: limit, newLimitError: func() error { return newFileTooLargeError(limit) }}, w)
+		w = io.MultiWriter(&limitWriter{remainingBytes: limit, newLimitError: func() error { return newFileTooLargeError(limit) }}, w)
 	}
 	if _, err := io.Copy(w, r); err != nil {
 		return preferContextCause(ctx, err)
@@ -278,7 +278,7 @@ func (d *downloader) openLocalFile() (io.ReadCloser, error) {
 	if d.url.Host != "" || !path.IsAbs(name) {
 		return nil, unsupportedSchemeError("file")
 	}
-	for _, p := range d.Limits.parsePaths() {
+	for _, p := range d.Limits.parseExtraPaths() {
 		if !p.isReadable() || p.path != name && !strings.HasPrefix(name, strings.TrimSuffix(p.path, "/")+"/") {
 			continue
 		}
@@ -291,7 +291,7 @@ func (d *downloader) openLocalFile() (io.ReadCloser, error) {
 			f.Close()
 			return nil, errors.Join(err, fmt.Errorf("%s is no regular file; a directory can be packed into an archive", name))
 		}
-		d.counter.totalBytes.Store(info.Size())
+		d.transferCounter.totalBytes.Store(info.Size())
 		return f, nil
 	}
 	return nil, unsupportedSchemeError("file")
@@ -383,12 +383,12 @@ func (d *downloader) moveToResult(file, name string) error {
 
 // limitWriter is a writer that fails with newLimitError when its limit is exceeded.
 type limitWriter struct {
-	remaining     int64
-	newLimitError func() error
+	remainingBytes int64
+	newLimitError  func() error
 }
 
 func (m *limitWriter) Write(p []byte) (int, error) {
-	if m.remaining -= int64(len(p)); m.remaining < 0 {
+	if m.remainingBytes -= int64(len(p)); m.remainingBytes < 0 {
 		return 0, m.newLimitError()
 	}
 	return len(p), nil
@@ -400,11 +400,11 @@ func preferContextCause(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return unwrapURLError(err)
+	return removeURLFromError(err)
 }
 
-// unwrapURLError removes the URL, which may have a password, from an error.
-func unwrapURLError(err error) error {
+// removeURLFromError removes the URL, which may have a password, from an error.
+func removeURLFromError(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		return e.Err
 	}

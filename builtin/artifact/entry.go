@@ -20,9 +20,9 @@ const (
 	maxNameLength = 4096
 )
 
-// checkEntryName rejects the name of an entry that leads out of the artifact, is empty, too long or
+// cleanEntryName rejects the name of an entry that leads out of the artifact, is empty, too long or
 // too deep, or has a zero byte. It returns the clean name.
-func checkEntryName(name string) (string, error) {
+func cleanEntryName(name string) (string, error) {
 	switch {
 	case len(name) > maxNameLength:
 		return "", fmt.Errorf("the name of entry %q… is longer than %d bytes", name[:64], maxNameLength)

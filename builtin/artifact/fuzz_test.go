@@ -44,7 +44,7 @@ func FuzzUnpack(f *testing.F) {
 	f.Add("x.tgz", gzipBytes(t, makeTar(t, archiveEntry{name: "a"})))
 	f.Add("x.bz2", []byte("BZh9"))
 	f.Fuzz(func(t *testing.T, name string, content []byte) {
-		format, err := findFormat(name, "")
+		format, err := findArchiveFormat(name, "")
 		if err != nil || format == nil || strings.Contains(name, "xz") || strings.Contains(name, "zst") {
 			return
 		}

@@ -147,8 +147,8 @@ func (d *downloader) checkFileCount(ctx context.Context, env []string, tree stri
 // commitPattern matches a full commit hash.
 var commitPattern = lazyRegexp(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 
-// gitEnv returns the environment of git. With it git does not prompt, reads no configuration
-// of a user or the machine, and uses only the transports of gitProtocols.
+// gitEnv returns the environment of git. With this environment, git does not prompt, reads no
+// configuration of a user or the machine, and uses only the transports of gitProtocols.
 func (d *downloader) gitEnv() ([]string, error) {
 	ssh, home, err := d.prepareSSH()
 	if err != nil {

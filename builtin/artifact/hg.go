@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/wait"
 )
 
-// hgProtocols are the transports that hg may use. The others of hg read files of
-// this machine.
+// hgProtocols are the transports that hg may use. The other transports of hg read files of this
+// machine.
 var hgProtocols = []string{"https", "http", "ssh"}
 
 // hgConfigName is the name of the only configuration file that hg reads.
@@ -36,7 +36,7 @@ func (d *downloader) downloadHg(ctx context.Context) error {
 	if err := d.rejectMultilineLogin(); err != nil {
 		return err
 	}
-	env, err := d.prepareHg()
+	env, err := d.prepareHgEnv()
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,8 @@ func (d *downloader) downloadHg(ctx context.Context) error {
 	tree := repositoryDirName
 	ctx, stop := d.limitCloneSize(ctx, tree)
 	defer stop()
-	// With --pull hg itself makes the files of the store, instead of the server.
+	// With --pull, hg writes the files of its store itself, instead of copying the files that the
+	// server sends.
 	clone := []string{"clone", "--quiet", "--noupdate", "--pull"}
 	if d.Insecure && d.url.Scheme == "https" {
 		clone = append(clone, "--insecure")
@@ -94,10 +95,10 @@ func (d *downloader) findHgRevision(ctx context.Context, env []string, tree stri
 	return node, nil
 }
 
-// prepareHg writes the configuration of hg, and returns its environment. With it hg does not
-// prompt, and reads no other configuration: neither of a user or the machine, nor of
-// a repository. So hg has no hooks and no extensions.
-func (d *downloader) prepareHg() ([]string, error) {
+// prepareHgEnv writes the configuration of hg, and returns its environment. With them, hg does not
+// prompt, and reads no configuration of a user, the machine or a repository, so that hg runs no
+// hooks and no extensions.
+func (d *downloader) prepareHgEnv() ([]string, error) {
 	ssh, home, err := d.prepareSSH()
 	if err != nil {
 		return nil, err
@@ -137,9 +138,9 @@ func (d *downloader) runHg(ctx context.Context, env, args []string, out io.Write
 	return err
 }
 
-// limitCloneSize returns a context that ends when the directory tree exceeds the limits. It is
-// necessary because a clone of hg has a file for each file of the repository, and the limit
-// of the operating system is for one file. The caller must call stop, which blocks until the
+// limitCloneSize returns a context that ends when the directory tree exceeds the limits. The size
+// is limited here because a clone of hg has a file for each file of the repository, and
+// limitFileSize limits only single files. The caller must call stop, which blocks until the
 // directory is no longer read.
 func (d *downloader) limitCloneSize(ctx context.Context, tree string) (limited context.Context, stop func()) {
 	limited, cancel := context.WithCancelCause(ctx)

@@ -193,7 +193,7 @@ func TestHgIgnoresConfigurations(t *testing.T) {
 	w.mustDownload(hgArtifact(w, source, "local/a"))
 	// The repository of the next command has a configuration with a hook.
 	d := newHgDownloader(t, source)
-	env, err := d.prepareHg()
+	env, err := d.prepareHgEnv()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +233,7 @@ func newHgDownloader(t *testing.T, source string) *downloader {
 	if err := root.Mkdir(scratchDirName, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	return &downloader{downloadRequest: downloadRequest{Limits: Limits{DisableLandlock: true}}, parsedSource: src, stagingRoot: root, counter: new(transferCounter)}
+	return &downloader{downloadRequest: downloadRequest{Limits: Limits{DisableLandlock: true}}, parsedSource: src, stagingRoot: root, transferCounter: new(transferCounter)}
 }
 
 // The password of a repository is in no argument of a process, and in no file

@@ -44,7 +44,7 @@ func (d *downloader) openHTTPFile(ctx context.Context) (io.ReadCloser, error) {
 		response.Body.Close()
 		return nil, newFileTooLargeError(d.Limits.HTTPMaxBytes)
 	}
-	d.counter.totalBytes.Store(max(0, response.ContentLength))
+	d.transferCounter.totalBytes.Store(max(0, response.ContentLength))
 	body.ReadCloser = response.Body
 	if response.Header.Get("Accept-Ranges") == "bytes" {
 		body.ifRangeValidator = response.Header.Get("Etag")

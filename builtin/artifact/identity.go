@@ -26,7 +26,7 @@ type userIDAllocator struct {
 
 	mu          sync.Mutex
 	reservedIDs map[uint32]bool
-	idReleased  chan struct{} // closed when an id is released; nil if no reserve call waits
+	idReleased  chan struct{} // closed when an id is released; nil if no reserveID call waits
 }
 
 // reserveID returns an id of the set that no account of this machine and no other download of this
@@ -138,7 +138,7 @@ func readAccounts(dir string) (*systemAccounts, error) {
 	for _, file := range []struct {
 		name  string
 		first int  // index of the field with the id, or with the first id of a range
-		count bool // the next field is the number of ids in the range
+		count bool // true if the next field is the number of ids in the range
 	}{{"passwd", 2, false}, {"passwd", 3, false}, {"group", 2, false}, {"subuid", 1, true}, {"subgid", 1, true}} {
 		if err := forEachLine(dir+"/"+file.name, func(line string) {
 			fields := strings.Split(line, ":")

@@ -110,12 +110,12 @@ type installer struct {
 
 // newInstaller makes the staging directory of a download, on the file system of
 // the destination.
-func newInstaller(to destination, taskName, artifactHash string, owner *fileOwner) (*installer, error) {
-	root, err := os.OpenRoot(to.root)
+func newInstaller(dest destination, taskName, artifactHash string, owner *fileOwner) (*installer, error) {
+	root, err := os.OpenRoot(dest.root)
 	if err != nil {
 		return nil, err
 	}
-	p := &installer{destination: to, owner: owner, destinationRoot: root}
+	p := &installer{destination: dest, owner: owner, destinationRoot: root}
 	// The task name is hashed, because it may have the maximum length of a file
 	// name.
 	of := sha256.Sum256([]byte(taskName))

@@ -21,7 +21,7 @@ type Limits struct {
 	MaxFiles         int           `json:"decompression_limit_file_count"` // number of files; 0 means no limit
 	MaxUnpackedBytes int64         `json:"decompression_limit_size"`       // bytes; 0 means no limit
 	// MaxUnpackRatio is the maximum size of an archive's content, as a multiple of the archive's
-	// size. Content of at most unpackRatioLimitMinSize bytes is always allowed.
+	// size. It does not apply to content of at most unpackRatioLimitMinSize bytes.
 	MaxUnpackRatio int64 `json:"decompression_limit_ratio"` // 0 means no limit
 	// EnvNames are the names of additional environment variables for downloads.
 	EnvNames []string `json:"set_environment_variables"`
@@ -65,9 +65,9 @@ type extraLandlockPath struct {
 
 func (p extraLandlockPath) isReadable() bool { return strings.Contains(p.accessMode, "r") }
 
-// parsePaths returns the elements of ExtraPaths. It skips invalid ones, which
+// parseExtraPaths returns the elements of ExtraPaths. It skips invalid ones, which
 // the agent has already rejected.
-func (l *Limits) parsePaths() []extraLandlockPath {
+func (l *Limits) parseExtraPaths() []extraLandlockPath {
 	var all []extraLandlockPath
 	for _, text := range l.ExtraPaths {
 		if parts := strings.SplitN(text, ":", 3); len(parts) == 3 {

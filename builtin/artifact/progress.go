@@ -23,8 +23,8 @@ const (
 
 // progressReport is a line of JSON that the download process writes to its standard output.
 type progressReport struct {
-	ReceivedBytes int64 `json:"received"`            // bytes
-	TotalBytes    int64 `json:"total,omitempty"`     // bytes; 0 if the server did not send the size
+	ReceivedBytes int64 `json:"received"`            // received bytes
+	TotalBytes    int64 `json:"total,omitempty"`     // size of the file in bytes; 0 if the server did not send the size
 	Unpacking     bool  `json:"unpacking,omitempty"` // true when the whole file was received
 }
 
@@ -83,7 +83,7 @@ func (d *downloader) countRepositoryBytes() {
 		}
 		return nil
 	})
-	d.counter.receivedBytes.Store(size)
+	d.transferCounter.receivedBytes.Store(size)
 }
 
 // progressTracker emits task events with the progress of one download, and one with its result.

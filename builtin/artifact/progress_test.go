@@ -125,9 +125,9 @@ func TestCounterOfRepository(t *testing.T) {
 	if err := root.Rename(".git", repositoryDirName+"/.git"); err != nil {
 		t.Fatal(err)
 	}
-	d := &downloader{parsedSource: &parsedSource{sourceType: "git"}, stagingRoot: root, counter: new(transferCounter)}
+	d := &downloader{parsedSource: &parsedSource{sourceType: "git"}, stagingRoot: root, transferCounter: new(transferCounter)}
 	d.countRepositoryBytes()
-	if n := d.counter.receivedBytes.Load(); n < 100 {
+	if n := d.transferCounter.receivedBytes.Load(); n < 100 {
 		t.Errorf("counted %d bytes", n)
 	}
 }

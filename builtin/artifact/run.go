@@ -46,8 +46,8 @@ var downloadUserIDs = &userIDAllocator{accountDir: "/etc"}
 // runDownloadProcess runs the process of one download in the staging directory, and blocks until it
 // has exited. When ctx ends, it kills the process and all processes that the process has started.
 // When it returns, none of them is running, and the staging directory belongs to the caller again;
-// the files in it still have another owner. The process writes its reports to progress.
-func runDownloadProcess(ctx context.Context, args []string, request downloadRequest, stagingDir *os.File, progress io.Writer) error {
+// the files in it still have another owner. The process writes its reports to reportWriter.
+func runDownloadProcess(ctx context.Context, downloadArgs []string, request downloadRequest, stagingDir *os.File, reportWriter io.Writer) error {
 	request.Env = map[string]string{}
 	for _, name := range slices.Concat(inheritedEnvNames, request.Limits.EnvNames) {
 		if value, ok := os.LookupEnv(name); ok {
@@ -61,8 +61,8 @@ func runDownloadProcess(ctx context.Context, args []string, request downloadRequ
 	ctx, cancel := context.WithTimeoutCause(ctx, request.Limits.maxDownloadDuration(), errDownloadTimeout)
 	defer cancel()
 
-	stderr := &tailBuffer{limit: 4096}
-	p := &downloadProcess{args: args, stagingDir: stagingDir, request: request, progress: progress, stderr: stderr}
+	stderr := &tailBuffer{maxBytes: 4096}
+	p := &downloadProcess{downloadArgs: downloadArgs, stagingDir: stagingDir, request: request, reportWriter: reportWriter, stderr: stderr}
 	if err := p.start(ctx); err != nil {
 		return fmt.Errorf("start the download: %w", err)
 	}
@@ -84,11 +84,11 @@ func runDownloadProcess(ctx context.Context, args []string, request downloadRequ
 // downloadProcess is the process of one download. It runs as the agent's user or, if
 // the agent is root, under a user id of its own.
 type downloadProcess struct {
-	args       []string
-	stagingDir *os.File
-	request    downloadRequest
-	progress   io.Writer
-	stderr     *tailBuffer
+	downloadArgs []string
+	stagingDir   *os.File
+	request      downloadRequest
+	reportWriter io.Writer
+	stderr       *tailBuffer
 
 	cmd             *exec.Cmd
 	stdin           io.WriteCloser // closed when the process of the hook exits, which ends the download
@@ -167,15 +167,15 @@ func (p *downloadProcess) spawn(ctx context.Context, cred *syscall.Credential) e
 			attr.GidMappingsEnableSetgroups = true // lets the process drop the groups of root
 		}
 		p.hasPIDNamespace = kind != 0
-		p.cmd = exec.CommandContext(ctx, "/proc/self/exe", p.args...)
+		p.cmd = exec.CommandContext(ctx, "/proc/self/exe", p.downloadArgs...)
 		p.cmd.Args[0] = os.Args[0]
-		p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles, p.cmd.SysProcAttr = env, p.progress, p.stderr, []*os.File{p.stagingDir}, attr
+		p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles, p.cmd.SysProcAttr = env, p.reportWriter, p.stderr, []*os.File{p.stagingDir}, attr
 		p.cmd.WaitDelay = 5 * time.Second // a child of git or hg that keeps stderr open would otherwise delay Wait
 		p.cmd.Cancel = p.killProcessGroup
 		if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 			return err
 		}
-		if err = startConfined(p.cmd, p.stagingDir, p.request); err == nil || !slices.ContainsFunc(namespaceUnavailableErrors, func(n error) bool { return errors.Is(err, n) }) {
+		if err = startConfinedCommand(p.cmd, p.stagingDir, p.request); err == nil || !slices.ContainsFunc(namespaceUnavailableErrors, func(n error) bool { return errors.Is(err, n) }) {
 			return err
 		}
 	}
@@ -215,9 +215,9 @@ func (p *downloadProcess) waitAndCleanUp() (waitErr, cleanupErr error) {
 	return waitErr, cleanupErr
 }
 
-// startConfined starts a command with all restrictions that this machine
+// startConfinedCommand starts a command with all restrictions that this machine
 // supports.
-func startConfined(cmd *exec.Cmd, stage *os.File, request downloadRequest) error {
+func startConfinedCommand(cmd *exec.Cmd, stage *os.File, request downloadRequest) error {
 	return runOnNewThread(func() error { return confineThreadAndStart(cmd, stage, request) })
 }
 
@@ -263,13 +263,13 @@ func confineThreadAndStart(cmd *exec.Cmd, stage *os.File, request downloadReques
 
 // tailBuffer keeps the end of the data written to it.
 type tailBuffer struct {
-	limit int
-	buf   bytes.Buffer
+	maxBytes int
+	buf      bytes.Buffer
 }
 
 func (t *tailBuffer) Write(p []byte) (int, error) {
 	t.buf.Write(p)
-	t.buf.Next(max(0, t.buf.Len()-t.limit))
+	t.buf.Next(max(0, t.buf.Len()-t.maxBytes))
 	return len(p), nil
 }
 

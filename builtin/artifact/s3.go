@@ -231,14 +231,14 @@ func (s *s3Source) updateRegionFromResponse(r *http.Response) bool {
 // of the server except a code, because a server can repeat secrets of the request.
 type s3Error struct {
 	httpStatus int
-	code       string // such as NoSuchKey; "" if the server has sent none
+	errorCode  string // such as NoSuchKey; "" if the server has sent none
 	hint       string
 }
 
 func (e *s3Error) Error() string {
 	text := fmt.Sprintf("bad response code: %d", e.httpStatus)
-	if e.code != "" {
-		text += " (" + e.code + ")"
+	if e.errorCode != "" {
+		text += " (" + e.errorCode + ")"
 	}
 	if e.hint != "" {
 		text += ": " + e.hint
@@ -250,7 +250,7 @@ func (e *s3Error) Error() string {
 // no object with the key.
 func isMissingObject(err error) bool {
 	e, ok := errors.AsType[*s3Error](err)
-	return ok && e.httpStatus == http.StatusNotFound && (e.code == "NoSuchKey" || e.code == "")
+	return ok && e.httpStatus == http.StatusNotFound && (e.errorCode == "NoSuchKey" || e.errorCode == "")
 }
 
 // maxS3ErrorSize limits the size of an error response in bytes.
@@ -262,15 +262,15 @@ func (s *s3Source) newResponseError(r *http.Response) error {
 	_ = xml.NewDecoder(io.LimitReader(r.Body, maxS3ErrorSize)).Decode(&body) // ignored: without an error code, the error is the status
 	e := &s3Error{httpStatus: r.StatusCode}
 	if s3ErrorCodePattern().MatchString(body.Code) {
-		e.code = body.Code
+		e.errorCode = body.Code
 	}
 	signed := s.credentials.AccessKeyID != ""
 	switch {
-	case e.code == "RequestTimeTooSkewed":
+	case e.errorCode == "RequestTimeTooSkewed":
 		e.hint = "the clock of this machine is wrong"
-	case e.code == "SignatureDoesNotMatch":
+	case e.errorCode == "SignatureDoesNotMatch":
 		e.hint = "the secret key does not belong to the access key, or the region is not " + s.region
-	case e.code == "AuthorizationHeaderMalformed", e.code == "PermanentRedirect", r.StatusCode >= 300 && r.StatusCode < 400:
+	case e.errorCode == "AuthorizationHeaderMalformed", e.errorCode == "PermanentRedirect", r.StatusCode >= 300 && r.StatusCode < 400:
 		e.hint = "set the option region to the region of the bucket, which is not " + s.region
 	case r.StatusCode == http.StatusForbidden && !signed:
 		e.hint = "the request had no credentials: set the options aws_access_key_id and aws_access_key_secret"
@@ -290,7 +290,7 @@ func (d *downloader) downloadS3(ctx context.Context) error {
 	case isPrefix:
 		return d.downloadS3Prefix(ctx)
 	}
-	format, err := findFormat(path.Base(d.s3.key), d.archiveOption)
+	format, err := findArchiveFormat(path.Base(d.s3.key), d.archiveOption)
 	if err != nil {
 		return err
 	}
@@ -335,7 +335,7 @@ func (d *downloader) downloadS3Prefix(ctx context.Context) error {
 	// counter that does not change the total.
 	source, address := *d.parsedSource, *d.s3
 	address.versionID, source.s3 = "", &address
-	object := &downloader{downloadRequest: d.downloadRequest, parsedSource: &source, stagingRoot: d.stagingRoot, counter: new(transferCounter), client: d.newHTTPClient()}
+	object := &downloader{downloadRequest: d.downloadRequest, parsedSource: &source, stagingRoot: d.stagingRoot, transferCounter: new(transferCounter), client: d.newHTTPClient()}
 	defer object.client.CloseIdleConnections()
 	u := &unpacker{root: root, unpackQuota: unpackQuota{limits: d.Limits}}
 	found := false
@@ -344,12 +344,12 @@ func (d *downloader) downloadS3Prefix(ctx context.Context) error {
 		if err := u.addFile(); err != nil {
 			return err
 		}
-		name, err := checkObjectName(prefix, o)
+		name, err := cleanObjectName(prefix, o)
 		if err != nil || name == "" {
 			return err
 		}
 		address.key = o.Key
-		return object.writeObject(ctx, u, name, d.counter)
+		return object.writeObject(ctx, u, name, d.transferCounter)
 	})
 	if err != nil {
 		return err
@@ -360,7 +360,7 @@ func (d *downloader) downloadS3Prefix(ctx context.Context) error {
 	return d.moveTreeToResult(unpackedDirName, path.Base(d.s3.key))
 }
 
-// writeObject downloads the object of the source to the file name below the root of u.
+// writeObject downloads the object of d's source to a new file called name in the directory of u.
 func (d *downloader) writeObject(ctx context.Context, u *unpacker, name string, counter io.Writer) error {
 	switch info, err := u.root.Lstat(name); {
 	case err == nil && info.IsDir():
@@ -380,7 +380,7 @@ func (d *downloader) writeObject(ctx context.Context, u *unpacker, name string, 
 	defer body.Close()
 	var w = counter
 	if limit := d.Limits.HTTPMaxBytes; limit > 0 {
-		w = io.MultiWriter(&limitWriter{remaining: limit, newLimitError: func() error { return newFileTooLargeError(limit) }}, counter)
+		w = io.MultiWriter(&limitWriter{remainingBytes: limit, newLimitError: func() error { return newFileTooLargeError(limit) }}, counter)
 	}
 	if err := u.writeFile(name, 0o644, io.TeeReader(body, w)); err != nil {
 		return fmt.Errorf("object %q: %w", name, preferContextCause(ctx, err))
@@ -388,9 +388,9 @@ func (d *downloader) writeObject(ctx context.Context, u *unpacker, name string, 
 	return nil
 }
 
-// checkObjectName returns the name of an object below the prefix. The name is ""
+// cleanObjectName returns the name of an object below the prefix. The name is ""
 // for an empty object that stands for a directory. The keys come from the server.
-func checkObjectName(prefix string, o listedObject) (string, error) {
+func cleanObjectName(prefix string, o listedObject) (string, error) {
 	name, ok := strings.CutPrefix(o.Key, prefix)
 	switch {
 	case !ok:
@@ -401,7 +401,7 @@ func checkObjectName(prefix string, o listedObject) (string, error) {
 		return "", nil
 	}
 	isDir := strings.HasSuffix(name, "/")
-	clean, err := checkEntryName(strings.TrimSuffix(name, "/"))
+	clean, err := cleanEntryName(strings.TrimSuffix(name, "/"))
 	if err != nil {
 		return "", fmt.Errorf("object %q: %w", shortenForError(o.Key), err)
 	}

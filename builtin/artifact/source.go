@@ -24,7 +24,7 @@ type parsedSource struct {
 	fileNameOption string
 	revision       string // revision of a repository; "" means the default
 	cloneDepth     string
-	sshKey         string    // base64
+	sshKey         string    // private key in base64
 	s3             *s3Source // nil if the source is not of type s3
 }
 
@@ -134,7 +134,7 @@ func invalidURLError(text string, err error) error {
 	if strings.Contains(text, "@") {
 		return errors.New("the source is no URL: what is special in a name or a password is written as in %2F, and a port is a number")
 	}
-	return fmt.Errorf("the source is no URL: %w", unwrapURLError(err))
+	return fmt.Errorf("the source is no URL: %w", removeURLFromError(err))
 }
 
 // schemeHints are hints for errors, by URL scheme: for schemes that only Nomad

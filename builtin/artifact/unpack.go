@@ -27,7 +27,7 @@ type archiveFormat struct {
 	unpackEntries func(u *unpacker, f *os.File, stream io.Reader) error
 }
 
-// findFormat compares archiveFormats in this order: tar.gz must come before gz.
+// findArchiveFormat compares archiveFormats in this order: tar.gz must come before gz.
 var archiveFormats = []archiveFormat{
 	{[]string{"tar.gz", "tgz"}, openGzip, (*unpacker).unpackTar},
 	{[]string{"tar.bz2", "tbz2"}, openBzip2, (*unpacker).unpackTar},
@@ -41,9 +41,9 @@ var archiveFormats = []archiveFormat{
 	{[]string{"zst"}, decompressWithCommand("zstd", "zstd", "--memory=256MB"), nil},
 }
 
-// findFormat returns the format that the archive option or, without the option,
+// findArchiveFormat returns the format that the archive option or, without the option,
 // the file name says. nil means that the file is not an archive.
-func findFormat(name, option string) (*archiveFormat, error) {
+func findArchiveFormat(name, option string) (*archiveFormat, error) {
 	if on, err := strconv.ParseBool(option); err == nil && !on {
 		return nil, nil
 	}
@@ -194,7 +194,7 @@ func (u *unpacker) unpackTar(_ *os.File, stream io.Reader) error {
 		if err := u.addFile(); err != nil {
 			return err
 		}
-		name, err := checkEntryName(h.Name)
+		name, err := cleanEntryName(h.Name)
 		if err != nil {
 			return err
 		}
@@ -234,7 +234,7 @@ func (u *unpacker) unpackZipEntry(e *zip.File) error {
 	if err := u.addFile(); err != nil {
 		return err
 	}
-	name, err := checkEntryName(e.Name)
+	name, err := cleanEntryName(e.Name)
 	if err != nil {
 		return err
 	}
@@ -347,7 +347,7 @@ func (u *unpacker) makeSymlink(name, target string) error {
 
 // makeHardLink makes a hard link to a file that was already unpacked.
 func (u *unpacker) makeHardLink(name, target string) error {
-	clean, err := checkEntryName(target)
+	clean, err := cleanEntryName(target)
 	if err != nil {
 		return fmt.Errorf("hard link %q leads out of the artifact, to %q", name, target)
 	}

@@ -17,8 +17,8 @@ import (
 // root. Only the calling thread and its child processes see the mount, which ends with the
 // last of them: the thread must exit afterwards.
 //
-// ensureStagingDirReachable returns a handle of the mounted directory, or nil if no mount was
-// necessary.
+// ensureStagingDirReachable returns the open directory on which it has mounted, or nil if no mount
+// was necessary.
 func ensureStagingDirReachable(stage *os.File) (*os.File, error) {
 	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(stage.Fd())))
 	if err != nil {

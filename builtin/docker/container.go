@@ -34,13 +34,13 @@ const (
 // containerBuilder turns one start of a task into the options of its container. It does not
 // call the engine.
 type containerBuilder struct {
-	plugin *pluginConfig
-	task   *taskConfig
-	start  *sdk.StartRequest
+	pluginConfig *pluginConfig
+	taskConfig   *taskConfig
+	start        *sdk.StartRequest
 
-	// cannotBindReason is the reason why the driver cannot mount the sources of the container
+	// cannotBindMountReason is the reason why the driver cannot mount the sources of the container
 	// itself; nil means that it can.
-	cannotBindReason error
+	cannotBindMountReason error
 
 	containerConfig container.Config
 	hostConfig      container.HostConfig
@@ -58,10 +58,10 @@ type containerPlan struct {
 }
 
 // buildContainer returns the plan for the container of a task, or an error that names the option
-// that the operator's policy or the driver rejects. cannotBindReason is the reason why the driver
+// that the operator's policy or the driver rejects. cannotBindMountReason is the reason why the driver
 // cannot mount sources itself; nil means that it can.
-func buildContainer(p *pluginConfig, t *taskConfig, start *sdk.StartRequest, cannotBindReason error) (*containerPlan, error) {
-	b := &containerBuilder{plugin: p, task: t, start: start, cannotBindReason: cannotBindReason}
+func buildContainer(p *pluginConfig, t *taskConfig, start *sdk.StartRequest, cannotBindMountReason error) (*containerPlan, error) {
+	b := &containerBuilder{pluginConfig: p, taskConfig: t, start: start, cannotBindMountReason: cannotBindMountReason}
 	b.setCommand()
 	for _, set := range []func() error{b.setLogging, b.setLabels, b.setIsolation, b.setLimits, b.setMounts, b.setDevices} {
 		if err := set(); err != nil {
@@ -87,8 +87,8 @@ func containerName(start *sdk.StartRequest) string {
 }
 
 func (b *containerBuilder) setCommand() {
-	c := b.task.commandConfig
-	b.containerConfig.Image = b.task.Image
+	c := b.taskConfig.commandConfig
+	b.containerConfig.Image = b.taskConfig.Image
 	b.containerConfig.Entrypoint = c.Entrypoint
 	if c.Command != "" {
 		b.containerConfig.Cmd = append([]string{c.Command}, c.Args...)
@@ -128,7 +128,7 @@ func isOfOtherAgent(labels map[string]string) bool {
 }
 
 func (b *containerBuilder) setLabels() error {
-	labels := maps.Clone(b.task.Labels)
+	labels := maps.Clone(b.taskConfig.Labels)
 	if labels == nil {
 		labels = map[string]string{}
 	}
@@ -140,12 +140,12 @@ func (b *containerBuilder) setLabels() error {
 	s := b.start
 	labels[labelAllocID], labels[labelTaskName], labels[labelStartID] = s.AllocID, s.Name, s.ID
 	addDirectoryLabel(labels)
-	shortAllocID, _, _ := strings.Cut(s.AllocID, "-") // an id without a hyphen is not shortened
+	shortAllocID, _, _ := strings.Cut(s.AllocID, "-") // the first part of a UUID, or the whole id if it has no hyphen
 	values := map[string]string{
 		"job_name": s.JobName, "job_id": s.JobID, "task_group_name": s.TaskGroupName, "task_name": s.Name,
 		"namespace": s.Namespace, "node_name": s.NodeName, "node_id": s.NodeID, "short_alloc_id": shortAllocID,
 	}
-	for _, pattern := range b.plugin.ExtraLabels {
+	for _, pattern := range b.pluginConfig.ExtraLabels {
 		for name, value := range values {
 			if ok, err := path.Match(pattern, name); err == nil && ok {
 				labels[labelPrefix+name] = value
@@ -158,10 +158,10 @@ func (b *containerBuilder) setLabels() error {
 
 // setLogging sets the log driver of the container from the task, or from the plugin if the task sets none.
 func (b *containerBuilder) setLogging() error {
-	l := b.plugin.Logging
-	if t := b.task.Logging; t.Type != "" || t.Driver != "" || len(t.Config) > 0 {
+	l := b.pluginConfig.Logging
+	if t := b.taskConfig.Logging; t.Type != "" || t.Driver != "" || len(t.Config) > 0 {
 		l = loggingConfig{Type: cmp.Or(t.Type, t.Driver), Config: t.Config}
-		if _, ok := l.Config["path"]; ok && !b.plugin.Volumes.Enabled {
+		if _, ok := l.Config["path"]; ok && !b.pluginConfig.Volumes.Enabled {
 			return fmt.Errorf("logging: path is refused, because an engine writes the output to this file of the host: %s", volumesDisabledText)
 		}
 	}
@@ -170,14 +170,14 @@ func (b *containerBuilder) setLogging() error {
 }
 
 func (b *containerBuilder) setLimits() error {
-	l := b.task.limitConfig
-	b.hostConfig.OomScoreAdj = b.plugin.OOMScoreAdj
+	l := b.taskConfig.limitConfig
+	b.hostConfig.OomScoreAdj = b.pluginConfig.OOMScoreAdj
 	if l.OOMScoreAdj != nil {
 		b.hostConfig.OomScoreAdj = *l.OOMScoreAdj
 	}
 	b.hostConfig.CpusetCpus = l.CpusetCpus
 	b.hostConfig.ShmSize = l.ShmSize
-	pids := b.plugin.PidsLimit
+	pids := b.pluginConfig.PidsLimit
 	if l.PidsLimit > 0 {
 		if pids > 0 && l.PidsLimit > pids {
 			return fmt.Errorf("pids_limit is %d, and the operator allows %d with pids_limit in the configuration of the driver", l.PidsLimit, pids)
@@ -208,7 +208,7 @@ func (b *containerBuilder) setLimits() error {
 const mebibyte = 1 << 20
 
 func (b *containerBuilder) setResources(r *driver.Resources) error {
-	l := b.task.limitConfig
+	l := b.taskConfig.limitConfig
 	hardMB, softMB := r.MemoryMB, int64(0)
 	switch {
 	case r.MemoryMaxMB == driver.NoMemoryLimit:
@@ -242,8 +242,8 @@ func (b *containerBuilder) setResources(r *driver.Resources) error {
 }
 
 func (b *containerBuilder) setDevices() error {
-	devices := make([]deviceConfig, 0, len(b.task.Devices)+len(b.start.Devices))
-	for i, d := range b.task.Devices {
+	devices := make([]deviceConfig, 0, len(b.taskConfig.Devices)+len(b.start.Devices))
+	for i, d := range b.taskConfig.Devices {
 		if d.HostPath == "" {
 			return fmt.Errorf("devices: host_path of device %d is empty", i+1)
 		}

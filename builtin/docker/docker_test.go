@@ -208,7 +208,7 @@ func TestDanglingContainers(t *testing.T) {
 	)))
 	e.handle("DELETE /containers/dangling", reply(http.StatusNoContent, nil))
 	d := newTestDriver(t, e.host, nil)
-	d.reaper.addStart(d, "known")
+	d.reaper.registerStart(d, "known")
 	config := d.config.GC.DanglingContainers
 	config.DryRun = true
 	if err := d.reaper.removeDanglingContainers(t.Context(), d.engine.client(), "directory", config, hclog.NewNullLogger()); err != nil || e.count("DELETE /containers/dangling") != 0 {

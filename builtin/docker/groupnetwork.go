@@ -130,7 +130,7 @@ func (b *containerBuilder) joinGroupNetwork() error {
 		return errors.New("the driver docker cannot join a network namespace by its path: the network of the group must be made by this driver")
 	}
 	b.hostConfig.NetworkMode = container.NetworkMode("container:" + id)
-	if n := b.task.networkConfig; n.Hostname != "" {
+	if n := b.taskConfig.networkConfig; n.Hostname != "" {
 		return fmt.Errorf("hostname = %q is refused, because the tasks of the group share a hostname: set hostname in the network block of the group", n.Hostname)
 	}
 	if _, err := b.endpointConfig(); err != nil {

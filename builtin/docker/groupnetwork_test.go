@@ -171,7 +171,7 @@ func TestDanglingNetworks(t *testing.T) {
 	}
 	e.handle("GET /containers/json", reply(http.StatusOK, summaries))
 	d := newTestDriver(t, e.host, nil)
-	d.reaper.addStart(d, "live/web/1")
+	d.reaper.registerStart(d, "live/web/1")
 	if err := d.reaper.removeDanglingContainers(t.Context(), d.engine.client(), "directory", d.config.GC.DanglingContainers, hclog.NewNullLogger()); err != nil {
 		t.Fatal(err)
 	}

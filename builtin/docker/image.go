@@ -172,11 +172,11 @@ func (s *imageStore) inspectAndMarkUsed(ctx context.Context, ref imageRef, start
 	if err != nil {
 		return "", err
 	}
-	s.addStart(image.ID, startID)
+	s.markUsedByStart(image.ID, startID)
 	return image.ID, nil
 }
 
-func (s *imageStore) addStart(imageID, startID string) {
+func (s *imageStore) markUsedByStart(imageID, startID string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if timer := s.removalTimersByImageID[imageID]; timer != nil {
@@ -275,7 +275,7 @@ func openTaskArchive(dir, name string) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !isBelow(resolved, dir) {
+	if !isPathBelow(resolved, dir) {
 		return nil, fmt.Errorf("the archive %s must be in the task's local directory", resolved)
 	}
 	f, err := safepath.OpenFile(resolved)
@@ -361,7 +361,7 @@ func (s *imageStore) pullOrJoin(ctx context.Context, ref imageRef, auth string, 
 	defer s.mu.Unlock()
 	if p.waiterCount--; p.waiterCount == 0 {
 		if s.pullsByImageAndAuth[key] == p {
-			delete(s.pullsByImageAndAuth, key) // a later start begins a new pull
+			delete(s.pullsByImageAndAuth, key) // deleted, so that a later start begins a new pull
 		}
 		p.cancel(errPullUnused)
 	}

@@ -21,7 +21,7 @@ import (
 
 const testImageID = "sha256:1111111111111111111111111111111111111111111111111111111111111111"
 
-// acquireForStart brings the image of a task to a fake engine.
+// acquire brings the image of a task to a fake engine.
 func acquire(t *testing.T, ctx context.Context, d *Driver, task map[string]any) (string, error) {
 	t.Helper()
 	start := newTestStart(t, task)
@@ -195,8 +195,8 @@ func TestImageIsRemovedAfterLastContainer(t *testing.T) {
 		reply(http.StatusOK, []any{})(w, r)
 	})
 	d := newTestDriver(t, e.host, map[string]any{"gc": list(map[string]any{"image_delay": "1ms"})})
-	d.images.addStart(testImageID, "a")
-	d.images.addStart(testImageID, "b")
+	d.images.markUsedByStart(testImageID, "a")
+	d.images.markUsedByStart(testImageID, "b")
 	d.images.releaseFromStart(testImageID, "a", hclog.NewNullLogger())
 	d.images.releaseFromStart(testImageID, "a", hclog.NewNullLogger()) // a second destroy of the same start
 	select {
@@ -208,7 +208,7 @@ func TestImageIsRemovedAfterLastContainer(t *testing.T) {
 	<-removed
 
 	kept := newTestDriver(t, e.host, map[string]any{"gc": list(map[string]any{"image": false, "image_delay": "1ms"})})
-	kept.images.addStart(testImageID, "a")
+	kept.images.markUsedByStart(testImageID, "a")
 	kept.images.releaseFromStart(testImageID, "a", hclog.NewNullLogger())
 	select {
 	case <-removed:

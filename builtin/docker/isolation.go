@@ -18,8 +18,8 @@ import (
 // setIsolation applies the operator's policy to namespaces, capabilities, runtimes and
 // security options.
 func (b *containerBuilder) setIsolation() error {
-	i := b.task.isolationConfig
-	if i.Privileged && !b.plugin.AllowPrivileged {
+	i := b.taskConfig.isolationConfig
+	if i.Privileged && !b.pluginConfig.AllowPrivileged {
 		return errors.New(`privileged is refused: the operator must set allow_privileged = true in the configuration of the driver "docker"`)
 	}
 	if err := b.checkNamespaceModes(); err != nil {
@@ -32,8 +32,8 @@ func (b *containerBuilder) setIsolation() error {
 	b.hostConfig.UsernsMode = container.UsernsMode(i.UsernsMode)
 	b.hostConfig.CgroupnsMode = container.CgroupnsMode(i.CgroupNS)
 	b.hostConfig.Sysctls = i.Sysctl
-	b.hostConfig.ReadonlyRootfs = b.task.ReadonlyRootfs
-	b.hostConfig.StorageOpt = b.task.StorageOpt
+	b.hostConfig.ReadonlyRootfs = b.taskConfig.ReadonlyRootfs
+	b.hostConfig.StorageOpt = b.taskConfig.StorageOpt
 	if err := b.setRuntime(); err != nil {
 		return err
 	}
@@ -53,10 +53,10 @@ func (b *containerBuilder) setIsolation() error {
 // checkNamespaceModes returns an error if the operator does not allow the mode of a namespace. As under Nomad, each mode that a task
 // sets must be allowed, also a mode that shares nothing.
 func (b *containerBuilder) checkNamespaceModes() error {
-	if b.plugin.AllowPrivileged {
+	if b.pluginConfig.AllowPrivileged {
 		return nil
 	}
-	i, allowed := b.task.isolationConfig, b.plugin.AllowedModes
+	i, allowed := b.taskConfig.isolationConfig, b.pluginConfig.AllowedModes
 	for _, mode := range []struct {
 		namespace, option, value string
 		allowed                  []string
@@ -74,7 +74,7 @@ func (b *containerBuilder) checkNamespaceModes() error {
 	if i.CgroupNS != "" && i.CgroupNS != "private" {
 		return fmt.Errorf("cgroupns = %q is refused, because the task would not have a namespace of its own: the operator must set allow_privileged = true in the configuration of the driver \"docker\"", i.CgroupNS)
 	}
-	if mode := b.task.NetworkMode; mode != "" && !networkName.MatchString(strings.TrimPrefix(mode, "container:")) {
+	if mode := b.taskConfig.NetworkMode; mode != "" && !networkName.MatchString(strings.TrimPrefix(mode, "container:")) {
 		return fmt.Errorf("network_mode = %q is refused, because it is neither a network nor a container: the operator must set allow_privileged = true in the configuration of the driver \"docker\"", mode)
 	}
 	return nil
@@ -84,15 +84,15 @@ func (b *containerBuilder) checkNamespaceModes() error {
 var networkName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 
 func (b *containerBuilder) setRuntime() error {
-	name := b.task.Runtime
+	name := b.taskConfig.Runtime
 	if _, ok := b.start.DeviceEnv["NVIDIA_VISIBLE_DEVICES"]; ok {
-		if name != "" && name != b.plugin.NvidiaRuntime {
-			return fmt.Errorf("runtime is %q, and the task's GPU needs the runtime %q: remove the option", name, b.plugin.NvidiaRuntime)
+		if name != "" && name != b.pluginConfig.NvidiaRuntime {
+			return fmt.Errorf("runtime is %q, and the task's GPU needs the runtime %q: remove the option", name, b.pluginConfig.NvidiaRuntime)
 		}
-		name = b.plugin.NvidiaRuntime
+		name = b.pluginConfig.NvidiaRuntime
 	}
-	if name != "" && !slices.Contains(b.plugin.AllowRuntimes, name) {
-		return fmt.Errorf("runtime %q is not allowed: allow_runtimes in the configuration of the driver \"docker\" has %s", name, strings.Join(b.plugin.AllowRuntimes, ", "))
+	if name != "" && !slices.Contains(b.pluginConfig.AllowRuntimes, name) {
+		return fmt.Errorf("runtime %q is not allowed: allow_runtimes in the configuration of the driver \"docker\" has %s", name, strings.Join(b.pluginConfig.AllowRuntimes, ", "))
 	}
 	b.hostConfig.Runtime = name
 	return nil
@@ -104,18 +104,18 @@ var engineCaps = normalizeCaps(append(slices.Clone(defaultAllowCaps), "NET_RAW")
 // setCapabilities drops the engine's default capabilities that the operator does not
 // allow, and adds and drops the capabilities that the task names.
 func (b *containerBuilder) setCapabilities() error {
-	allowed := normalizeCaps(b.plugin.AllowCaps)
-	add, drop := normalizeCaps(b.task.CapAdd), normalizeCaps(b.task.CapDrop)
+	allowed := normalizeCaps(b.pluginConfig.AllowCaps)
+	add, drop := normalizeCaps(b.taskConfig.CapAdd), normalizeCaps(b.taskConfig.CapDrop)
 	allowsAll := slices.Contains(allowed, "all")
 	if slices.Contains(add, "all") && !allowsAll {
 		add = allowed // as under Nomad, "all" means all capabilities that the operator allows
 	}
 	for _, name := range add {
 		if !allowsAll && !slices.Contains(allowed, name) {
-			return fmt.Errorf("cap_add: the capability %q is not allowed: allow_caps in the configuration of the driver \"docker\" has %s", name, strings.Join(b.plugin.AllowCaps, ", "))
+			return fmt.Errorf("cap_add: the capability %q is not allowed: allow_caps in the configuration of the driver \"docker\" has %s", name, strings.Join(b.pluginConfig.AllowCaps, ", "))
 		}
 	}
-	if !allowsAll && !slices.Contains(drop, "all") && !b.task.Privileged {
+	if !allowsAll && !slices.Contains(drop, "all") && !b.taskConfig.Privileged {
 		for _, name := range engineCaps {
 			if !slices.Contains(allowed, name) && !slices.Contains(drop, name) {
 				drop = append(drop, name)
@@ -153,7 +153,7 @@ func (b *containerBuilder) resolveSecurityOpt(opt string) (string, error) {
 	switch {
 	case key == "seccomp" && value != "unconfined" && value != "builtin":
 		return b.readSeccompProfileOpt(value)
-	case b.plugin.AllowPrivileged, key == "seccomp":
+	case b.pluginConfig.AllowPrivileged, key == "seccomp":
 	case slices.Contains([]string{"no-new-privileges", "no-new-privileges:true", "no-new-privileges=true"}, opt):
 	case key == "apparmor" && value != "unconfined" && value != "":
 	case key == "label" && strings.HasPrefix(value, "level:"):

@@ -42,16 +42,16 @@ func (b *containerBuilder) setMounts() error {
 			BindOptions: &mount.BindOptions{Propagation: hostPropagation[m.PropagationMode]},
 		}, m.SELinuxLabel)
 	}
-	for _, v := range b.task.Volumes {
+	for _, v := range b.taskConfig.Volumes {
 		if err := b.addVolume(v); err != nil {
 			return fmt.Errorf("volumes: %q: %w", v, err)
 		}
 	}
-	b.hostConfig.VolumeDriver = b.task.VolumeDriver
-	if b.task.VolumeDriver != "" && !b.plugin.Volumes.Enabled {
+	b.hostConfig.VolumeDriver = b.taskConfig.VolumeDriver
+	if b.taskConfig.VolumeDriver != "" && !b.pluginConfig.Volumes.Enabled {
 		return fmt.Errorf("volume_driver is refused: %s", volumesDisabledText)
 	}
-	for _, m := range slices.Concat(b.task.Mount, b.task.Mounts) {
+	for _, m := range slices.Concat(b.taskConfig.Mount, b.taskConfig.Mounts) {
 		parsed, err := b.parseMount(m)
 		if err != nil {
 			return fmt.Errorf("mount %q: %w", m.Target, err)
@@ -70,7 +70,7 @@ var hostPropagation = map[string]mount.Propagation{
 // configuration. A mount with a label is added as a bind string, because the engine has labels only
 // in bind strings.
 func (b *containerBuilder) addBindMount(m mount.Mount, label string) {
-	label = cmp.Or(label, b.plugin.Volumes.SELinuxLabel)
+	label = cmp.Or(label, b.pluginConfig.Volumes.SELinuxLabel)
 	if label == "" {
 		b.hostConfig.Mounts = append(b.hostConfig.Mounts, m)
 		return
@@ -120,17 +120,17 @@ func (b *containerBuilder) resolveHostPath(path string) (hostSource, error) {
 		return hostSource{}, err
 	}
 	for _, private := range []string{"private", driver.MountsDir} {
-		if isBelow(resolved, filepath.Join(taskDir, private)) {
+		if isPathBelow(resolved, filepath.Join(taskDir, private)) {
 			return hostSource{}, fmt.Errorf("the directory %s is not for tasks", resolved)
 		}
 	}
 	for _, dir := range []string{taskDir, filepath.Join(allocDir, "alloc")} {
-		if isBelow(resolved, dir) {
+		if isPathBelow(resolved, dir) {
 			name, err := filepath.Rel(dir, resolved)
 			return hostSource{resolved, dir, name, dir == taskDir}, err
 		}
 	}
-	if b.plugin.Volumes.Enabled {
+	if b.pluginConfig.Volumes.Enabled {
 		return hostSource{resolvedPath: resolved}, nil
 	}
 	return hostSource{}, fmt.Errorf("the path %s is outside of the directories of the task: %s", resolved, volumesDisabledText)
@@ -143,21 +143,21 @@ func (b *containerBuilder) resolveMountSource(path string, create bool) (string,
 	switch {
 	case err != nil:
 		return "", err
-	case s.isInTaskDir && s.nameInRoot == "." && !b.plugin.Volumes.Enabled:
+	case s.isInTaskDir && s.nameInRoot == "." && !b.pluginConfig.Volumes.Enabled:
 		return "", fmt.Errorf("the directory %s has directories that are not for tasks: name one of its subdirectories, such as local", s.resolvedPath)
 	case !s.isReplaceableByTask():
 		return s.resolvedPath, nil
-	case b.cannotBindReason == nil:
+	case b.cannotBindMountReason == nil:
 		return b.addDriverMount(boundSource{hostSource: s, createIfMissing: create}), nil
 	case s.isInTaskDir:
 		// Only the task itself can write to the directory, and none of its processes runs before
 		// the start.
 		b.plan.hasTaskReplaceableSources = true
 		return s.resolvedPath, nil
-	case b.plugin.Volumes.Enabled:
+	case b.pluginConfig.Volumes.Enabled:
 		return s.resolvedPath, nil
 	}
-	return "", fmt.Errorf("%s is below a directory in which tasks can write: one could replace it by a link while the engine mounts it, and the driver cannot mount it itself, because %w. Name a path below the local directory of the task, or the directory %s itself, or the operator must write volumes { enabled = true } into the configuration of the driver \"docker\"", s.resolvedPath, b.cannotBindReason, s.rootDir)
+	return "", fmt.Errorf("%s is below a directory in which tasks can write: one could replace it by a link while the engine mounts it, and the driver cannot mount it itself, because %w. Name a path below the local directory of the task, or the directory %s itself, or the operator must write volumes { enabled = true } into the configuration of the driver \"docker\"", s.resolvedPath, b.cannotBindMountReason, s.rootDir)
 }
 
 // addDriverMount returns the path at which the driver will mount a source.
@@ -181,8 +181,8 @@ func resolveLinks(path string) (string, error) {
 	return filepath.Join(dir, filepath.Base(path)), err
 }
 
-// isBelow reports whether a resolved path is dir or below it.
-func isBelow(path, dir string) bool {
+// isPathBelow reports whether a resolved path is dir or below it.
+func isPathBelow(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
@@ -201,10 +201,10 @@ func (b *containerBuilder) addVolume(volume string) error {
 		target = "/" + target
 	}
 	parsed, label, modeErr := parseVolumeMode(mode)
-	if modeErr != nil && !b.plugin.Volumes.Enabled {
+	if modeErr != nil && !b.pluginConfig.Volumes.Enabled {
 		return modeErr
 	}
-	if b.task.VolumeDriver == "" {
+	if b.taskConfig.VolumeDriver == "" {
 		before := len(b.plan.sources)
 		var err error
 		if source, err = b.resolveMountSource(source, true); err != nil {
@@ -221,7 +221,7 @@ func (b *containerBuilder) addVolume(volume string) error {
 			return fmt.Errorf("the path %s has a colon; write a mount block instead", source)
 		}
 	}
-	if label := b.plugin.Volumes.SELinuxLabel; label != "" {
+	if label := b.pluginConfig.Volumes.SELinuxLabel; label != "" {
 		mode += "," + label
 	}
 	b.hostConfig.Binds = append(b.hostConfig.Binds, source+":"+target+":"+mode)
@@ -270,7 +270,7 @@ func (b *containerBuilder) parseMount(m mountConfig) (mount.Mount, error) {
 		return parsed, nil
 	case mount.TypeVolume:
 		// The options of a volume driver can make any path of the host the volume.
-		if !b.plugin.Volumes.Enabled {
+		if !b.pluginConfig.Volumes.Enabled {
 			return parsed, fmt.Errorf("the type volume is refused: %s", volumesDisabledText)
 		}
 		o := m.VolumeOptions

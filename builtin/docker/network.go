@@ -13,11 +13,11 @@ import (
 
 // setNetwork sets the network of the container, its published ports and its resolver.
 func (b *containerBuilder) setNetwork() (*network.NetworkingConfig, error) {
-	n := b.task.networkConfig
+	n := b.taskConfig.networkConfig
 	if err := b.setDNS(); err != nil {
 		return nil, err
 	}
-	if joinsGroupNetwork(b.task, b.start.NetworkIsolation) {
+	if joinsGroupNetwork(b.taskConfig, b.start.NetworkIsolation) {
 		return nil, b.joinGroupNetwork()
 	}
 	b.hostConfig.NetworkMode = container.NetworkMode(n.NetworkMode)
@@ -41,7 +41,7 @@ func hasOwnEndpoint(mode container.NetworkMode) bool {
 
 // endpointConfig returns the settings of the container in its network.
 func (b *containerBuilder) endpointConfig() (*network.NetworkingConfig, error) {
-	n := b.task.networkConfig
+	n := b.taskConfig.networkConfig
 	if len(n.NetworkAliases) == 0 && n.IPv4Address == "" && n.IPv6Address == "" && n.MACAddress == "" {
 		return nil, nil
 	}
@@ -90,7 +90,7 @@ func endpointAddrField(settings *network.EndpointSettings, v6 bool) *netip.Addr 
 // setDNS sets the resolver from the options of the task or, if the task sets none, from the dns
 // block of the group's network.
 func (b *containerBuilder) setDNS() error {
-	servers, searches, options := b.task.DNSServers, b.task.DNSSearchDomains, b.task.DNSOptions
+	servers, searches, options := b.taskConfig.DNSServers, b.taskConfig.DNSSearchDomains, b.taskConfig.DNSOptions
 	if d := b.start.DNS; d != nil && len(servers)+len(searches)+len(options) == 0 {
 		servers, searches, options = d.Servers, d.Searches, d.Options
 	}
@@ -120,7 +120,7 @@ func (b *containerBuilder) portMappings() ([]portMapping, error) {
 		resources = &driver.Resources{}
 	}
 	var mappings []portMapping
-	for _, label := range b.task.Ports {
+	for _, label := range b.taskConfig.Ports {
 		found := false
 		for _, p := range resources.Ports {
 			if p.Label == label {
@@ -132,7 +132,7 @@ func (b *containerBuilder) portMappings() ([]portMapping, error) {
 			return nil, fmt.Errorf("ports: the label %q is not in the network block of the group", label)
 		}
 	}
-	if len(b.task.Ports) > 0 {
+	if len(b.taskConfig.Ports) > 0 {
 		return mappings, nil
 	}
 	known := map[string]bool{}
@@ -140,11 +140,11 @@ func (b *containerBuilder) portMappings() ([]portMapping, error) {
 		for _, ports := range [][]driver.NetworkPort{n.ReservedPorts, n.DynamicPorts} {
 			for _, p := range ports {
 				known[p.Label] = true
-				mappings = append(mappings, portMapping{p.Label, n.IP, p.Value, int32(b.task.PortMap[p.Label])})
+				mappings = append(mappings, portMapping{p.Label, n.IP, p.Value, int32(b.taskConfig.PortMap[p.Label])})
 			}
 		}
 	}
-	for label := range b.task.PortMap {
+	for label := range b.taskConfig.PortMap {
 		if !known[label] {
 			return nil, fmt.Errorf("port_map: the label %q is not in a network block of the task; for ports of the group write ports = [%q]", label, label)
 		}

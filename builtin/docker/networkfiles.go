@@ -23,8 +23,8 @@ import (
 // mounts itself takes precedence.
 func (b *containerBuilder) mountNetworkFiles() error {
 	files := map[string]string{}
-	if hosts := b.start.NetworkIsolation.Hosts; hosts != nil || len(b.task.ExtraHosts) > 0 {
-		text, err := formatHostsFile(hosts, b.task.ExtraHosts)
+	if hosts := b.start.NetworkIsolation.Hosts; hosts != nil || len(b.taskConfig.ExtraHosts) > 0 {
+		text, err := formatHostsFile(hosts, b.taskConfig.ExtraHosts)
 		if err != nil {
 			return err
 		}
@@ -47,7 +47,7 @@ func (b *containerBuilder) mountNetworkFiles() error {
 			return err
 		}
 		source := filepath.Join(b.start.TaskDir(), file)
-		if b.cannotBindReason == nil { // users to whom the job gives access to the task directory can replace the file
+		if b.cannotBindMountReason == nil { // users to whom the job gives access to the task directory can replace the file
 			source = b.addDriverMount(boundSource{hostSource: hostSource{source, b.start.TaskDir(), file, true}})
 		}
 		b.addBindMount(mount.Mount{Type: mount.TypeBind, Source: source, Target: "/etc/" + name}, "")

@@ -22,9 +22,9 @@ type reaper struct {
 	cancelSearch  context.CancelFunc
 }
 
-// addStart records a start before its container exists. The first start begins the periodic
+// registerStart records a start before its container exists. The first start begins the periodic
 // search.
-func (r *reaper) addStart(d *Driver, startID string) {
+func (r *reaper) registerStart(d *Driver, startID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.startIDsInUse == nil {
@@ -38,7 +38,7 @@ func (r *reaper) addStart(d *Driver, startID string) {
 	}
 }
 
-func (r *reaper) removeStart(startID string) {
+func (r *reaper) unregisterStart(startID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.startIDsInUse, startID)

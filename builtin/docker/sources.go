@@ -33,14 +33,14 @@ func mountsPath(start *sdk.StartRequest) string {
 	return filepath.Join(start.TaskDir(), driver.MountsDir, path.Base(start.ID))
 }
 
-// cannotBindError is the reason why the driver cannot make mounts that the engine sees.
-type cannotBindError struct{ cause error }
+// cannotBindMountError is the reason why the driver cannot make mounts that the engine sees.
+type cannotBindMountError struct{ cause error }
 
-func (e *cannotBindError) Error() string { return e.cause.Error() }
-func (e *cannotBindError) Unwrap() error { return e.cause }
+func (e *cannotBindMountError) Error() string { return e.cause.Error() }
+func (e *cannotBindMountError) Unwrap() error { return e.cause }
 
-func newCannotBindError(format string, args ...any) error {
-	return &cannotBindError{fmt.Errorf(format, args...)}
+func newCannotBindMountError(format string, args ...any) error {
+	return &cannotBindMountError{fmt.Errorf(format, args...)}
 }
 
 // sourceBinder mounts the sources of one container.
@@ -49,18 +49,18 @@ type sourceBinder struct {
 	start  *sdk.StartRequest
 }
 
-// cannotBindReason returns the reason why the driver cannot make mounts that the engine sees, or nil if
+// cannotBindMountReason returns the reason why the driver cannot make mounts that the engine sees, or nil if
 // none is known before a mount is made.
-func (b sourceBinder) cannotBindReason() error {
+func (b sourceBinder) cannotBindMountReason() error {
 	if os.Geteuid() != 0 {
-		return newCannotBindError("the agent is not root")
+		return newCannotBindMountError("the agent is not root")
 	}
 	if _, err := b.engineSocket(); err != nil {
 		return err
 	}
 	// A user who can replace the directory of the task could also replace the mounts.
 	if err := safepath.CheckDir(b.start.TaskDir()); err != nil {
-		return newCannotBindError("the directory of the task is not protected: %w", err)
+		return newCannotBindMountError("the directory of the task is not protected: %w", err)
 	}
 	return nil
 }
@@ -70,7 +70,7 @@ func (b sourceBinder) cannotBindReason() error {
 func (b sourceBinder) engineSocket() (string, error) {
 	address, err := url.Parse(b.engine.client().DaemonHost())
 	if err != nil || address.Scheme != "unix" {
-		return "", newCannotBindError("the engine at %s can be on another machine", b.engine.client().DaemonHost())
+		return "", newCannotBindMountError("the engine at %s can be on another machine", b.engine.client().DaemonHost())
 	}
 	return address.Path, nil
 }
@@ -117,7 +117,7 @@ func (b sourceBinder) makeMountsDir() (int, error) {
 	err = unix.Mount("tmpfs", safepath.ProcPath(top), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700,size=1m")
 	unix.Close(top)
 	if err != nil {
-		return -1, newCannotBindError("the agent cannot mount file systems: %w", err)
+		return -1, newCannotBindMountError("the agent cannot mount file systems: %w", err)
 	}
 	if top, err = openDirAt(task, driver.MountsDir); err != nil {
 		return -1, err
@@ -164,20 +164,20 @@ func (b sourceBinder) mountSource(dir int, engineRoot string, s boundSource) err
 	defer unix.Close(target)
 	tree, err := unix.OpenTree(source, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE|unix.AT_EMPTY_PATH)
 	if err != nil {
-		return newCannotBindError("the agent cannot mount directories: %w", err)
+		return newCannotBindMountError("the agent cannot mount directories: %w", err)
 	}
 	defer unix.Close(tree)
 	if err := unix.MoveMount(tree, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
-		return newCannotBindError("the agent cannot mount directories: %w", err)
+		return newCannotBindMountError("the agent cannot mount directories: %w", err)
 	}
 	seen, err := unix.Open(filepath.Join(engineRoot, mountsPath(b.start), s.mountName), unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return newCannotBindError("the engine does not see mounts of the agent, or the agent cannot find out whether it does: %w", err)
+		return newCannotBindMountError("the engine does not see mounts of the agent, or the agent cannot find out whether it does: %w", err)
 	}
 	defer unix.Close(seen)
 	var got unix.Stat_t
 	if err := unix.Fstat(seen, &got); err != nil || got.Dev != want.Dev || got.Ino != want.Ino {
-		return newCannotBindError("the engine does not see mounts of the agent: it has another mount namespace")
+		return newCannotBindMountError("the engine does not see mounts of the agent: it has another mount namespace")
 	}
 	return nil
 }
@@ -249,7 +249,7 @@ func (b sourceBinder) engineRootDir(ctx context.Context) (string, error) {
 	case peerErr != nil:
 		return "", peerErr
 	case peer.Pid == 0:
-		return "", newCannotBindError("the engine is in another PID namespace")
+		return "", newCannotBindMountError("the engine is in another PID namespace")
 	}
 	return fmt.Sprintf("/proc/%d/root", peer.Pid), nil
 }

@@ -352,7 +352,7 @@ func TestOwnContainersAreRemovedFirst(t *testing.T) {
 	if err := start.Config(&tc); err != nil {
 		t.Fatal(err)
 	}
-	plan, err := buildContainer(&d.config, &tc, start, b.cannotBindReason())
+	plan, err := buildContainer(&d.config, &tc, start, b.cannotBindMountReason())
 	if err != nil || !plan.hasTaskReplaceableSources {
 		t.Fatalf("%+v, %v", plan, err)
 	}

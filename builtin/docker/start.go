@@ -36,7 +36,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 		return nil, err
 	}
 	b := sourceBinder{engine: newEngineRef(engine), start: start}
-	plan, err := buildContainer(config, &tc, start, b.cannotBindReason())
+	plan, err := buildContainer(config, &tc, start, b.cannotBindMountReason())
 	if err != nil {
 		return nil, err
 	}
@@ -48,10 +48,10 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 			return nil, err
 		}
 	}
-	d.reaper.addStart(d, start.ID)
+	d.reaper.registerStart(d, start.ID)
 	defer func() {
 		if err != nil {
-			d.reaper.removeStart(start.ID)
+			d.reaper.unregisterStart(start.ID)
 		}
 	}()
 	imageID, err := d.images.acquireForStart(ctx, &tc, start)
@@ -110,7 +110,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 	}
 	t.state.Network = networkOverride(&tc, start.Resources, inspected.Container)
 	t.state.StopSignal = inspected.Container.Config.StopSignal
-	t.startOutput()
+	t.startOutputPump()
 	return t, nil
 }
 
@@ -118,15 +118,15 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (_ *task, e
 // container. If the driver cannot make mounts that the engine sees, mountSources returns another
 // plan, without them.
 func (d *Driver) mountSources(ctx context.Context, plan *containerPlan, b sourceBinder, config *pluginConfig, tc *taskConfig) (*containerPlan, error) {
-	cannotBindReason := b.cannotBindReason()
+	cannotBindMountReason := b.cannotBindMountReason()
 	if len(plan.sources) > 0 {
 		err := b.mountAll(ctx, plan.sources)
-		var reason *cannotBindError
+		var reason *cannotBindMountError
 		if !errors.As(err, &reason) {
 			return plan, err
 		}
-		cannotBindReason = reason
-		if plan, err = buildContainer(config, tc, b.start, cannotBindReason); err != nil {
+		cannotBindMountReason = reason
+		if plan, err = buildContainer(config, tc, b.start, cannotBindMountReason); err != nil {
 			return nil, err
 		}
 	}
@@ -136,7 +136,7 @@ func (d *Driver) mountSources(ctx context.Context, plan *containerPlan, b source
 	if _, err := d.Sweep(ctx, b.start.AllocID, b.start.Name); err != nil {
 		return nil, err
 	}
-	return buildContainer(config, tc, b.start, cannotBindReason) // resolves the links of the sources again, now that no container of the task can change them
+	return buildContainer(config, tc, b.start, cannotBindMountReason) // resolves the links of the sources again, now that no container of the task can change them
 }
 
 // checkAPIVersion refuses options that the engine would ignore.
@@ -248,9 +248,9 @@ func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, e
 		return nil, fmt.Errorf("the container %s is of the start %q", t.state.ContainerName, got)
 	}
 	t.prepareOutputPump()
-	d.images.addStart(t.state.ImageID, start.ID)
-	d.reaper.addStart(d, start.ID)
-	t.startOutput()
+	d.images.markUsedByStart(t.state.ImageID, start.ID)
+	d.reaper.registerStart(d, start.ID)
+	t.startOutputPump()
 	return t, nil
 }
 
@@ -293,9 +293,9 @@ func (d *Driver) Adopt(ctx context.Context, start *sdk.StartRequest) (*task, err
 		Network: networkOverride(&tc, start.Resources, inspected.Container), StopSignal: inspected.Container.Config.StopSignal,
 	}}
 	t.prepareOutputPump()
-	d.images.addStart(t.state.ImageID, start.ID)
-	d.reaper.addStart(d, start.ID)
-	t.startOutput()
+	d.images.markUsedByStart(t.state.ImageID, start.ID)
+	d.reaper.registerStart(d, start.ID)
+	t.startOutputPump()
 	return t, nil
 }
 

@@ -81,9 +81,9 @@ func (t *task) prepareOutputPump() {
 	t.outputPump = p
 }
 
-// startOutput copies the output in the background until the task is destroyed. The FIFOs of a
+// startOutputPump copies the output in the background until the task is destroyed. The FIFOs of a
 // recovered task can be without a reader, so the goroutine opens them, too.
-func (t *task) startOutput() {
+func (t *task) startOutputPump() {
 	if t.outputPump == nil {
 		return
 	}
@@ -246,7 +246,7 @@ func (t *task) Destroy(ctx context.Context) error {
 		return err
 	}
 	t.driver.images.releaseFromStart(t.state.ImageID, t.start.ID, t.start.Logger())
-	t.driver.reaper.removeStart(t.start.ID)
+	t.driver.reaper.unregisterStart(t.start.ID)
 	return nil
 }
 

@@ -41,7 +41,7 @@ type imageConfig struct {
 type authConfig struct {
 	Username   string `codec:"username"`
 	Password   string `codec:"password"`
-	Email      string `codec:"email"` // registries ignore it
+	Email      string `codec:"email"` // registries ignore the address
 	ServerAddr string `codec:"server_address"`
 }
 
@@ -123,7 +123,7 @@ type isolationConfig struct {
 	UTSMode     string            `codec:"uts_mode"`
 	UsernsMode  string            `codec:"userns_mode"`
 	CgroupNS    string            `codec:"cgroupns"`
-	Isolation   string            `codec:"isolation"` // for engines on Windows
+	Isolation   string            `codec:"isolation"` // only for engines on Windows
 	Runtime     string            `codec:"runtime"`
 	SecurityOpt []string          `codec:"security_opt"`
 	Sysctl      map[string]string `codec:"sysctl"`

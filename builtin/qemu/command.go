@@ -34,8 +34,8 @@ const (
 	maxMemoryMB = 4000000
 )
 
-// emulatorMemory is the memory that the limit of the task has beside the memory of the machine: for the devices of the machine, and
-// for the code into which TCG translates the code of the machine.
+// emulatorMemory is the part of the task's memory limit for the emulator itself, in addition to the
+// memory of the virtual machine: for its devices, and for the code that TCG translates.
 const emulatorMemory = 256 << 20
 
 // firstExtraFD is the file descriptor that the first extra file of a command has in its process.

@@ -21,7 +21,7 @@ const imageFDSet = 1
 // diskImage is the disk image of a virtual machine.
 type diskImage struct {
 	path      string     // path that QEMU opens
-	format    string     // empty means that QEMU detects it
+	format    string     // empty means that QEMU detects the format
 	openFiles []*os.File // descriptors of the image, through which QEMU opens it; none if QEMU opens the path itself
 }
 
@@ -33,9 +33,11 @@ func (i diskImage) driveOptions() string {
 	return options
 }
 
-// openDiskImage checks the path of an image, from which symbolic links are resolved. An image of the operator, below image_paths, is opened by QEMU.
-// An image of the job, in the task's directory or the shared directory of the allocation, is opened here, because other tasks can exchange its
-// path, and it must not name other files, such as a backing file: QEMU would open them.
+// openDiskImage resolves the symbolic links in the path of an image, and checks the path. QEMU
+// itself opens an image below image_paths of the operator. openDiskImage opens an image in the task
+// directory or the shared alloc directory, because other tasks could exchange the image under its
+// path. Such an image must not name other files, such as a backing file, because QEMU would open
+// them.
 func (c *pluginConfig) openDiskImage(path string, start *sdk.StartRequest) (diskImage, error) {
 	if path == "" {
 		return diskImage{}, errors.New("image_path must be set")

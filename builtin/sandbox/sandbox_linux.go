@@ -31,7 +31,7 @@ type Options struct {
 	NoPivotRoot bool       `codec:"no_pivot_root"` // true replaces pivot_root(2), see stage.Root
 	NoFilter    bool       `codec:"no_filter"`     // true disables the system call filter
 	Privileges  Privileges `codec:"privileges"`
-	DefaultUser string     `codec:"default_user"` // user of a task that names none
+	DefaultUser string     `codec:"default_user"` // user of a task whose job names no user
 
 	// AllowSetIDBits, DeniedUIDs and DeniedGIDs are options of the system call filter: see
 	// seccomp.Profile.

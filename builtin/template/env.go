@@ -53,7 +53,7 @@ func parseEnvValue(text string) (string, error) {
 		return "", errors.New("there is a NUL byte in it")
 	}
 	if text == "" || text[0] != '"' && text[0] != '\'' {
-		if i := commentStart(text); i >= 0 {
+		if i := envCommentStart(text); i >= 0 {
 			text = text[:i]
 		}
 		return strings.TrimSpace(text), nil
@@ -68,13 +68,13 @@ func parseEnvValue(text string) (string, error) {
 			}
 			return b.String(), nil
 		case c == '\\' && quote == '"' && i+1 < len(text):
-			if r, n := parseCodePoint(text[i:]); n > 0 {
+			if r, n := parseUnicodeEscape(text[i:]); n > 0 {
 				b.WriteRune(r)
 				i += n - 1
 				continue
 			}
 			i++
-			b.WriteString(unescapeChar(text[i]))
+			b.WriteString(unescapeEnvChar(text[i]))
 		default:
 			b.WriteByte(c)
 		}
@@ -82,9 +82,9 @@ func parseEnvValue(text string) (string, error) {
 	return "", errors.New(`the closing quote is missing: a line end inside is written \n`)
 }
 
-// unescapeChar returns the text for a backslash and the character c. For an unknown escape
+// unescapeEnvChar returns the text for a backslash and the character c. For an unknown escape
 // sequence this is the sequence itself.
-func unescapeChar(c byte) string {
+func unescapeEnvChar(c byte) string {
 	switch c {
 	case 'b':
 		return "\b"
@@ -102,9 +102,9 @@ func unescapeChar(c byte) string {
 	return `\` + string(c)
 }
 
-// parseCodePoint parses \u00e9, or a surrogate pair of two such escapes as in
+// parseUnicodeEscape parses \u00e9, or a surrogate pair of two such escapes as in
 // JSON, and returns the character and the length of the escape.
-func parseCodePoint(text string) (r rune, length int) {
+func parseUnicodeEscape(text string) (r rune, length int) {
 	half := func(text string) rune {
 		if !strings.HasPrefix(text, `\u`) || len(text) < 6 {
 			return -1
@@ -128,9 +128,9 @@ func parseCodePoint(text string) (r rune, length int) {
 	return r, 12
 }
 
-// commentStart returns the position of the comment after an unquoted value, or
+// envCommentStart returns the position of the comment after an unquoted value, or
 // -1.
-func commentStart(text string) int {
+func envCommentStart(text string) int {
 	for i := range len(text) {
 		if text[i] == '#' && (i == 0 || text[i-1] == ' ' || text[i-1] == '\t') {
 			return i

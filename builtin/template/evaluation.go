@@ -27,10 +27,11 @@ type evaluationData interface {
 	// interpolate resolves the references in a text.
 	interpolate(ctx context.Context, text string) (string, error)
 
-	// read returns the value of a source, and records that the output depends on the source.
+	// readSource returns the value of a data source, and records that the output depends on the
+	// source.
 	readSource(ctx context.Context, q sourceQuery) (sourceValue, error)
 
-	// seed returns the seed of the task's random numbers.
+	// randomSeed returns the seed of the task's random numbers.
 	randomSeed(ctx context.Context) ([]byte, error)
 }
 

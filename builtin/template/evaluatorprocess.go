@@ -269,7 +269,7 @@ func serveEvaluations(c net.Conn) error {
 		case f.Answer != nil:
 			select {
 			case data.answers <- f.Answer:
-			default: // the evaluation was cancelled
+			default: // a cancelled evaluation does not receive the answer
 			}
 		}
 	}

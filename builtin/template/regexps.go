@@ -14,7 +14,7 @@ import (
 const (
 	maxPatternLength = 4 << 10 // bytes of an expression
 	maxInstructions  = 1 << 15 // instructions of an expression after its repetitions are written out
-	maxSearchSteps   = 1 << 27 // instructions times characters that a call of a function reads
+	maxSearchSteps   = 1 << 27 // product of the instructions and the read characters of one function call
 )
 
 // limitedPattern is a regular expression whose searches have a limited number of steps.
@@ -50,7 +50,7 @@ func countInstructions(tree *syntax.Regexp) int {
 	if tree.Op == syntax.OpRepeat {
 		n *= max(1, tree.Min, tree.Max)
 	}
-	return min(n, 2*maxInstructions) // the limit prevents an overflow of the products
+	return min(n, 2*maxInstructions) // limited, so that the products cannot overflow
 }
 
 // limitedRuneReader reads the characters of a text until the steps of the search are used up.

@@ -437,7 +437,7 @@ func (p *renderPass) nomadServices() ([]serviceName, error) {
 		return nil, err
 	}
 	list := []serviceName{}
-	for _, s := range found.Services { // sorted by name
+	for _, s := range found.Services { // the host returns the services sorted by name
 		if n := len(list); n == 0 || list[n-1].Name != s.Name {
 			list = append(list, serviceName{Name: s.Name})
 		}

@@ -15,7 +15,8 @@ type scratch struct {
 	totalSize   int
 }
 
-// newScratchFunc returns a function that always returns the same new scratch.
+// newScratchFunc makes a scratch, and returns the template function that returns this scratch in
+// each call.
 func newScratchFunc() func() *scratch {
 	s := &scratch{valueByName: map[string]any{}, sizeByName: map[string]int{}}
 	return func() *scratch { return s }

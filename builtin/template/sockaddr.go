@@ -44,12 +44,12 @@ func (l addressList) evaluateExpression(expression string) (string, error) {
 	return out.String(), err
 }
 
-// interfaceAddress is an address of an interface.
+// interfaceAddress is an IP address of a network interface.
 type interfaceAddress struct {
 	prefix           netip.Prefix // the address, with the prefix length of its network
 	interfaceName    string
 	interfaceFlags   net.Flags
-	isOnDefaultRoute bool // the default route leads through the interface
+	isOnDefaultRoute bool // true if the default route leads through the interface
 }
 
 type addressList []*interfaceAddress

@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// nomadVarMeta identifies a variable.
+// nomadVarMeta identifies a variable in the results of nomadVarList.
 type nomadVarMeta struct{ Namespace, Path string }
 
 func (m nomadVarMeta) String() string { return m.Path }

@@ -64,8 +64,10 @@ func limitYAMLText(text string) error {
 	return nil
 }
 
-// prepareYAMLNode adds the size of a node to size, with aliases followed. It returns an error if the document is too large or
-// nested too deep, with the line of the alias that refers to the node, or of the node if aliasLine is 0. It gives scalars and maps the meaning that they have in YAML 1.1, the version of consul-template.
+// prepareYAMLNode adds the size of a node, with aliases followed, to size. It returns an error if
+// the document is too large or nested too deep. The error names aliasLine, the line of the alias
+// that refers to the node, or the line of the node if aliasLine is 0. prepareYAMLNode also gives
+// scalars and maps the meaning of YAML 1.1, the version that consul-template uses.
 func prepareYAMLNode(n *yaml.Node, aliasLine, depth int, size *int) error {
 	*size += yamlValueSize + len(n.Value)
 	switch {

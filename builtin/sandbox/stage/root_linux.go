@@ -550,7 +550,7 @@ func (c *Config) setHostname() error {
 	return nil
 }
 
-// bringLoopbackUp makes 127.0.0.1 usable in a network namespace that was made for the task.
+// bringLoopbackUp sets the loopback interface up in a network namespace that was made for the task.
 func (c *Config) bringLoopbackUp() error {
 	if !c.Private.Net {
 		return nil

@@ -30,7 +30,7 @@ func init() {
 	os.Exit(1)
 }
 
-// programError is an error of the program that the job names.
+// programError is an error about the program that the job names, such as a missing file.
 type programError struct{ error }
 
 func (e programError) Unwrap() error { return e.error }
