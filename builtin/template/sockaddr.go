@@ -379,7 +379,9 @@ func (l addressList) addToAddresses(on, operand string) (addressList, error) {
 			return nil, fmt.Errorf("sockaddr: %v%+d is no address", from, n)
 		}
 		to, _ := netip.AddrFromSlice(sum.FillBytes(bytes))
-		l[i].prefix = netip.PrefixFrom(to, a.prefix.Bits())
+		changed := *a // the expression may use the list again
+		changed.prefix = netip.PrefixFrom(to, a.prefix.Bits())
+		l[i] = &changed
 	}
 	return l, nil
 }

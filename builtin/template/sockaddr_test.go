@@ -54,6 +54,7 @@ func TestSockaddr(t *testing.T) {
 		{`GetPrivateInterfaces | math "network" "-2" | attr "address"`, "10.0.0.254"},
 		{`GetPrivateInterfaces | math "network" "+1" | attr "string"`, "10.0.0.1/24"},
 		{`GetPublicInterfaces | math "network" "+1" | attr "address"`, "2001:4860::1"},
+		{`print (. | include "name" "eth1" | math "address" "+1" | attr "address") " " (. | include "name" "eth1" | attr "address")`, "8.8.4.5 8.8.4.4"},
 		{`GetPrivateIP | printf "%s:80"`, "10.0.0.5:80"},
 		{`print (GetAllInterfaces | include "name" "eth1" | attr "network") "/" (GetAllInterfaces | include "name" "eth1" | attr "mask_bits")`, "8.8.4.0/29"},
 	} {

@@ -195,8 +195,7 @@ func TestPluginWithChangedIdentityIsReplaced(t *testing.T) {
 	n.run(cc, true, func(s *Supervisor) { first = n.pid(s, "one") })
 	reattached := osprocess.ID{PID: first, StartTime: n.recordStore.records["builtin one"].StartTime}
 
-	// The recorded plugin has another configuration. TestTasksOutliveEverybody covers
-	// another executable.
+	// The recorded plugin has another configuration.
 	infoChanged := n.recordStore.records["builtin one"]
 	infoChanged.Identity = "of another configuration"
 	_ = n.recordStore.PutPlugin("builtin one", infoChanged)
