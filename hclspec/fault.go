@@ -17,11 +17,12 @@ func (s *Spec) Fault() error {
 	case s.kind != KindObject:
 		return errors.New("it is no Object, whose parts have names")
 	}
-	return s.fault("config", "", MaxDepth)
+	return s.faultAt("config", "", MaxDepth)
 }
 
-// fault returns the error of the part at path. key is its name if the part has none.
-func (s *Spec) fault(path, key string, depth int) error {
+// faultAt returns the error of a part of the Spec. path is the position of the part, for errors; key is the name of the
+// part if the part has no name itself; depth is the maximum number of levels.
+func (s *Spec) faultAt(path, key string, depth int) error {
 	if depth == 0 {
 		return fmt.Errorf("%q: it is nested deeper than %d levels", path, MaxDepth)
 	}
@@ -33,14 +34,14 @@ func (s *Spec) fault(path, key string, depth int) error {
 		return fmt.Errorf("%q: it is neither argument nor block nor literal", path)
 	case KindObject:
 		for _, key := range slices.Sorted(maps.Keys(s.attributes)) {
-			if err := s.attributes[key].fault(path+"."+key, key, depth-1); err != nil {
+			if err := s.attributes[key].faultAt(path+"."+key, key, depth-1); err != nil {
 				return err
 			}
 		}
 		return nil
 	case KindArray:
 		for i, value := range s.values {
-			if err := value.fault(fmt.Sprintf("%s[%d]", path, i), "", depth-1); err != nil {
+			if err := value.faultAt(fmt.Sprintf("%s[%d]", path, i), "", depth-1); err != nil {
 				return err
 			}
 		}
@@ -48,10 +49,10 @@ func (s *Spec) fault(path, key string, depth int) error {
 	case KindLiteral:
 		return nil
 	case KindDefault:
-		if err := s.nested.fault(path, "", depth-1); err != nil {
+		if err := s.nested.faultAt(path, "", depth-1); err != nil {
 			return err
 		}
-		return s.defaultSpec.fault(path, "", depth-1)
+		return s.defaultSpec.faultAt(path, "", depth-1)
 	}
 	if s.name == "" && key == "" {
 		return fmt.Errorf("%q: an argument or a block of it has no name", path)
@@ -63,7 +64,7 @@ func (s *Spec) fault(path, key string, depth int) error {
 		}
 		fallthrough
 	case KindBlock, KindBlockList, KindBlockSet:
-		return s.nested.fault(path, "", depth-1)
+		return s.nested.faultAt(path, "", depth-1)
 	}
 	return nil
 }

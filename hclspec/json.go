@@ -106,12 +106,12 @@ type jsonParts struct {
 	Value      string               `json:"value,omitempty"`
 }
 
-// newJSONSpec returns the form of a Spec, which is nil for a nil Spec.
+// newJSONSpec returns the JSON form of a Spec, which is nil for a nil Spec.
 func newJSONSpec(s *Spec) *jsonSpec {
 	if s == nil {
 		return nil
 	}
-	switch p := (&jsonParts{Name: s.name, Required: s.required, MinItems: s.min, MaxItems: s.max, Labels: s.labels}); s.kind {
+	switch p := (&jsonParts{Name: s.name, Required: s.required, MinItems: s.minBlocks, MaxItems: s.maxBlocks, Labels: s.labels}); s.kind {
 	case KindObject:
 		p.Attributes = make(map[string]*jsonSpec, len(s.attributes))
 		for key, part := range s.attributes {
@@ -152,7 +152,8 @@ func newJSONSpec(s *Spec) *jsonSpec {
 	}
 }
 
-// newJSONElement returns the form of an element of a map or a list, which has no form without a message.
+// newJSONElement returns the JSON form of an element of a map or a list. For a nil Spec it is an empty message, because a
+// list or a map of protocol buffers cannot contain null.
 func newJSONElement(s *Spec) *jsonSpec {
 	if s == nil {
 		return &jsonSpec{}
@@ -177,14 +178,14 @@ func FromJSON(text []byte) (*Spec, error) {
 	}
 	r := jsonReader{json.NewDecoder(bytes.NewReader(text))}
 	r.decoder.UseNumber()
-	return r.readSpec(r.next(), MaxDepth)
+	return r.readSpec(r.nextToken(), MaxDepth)
 }
 
-// jsonReader reads a valid JSON text. Each method that reads a value gets its first token.
+// jsonReader reads a valid JSON text. Each method that reads a value has the first token of the value as a parameter.
 type jsonReader struct{ decoder *json.Decoder }
 
-// next returns the next token, which is nil for null.
-func (r jsonReader) next() json.Token {
+// nextToken reads the next token. The token of null is nil.
+func (r jsonReader) nextToken() json.Token {
 	token, err := r.decoder.Token()
 	if err != nil {
 		panic(fmt.Sprintf("valid JSON has a syntax error: %v", err)) // FromJSON has checked the text
@@ -219,14 +220,14 @@ func (r jsonReader) readObject(first json.Token, read func(key string, first jso
 		return errors.New("the value is no object")
 	}
 	for r.decoder.More() {
-		key := r.next().(string)
-		if err := read(key, r.next()); errors.Is(err, errTooDeep) {
-			return err // the path would have hundreds of keys
+		key := r.nextToken().(string)
+		if err := read(key, r.nextToken()); errors.Is(err, errTooDeep) {
+			return err // the key is not added: the error would contain the keys of hundreds of levels
 		} else if err != nil {
 			return fmt.Errorf("%q: %w", key, err)
 		}
 	}
-	r.next()
+	r.nextToken()
 	return nil
 }
 
@@ -236,11 +237,11 @@ func (r jsonReader) readList(first json.Token, read func(first json.Token) error
 		return errors.New("the value is no list")
 	}
 	for r.decoder.More() {
-		if err := read(r.next()); err != nil {
+		if err := read(r.nextToken()); err != nil {
 			return err
 		}
 	}
-	r.next()
+	r.nextToken()
 	return nil
 }
 
@@ -249,7 +250,7 @@ var (
 	errTooDeep      = fmt.Errorf("spec is nested deeper than %d levels", MaxDepth)
 )
 
-var kindsByField = map[string]Kind{
+var kindByField = map[string]Kind{
 	"object": KindObject, "array": KindArray, "Attr": KindAttr, "block_value": KindBlock, "block_attrs": KindBlockAttrs, "block_list": KindBlockList,
 	"block_set": KindBlockSet, "block_map": KindBlockMap, "default": KindDefault, "literal": KindLiteral,
 }
@@ -261,7 +262,7 @@ func (r jsonReader) readSpec(first json.Token, depth int) (*Spec, error) {
 	}
 	s := &Spec{}
 	err := r.readMessage(first, func(name string, first json.Token) error {
-		kind, ok := kindsByField[name]
+		kind, ok := kindByField[name]
 		switch {
 		case !ok:
 			return errUnknownField
@@ -325,23 +326,23 @@ func (r jsonReader) readField(s *Spec, name string, first json.Token, depth int)
 		})
 	case "labels":
 		err = r.readList(first, func(first json.Token) error {
-			label, err := stringOf(first)
+			label, err := stringFromToken(first)
 			s.labels = append(s.labels, label)
 			return err
 		})
 	case "name":
-		s.name, err = stringOf(first)
+		s.name, err = stringFromToken(first)
 	case "type", "value":
-		s.typeOrLiteral, err = stringOf(first)
+		s.typeOrLiteral, err = stringFromToken(first)
 	case "required":
 		var ok bool
 		if s.required, ok = first.(bool); !ok {
 			err = errors.New("the value is neither true nor false")
 		}
 	case "min_items":
-		s.min, err = uint64Of(first)
+		s.minBlocks, err = uint64FromToken(first)
 	case "max_items":
-		s.max, err = uint64Of(first)
+		s.maxBlocks, err = uint64FromToken(first)
 	case "nested", "primary":
 		s.nested, err = r.readSpec(first, depth)
 	case "default":
@@ -350,7 +351,7 @@ func (r jsonReader) readField(s *Spec, name string, first json.Token, depth int)
 	return err
 }
 
-func stringOf(token json.Token) (string, error) {
+func stringFromToken(token json.Token) (string, error) {
 	text, ok := token.(string)
 	if !ok {
 		return "", errors.New("the value is no string")
@@ -358,8 +359,8 @@ func stringOf(token json.Token) (string, error) {
 	return text, nil
 }
 
-// uint64Of returns the value of a number, which can also be in a string.
-func uint64Of(token json.Token) (uint64, error) {
+// uint64FromToken returns the value of a number, or of a string with a number.
+func uint64FromToken(token json.Token) (uint64, error) {
 	var text string
 	switch token := token.(type) {
 	case json.Number:

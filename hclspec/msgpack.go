@@ -12,8 +12,8 @@ import (
 	"github.com/hashicorp/go-msgpack/v2/codec"
 )
 
-// codecHandle is the codec for driver state and configs: it writes the old msgpack without
-// str8 and bin, and reads both dialects.
+// codecHandle is the msgpack codec for driver state and configs. It writes the old version of msgpack, which has neither
+// str8 nor bin, and reads the old and the new version.
 var codecHandle = func() *codec.MsgpackHandle {
 	h := &codec.MsgpackHandle{}
 	h.RawToString = true
@@ -28,9 +28,9 @@ var codecHandle = func() *codec.MsgpackHandle {
 // the field. Empty input is io.EOF: a plugin with an optional config must check the
 // length first.
 //
-// Unmarshal also accepts two values that msgpack cannot carry in their own type: a
-// decimal text for a field with a number (block.Marshal), and a list of maps for a field with
-// a map (Attr), whose later keys win.
+// Unmarshal also accepts two kinds of values whose type differs from that of the field: a
+// decimal text for a field with a number, because msgpack has no large numbers (block.Marshal), and a list of maps for
+// a field with a map (Attr). If several of the maps have a key, the last value is used.
 func Unmarshal(b []byte, dst any) error {
 	err := UnmarshalState(b, dst)
 	if err == nil || len(b) == 0 {
@@ -91,7 +91,7 @@ func convertJSONNumbers(v any) any {
 }
 
 // MarshalState encodes the state of a driver for Handle.DriverState: in msgpack without
-// str8 and bin, with structs as maps sorted by name. Only the same driver decodes it. The
+// str8 and bin, with structs as maps that are sorted by name. Only the same driver decodes the state. The
 // encoding does not distinguish bytes from strings.
 func MarshalState(v any) ([]byte, error) {
 	var b []byte
@@ -110,8 +110,8 @@ func UnmarshalState(b []byte, dst any) error {
 	return codec.NewDecoderBytes(b, codecHandle).Decode(dst)
 }
 
-// convertToType converts v for the type t if it is one of the two kinds of values that Unmarshal
-// accepts for another type. It reports whether it has converted anything.
+// convertToType converts the values in v that are of one of the two kinds that Unmarshal accepts for a field of another
+// type; t is the type of the field for v. It reports whether it has converted a value.
 func convertToType(v any, t reflect.Type) (any, bool) {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()

@@ -18,8 +18,8 @@ type Part struct {
 }
 
 // Parts returns the arguments and blocks of the body that s describes: the arguments first, each sorted by name.
-// A part without a name, which Decode rejects, is left out. If several parts have one name, the first counts, but a
-// part that is not the default of another takes precedence.
+// It omits a part without a name, which Decode rejects. If several parts have one name, it returns the first of them that
+// is not the default of another part, or else the first.
 func (s *Spec) Parts() (arguments, blocks []Part) {
 	all := s.appendParts(nil, "", MaxDepth)
 	sort.SliceStable(all, func(i, j int) bool { return !all[i].isDefault && all[j].isDefault })
@@ -39,7 +39,7 @@ func (s *Spec) Parts() (arguments, blocks []Part) {
 	return arguments, blocks
 }
 
-// appendParts appends the parts of s. key is the name of the part if it has none.
+// appendParts appends the arguments and blocks of s. key is the name of s if s is an argument or a block without a name.
 func (s *Spec) appendParts(parts []Part, key string, depth int) []Part {
 	if s == nil || depth == 0 {
 		return parts
@@ -70,7 +70,7 @@ func (s *Spec) appendParts(parts []Part, key string, depth int) []Part {
 	return parts
 }
 
-// defaultText returns the text of the value that s has as a default, in one line.
+// defaultText returns a text in one line for the default value that s describes, or "" if it describes none.
 func (s *Spec) defaultText() string {
 	switch {
 	case s == nil:
@@ -85,8 +85,8 @@ func (s *Spec) defaultText() string {
 	return ""
 }
 
-// limits returns how often a block can occur; a max of 0 means no limit.
-func (s *Spec) limits() (min, max uint64) {
+// blockLimits returns the minimum and the maximum number of occurrences of a block; a max of 0 means no limit.
+func (s *Spec) blockLimits() (min, max uint64) {
 	switch s.kind {
 	case KindBlock, KindBlockAttrs:
 		if s.required {
@@ -94,14 +94,14 @@ func (s *Spec) limits() (min, max uint64) {
 		}
 		return 0, 1
 	case KindBlockList, KindBlockSet:
-		return s.min, s.max
+		return s.minBlocks, s.maxBlocks
 	}
 	return 0, 0
 }
 
-// describeLimits returns the sentence for the limits of a block.
+// describeLimits returns a text for the number of occurrences that a block can have, such as "at least 2".
 func (s *Spec) describeLimits() string {
-	switch min, max := s.limits(); {
+	switch min, max := s.blockLimits(); {
 	case min == 1 && max == 1:
 		return "required"
 	case max == 1:

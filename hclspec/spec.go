@@ -14,12 +14,12 @@ const MaxDepth = 100
 // is created by the functions of this package and is immutable, so it may be shared. A nil
 // Spec means that the plugin has no configuration.
 type Spec struct {
-	kind          Kind
-	name          string // name of the part in the block; empty means the part's key in the enclosing Object
-	typeOrLiteral string // HCL expression of the type, or of the literal
-	required      bool
-	labels        []string
-	min, max      uint64
+	kind                 Kind
+	name                 string // name of the part in the block; empty means the part's key in the enclosing Object
+	typeOrLiteral        string // HCL expression of the type, or of the literal
+	required             bool
+	labels               []string
+	minBlocks, maxBlocks uint64
 
 	nested      *Spec // content of a block, or primary part of a default
 	defaultSpec *Spec
@@ -86,12 +86,12 @@ func BlockAttrs(name, typ string, required bool) *Spec {
 // BlockList is min to max blocks, and its value a list in their order; a max of 0 means no
 // limit. If there is no block, the value is an empty list.
 func BlockList(name string, nested *Spec, min, max uint64) *Spec {
-	return &Spec{kind: KindBlockList, name: name, nested: nested, min: min, max: max}
+	return &Spec{kind: KindBlockList, name: name, nested: nested, minBlocks: min, maxBlocks: max}
 }
 
 // BlockSet is a BlockList whose value is a set, without order and duplicates.
 func BlockSet(name string, nested *Spec, min, max uint64) *Spec {
-	return &Spec{kind: KindBlockSet, name: name, nested: nested, min: min, max: max}
+	return &Spec{kind: KindBlockSet, name: name, nested: nested, minBlocks: min, maxBlocks: max}
 }
 
 // BlockMap is any number of blocks, `name "label" { … }`, with one label for each element
@@ -134,7 +134,7 @@ func (s *Spec) Node() Node {
 	if s == nil {
 		return Node{}
 	}
-	return Node{s.kind, s.name, s.typeOrLiteral, s.required, s.labels, s.min, s.max, s.nested, s.defaultSpec, s.attributes, s.values}
+	return Node{s.kind, s.name, s.typeOrLiteral, s.required, s.labels, s.minBlocks, s.maxBlocks, s.nested, s.defaultSpec, s.attributes, s.values}
 }
 
 // Cached returns the result of compute, or of an earlier call: package block compiles each Spec once.

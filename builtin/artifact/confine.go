@@ -125,7 +125,7 @@ func restrictThreadWithLandlock(stage *os.File, limits Limits, allowProc bool) e
 	// These calls are denied because Landlock does not restrict connections to unix
 	// sockets in the file system.
 	confine.DenyThreadSyscalls(
-		confine.Syscall{Number: unix.SYS_SOCKET, CheckArgument: true, Argument: unix.AF_UNIX},
+		confine.Syscall{Number: unix.SYS_SOCKET, CheckFirstArgument: true, FirstArgument: unix.AF_UNIX},
 		confine.Syscall{Number: unix.SYS_IO_URING_SETUP}, // io_uring can make sockets too
 	)
 	return nil

@@ -60,7 +60,7 @@ func (d *downloader) downloadHg(ctx context.Context) error {
 		return errors.Join(err, d.moveTreeToResult(tree, ""))
 	}
 	files := &fileCounter{unpackQuota: d.newRepositoryQuota()}
-	// An error of hg is ignored: it is the result for a revision without files.
+	// An error of hg is ignored, because hg also exits with an error for a revision without files.
 	_ = d.runHg(ctx, env, []string{"-R", tree, "files", "--print0", "--rev", node}, files)
 	if files.limitErr != nil {
 		return files.limitErr

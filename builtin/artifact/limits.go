@@ -17,7 +17,7 @@ type Limits struct {
 	HTTPMaxBytes     int64         `json:"http_max_size"`     // maximum bytes of each file; 0 means no limit
 	GitTimeout       time.Duration `json:"git_timeout"`
 	HgTimeout        time.Duration `json:"hg_timeout"`
-	S3Timeout        time.Duration `json:"s3_timeout"`                     // timeout of all objects of an artifact together
+	S3Timeout        time.Duration `json:"s3_timeout"`                     // timeout of the whole artifact, with all its objects
 	MaxFiles         int           `json:"decompression_limit_file_count"` // number of files; 0 means no limit
 	MaxUnpackedBytes int64         `json:"decompression_limit_size"`       // bytes; 0 means no limit
 	// MaxUnpackRatio is the maximum size of an archive's content, as a multiple of the archive's

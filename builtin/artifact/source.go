@@ -40,8 +40,8 @@ var (
 	repositoryHosts = []string{"github.com", "gitlab.com", "bitbucket.org"}
 )
 
-// lazyRegexp compiles a regular expression on first use, so that processes of this program that do
-// not download do not have it in memory.
+// lazyRegexp compiles a regular expression on first use, so that other processes of this program,
+// which do not download, save the memory.
 func lazyRegexp(text string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
 }

@@ -32,7 +32,7 @@ func registryAuthHeader(ctx context.Context, image reference.Named, taskAuth *au
 	case taskAuth != nil && (taskAuth.Username != "" || taskAuth.Password != ""):
 		auth = &registry.AuthConfig{Username: taskAuth.Username, Password: taskAuth.Password, ServerAddress: taskAuth.ServerAddr}
 	case pluginAuth.Config != "":
-		if auth, err = authFromFile(ctx, pluginAuth.Config, server); err != nil {
+		if auth, err = readAuthFromFile(ctx, pluginAuth.Config, server); err != nil {
 			return "", fmt.Errorf("auth.config: %w", err)
 		}
 	}
@@ -51,9 +51,9 @@ func registryAuthHeader(ctx context.Context, image reference.Named, taskAuth *au
 	return base64.URLEncoding.EncodeToString(header), err
 }
 
-// authFromFile returns the credentials for a server from a file in the format of
+// readAuthFromFile returns the credentials for a server from a file in the format of
 // ~/.docker/config.json, or nil if the file has none.
-func authFromFile(ctx context.Context, path, server string) (*registry.AuthConfig, error) {
+func readAuthFromFile(ctx context.Context, path, server string) (*registry.AuthConfig, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
@@ -71,14 +71,14 @@ func authFromFile(ctx context.Context, path, server string) (*registry.AuthConfi
 	if err := json.Unmarshal(text, &file); err != nil {
 		return nil, fmt.Errorf("%s is not a configuration of Docker's command line", path) // without the cause, which could quote a secret
 	}
-	host := serverHost(server)
+	host := hostOfServerURL(server)
 	for name, helper := range file.CredHelpers {
-		if serverHost(name) == host {
+		if hostOfServerURL(name) == host {
 			return runCredentialHelper(ctx, helper, server)
 		}
 	}
 	for name, entry := range file.Auths {
-		if serverHost(name) != host {
+		if hostOfServerURL(name) != host {
 			continue
 		}
 		auth := &registry.AuthConfig{Username: entry.Username, Password: entry.Password, IdentityToken: entry.IdentityToken}
@@ -100,8 +100,8 @@ func authFromFile(ctx context.Context, path, server string) (*registry.AuthConfi
 	return nil, nil
 }
 
-// serverHost returns the host of a server's name, which can be a URL.
-func serverHost(name string) string {
+// hostOfServerURL returns the host of a server's name, which can be a URL.
+func hostOfServerURL(name string) string {
 	name = strings.TrimPrefix(strings.TrimPrefix(name, "https://"), "http://")
 	host, _, _ := strings.Cut(name, "/")
 	return host

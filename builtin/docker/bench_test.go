@@ -30,7 +30,7 @@ func BenchmarkStart(b *testing.B) {
 	b.Run("docker", func(b *testing.B) {
 		d := &Driver{config: pluginConfig{Endpoint: e.Host}, images: newImageStore()}
 		d.engine = newEngineRef(e.Client)
-		d.images.configure(e.Client, &d.config)
+		d.images.setEngineAndConfig(e.Client, &d.config)
 		b.Cleanup(d.reaper.stopSearch)
 		dir := b.TempDir()
 		for i := 0; b.Loop(); i++ {

@@ -95,7 +95,7 @@ func (d *Driver) Configure(_ context.Context, c *sdk.Config) error {
 	if d.images == nil {
 		d.images = newImageStore()
 	}
-	d.images.configure(engine, &config)
+	d.images.setEngineAndConfig(engine, &config)
 	return nil
 }
 

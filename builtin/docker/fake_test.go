@@ -132,7 +132,7 @@ func newTestDriver(t *testing.T, host string, body map[string]any) *Driver {
 		t.Fatal(err)
 	}
 	d.engine = newEngineRef(engine)
-	d.images.configure(engine, &d.config)
+	d.images.setEngineAndConfig(engine, &d.config)
 	t.Cleanup(d.reaper.stopSearch)
 	return d
 }

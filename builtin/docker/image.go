@@ -44,7 +44,7 @@ func newImageStore() *imageStore {
 	return &imageStore{pullsByImageAndAuth: map[string]*imagePull{}, startsByImageID: map[string]map[string]bool{}, removalTimersByImageID: map[string]*time.Timer{}}
 }
 
-func (s *imageStore) configure(engine *client.Client, config *pluginConfig) {
+func (s *imageStore) setEngineAndConfig(engine *client.Client, config *pluginConfig) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.engine, s.config = newEngineRef(engine), config

@@ -70,7 +70,8 @@ func (b *containerBuilder) checkNamespaceModes() error {
 				mode.option, mode.value, mode.namespace, mode.value)
 		}
 	}
-	// Engines have other modes too, such as the path of a namespace (Podman).
+	// All other modes are rejected: engines have more modes than the documented ones, such as the
+	// path of a namespace in Podman.
 	if i.CgroupNS != "" && i.CgroupNS != "private" {
 		return fmt.Errorf("cgroupns = %q is refused, because the task would not have a namespace of its own: the operator must set allow_privileged = true in the configuration of the driver \"docker\"", i.CgroupNS)
 	}

@@ -51,7 +51,7 @@ type logPump struct {
 // pendingOutput is output of one stream that was received and is not yet written.
 type pendingOutput struct {
 	data              []byte
-	positionAfterData streamPosition // position after data
+	positionAfterData streamPosition // position of the stream after the bytes of data
 	lastReceived      streamPosition // position after the last received message, without Bytes and Boot
 }
 
@@ -117,9 +117,9 @@ func (p *logPump) copyStream(ctx context.Context, follow bool) (copied bool, err
 		p.resumePositions[stream], p.pendingByStream[stream] = position, pendingOutput{lastReceived: streamPosition{NewestTime: position.NewestTime}}
 	}
 	boot := p.bootTime()
-	first := p.resumePositions[stdoutStream].earliestNextTime(boot)
+	first := p.resumePositions[stdoutStream].earliestTimeOfNextMessage(boot)
 	if !p.hasTTY {
-		first = min(first, p.resumePositions[stderrStream].earliestNextTime(boot))
+		first = min(first, p.resumePositions[stderrStream].earliestTimeOfNextMessage(boot))
 	}
 	options := client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Timestamps: true, Follow: follow}
 	if first > 0 {

@@ -35,7 +35,7 @@ func (b *containerBuilder) mountNetworkFiles() error {
 		for _, server := range b.hostConfig.DNS {
 			own.Servers = append(own.Servers, server.String())
 		}
-		files["resolv.conf"] = own.Or(netfiles.NamespaceResolver()).String()
+		files["resolv.conf"] = own.WithDefaults(netfiles.NamespaceResolver()).String()
 		b.hostConfig.DNS, b.hostConfig.DNSSearch, b.hostConfig.DNSOptions = nil, nil, nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -107,5 +107,5 @@ func formatHostsFile(alloc *driver.HostsConfig, extra []string) (string, error) 
 		}
 		more = append(more, netfiles.Host{Address: addr.String(), Name: name})
 	}
-	return netfiles.Hosts(alloc.Address, alloc.Hostname, more...), nil
+	return netfiles.HostsFile(alloc.Address, alloc.Hostname, more...), nil
 }

@@ -23,11 +23,11 @@ type streamPosition struct {
 	BootTime       int64 // result of currentBootTime when the position was stored
 }
 
-// earliestNextTime returns the time from which the engine must send its log, so that the messages after
+// earliestTimeOfNextMessage returns the time from which the engine must send its log, so that the messages after
 // the position are sent. Engines before version 24 leave out each message with an earlier time. If
 // the clock was set back after the position was stored, later messages have earlier times than the
 // position.
-func (p streamPosition) earliestNextTime(boot int64) int64 {
+func (p streamPosition) earliestTimeOfNextMessage(boot int64) int64 {
 	if p.MessageTime == 0 {
 		return 0
 	}

@@ -165,7 +165,7 @@ func TestTaskOptions(t *testing.T) {
 		}, "cat /etc/resolv.conf", "nameserver 192.0.2.1\nsearch a b\noptions ndots:2\n"},
 		{"only the search domains of the group", nil, nil, func(s *sdk.StartRequest) {
 			s.DNS = &driver.DNSConfig{Searches: []string{"a"}}
-		}, "cat /etc/resolv.conf", netfiles.Resolver{Searches: []string{"a"}}.Or(netfiles.MachineResolver()).String()},
+		}, "cat /etc/resolv.conf", netfiles.Resolver{Searches: []string{"a"}}.WithDefaults(netfiles.MachineResolver()).String()},
 		{"no root directory by pivot_root", newDriver(t, isolated.Config{NoPivotRoot: true}), nil, nil, "test -e /var || id -un", "nobody\n"},
 		{"no filter", newDriver(t, isolated.Config{Seccomp: new(bool)}), nil, nil, "sed -n 's/^Seccomp:.//p' /proc/self/status", "0\n"},
 		{"a loopback interface without a network", nil, nil, func(s *sdk.StartRequest) {

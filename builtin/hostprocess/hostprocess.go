@@ -76,7 +76,7 @@ func (c *Config) CheckCredential(cred *syscall.Credential) error {
 func (c *Config) DeniedIDs(cred *syscall.Credential, users []string) (uids, gids idrange.Set) {
 	denied := c.deniedIDs
 	denied.Names = users
-	return denied.IDs(cred)
+	return denied.DeniedIDs(cred)
 }
 
 // DecodeState returns the process of a task from the driver state in the task's handle. The drivers

@@ -184,7 +184,8 @@ func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, e
 	return newTask(core, start, s.HasMonitor), nil
 }
 
-// Sweep kills the emulator of a task that is not known to the driver.
+// Sweep kills the emulator of a task for which the driver has no task object, and reports whether
+// there was one.
 func (d *Driver) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {
 	return process.Sweep(ctx, allocID, taskName)
 }

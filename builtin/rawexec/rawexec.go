@@ -201,7 +201,8 @@ func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, e
 	return t, err
 }
 
-// Sweep kills the processes of a task that is not known to the driver.
+// Sweep kills the processes of a task for which the driver has no task object, and reports whether
+// there were any.
 func (d *Driver) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {
 	return process.Sweep(ctx, allocID, taskName)
 }

@@ -285,12 +285,12 @@ func networkFiles(isolation *driver.NetworkIsolation, dns *driver.DNSConfig) []s
 	if isolation != nil && isolation.Path != "" {
 		machine = netfiles.NamespaceResolver
 		if h := isolation.Hosts; h != nil {
-			files = append(files, stage.File{Path: "/etc/hosts", Text: netfiles.Hosts(h.Address, h.Hostname)})
+			files = append(files, stage.File{Path: "/etc/hosts", Text: netfiles.HostsFile(h.Address, h.Hostname)})
 		}
 	}
 	if dns != nil {
 		resolver := netfiles.Resolver{Servers: dns.Servers, Searches: dns.Searches, Options: dns.Options}
-		files = append(files, stage.File{Path: "/etc/resolv.conf", Text: resolver.Or(machine()).String()})
+		files = append(files, stage.File{Path: "/etc/resolv.conf", Text: resolver.WithDefaults(machine()).String()})
 	}
 	return files
 }

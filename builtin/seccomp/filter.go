@@ -187,7 +187,7 @@ var idCalls = []struct {
 // appendIDChecks appends the comparison of ids with the denied ids. A task without the capabilities
 // needs no comparison, because it cannot take other ids.
 func (p Profile) appendIDChecks(filter []unix.SockFilter) ([]unix.SockFilter, error) {
-	denied := map[uint]idrange.Set{unix.CAP_SETUID: p.DeniedUIDs.Join(), unix.CAP_SETGID: p.DeniedGIDs.Join()}
+	denied := map[uint]idrange.Set{unix.CAP_SETUID: p.DeniedUIDs.MergeRanges(), unix.CAP_SETGID: p.DeniedGIDs.MergeRanges()}
 	for _, c := range idCalls {
 		ranges := denied[c.capability]
 		if !p.hasCapability(c.capability) || len(ranges) == 0 {

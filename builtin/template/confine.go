@@ -143,7 +143,7 @@ func ServeEvaluator(in *os.File, stderr io.Writer) int {
 		}
 		in.Close()
 		calls := append(confine.ExecAndSystemAdminSyscalls(), confine.InternetSocketSyscalls()...)
-		confine.DenyProcessSyscalls(append(calls, confine.Syscall{Number: unix.SYS_SOCKET, CheckArgument: true, Argument: unix.AF_UNIX})...)
+		confine.DenyProcessSyscalls(append(calls, confine.Syscall{Number: unix.SYS_SOCKET, CheckFirstArgument: true, FirstArgument: unix.AF_UNIX})...)
 		return serveEvaluations(conn)
 	}()
 	if err != nil {

@@ -96,7 +96,7 @@ func (c *frameConn) send(f *frame) error {
 	return nil
 }
 
-// sendTimeout is how long a process that does not read blocks a sender.
+// sendTimeout is the time after which a write to a process that does not read fails.
 const sendTimeout = 10 * time.Second
 
 func (c *frameConn) receive() (*frame, error) {

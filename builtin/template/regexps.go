@@ -12,8 +12,8 @@ import (
 // Limits for regular expressions. The time of a search is at most proportional to the length of the text times the number of
 // instructions of the expression, but the search for all matches can read the text once for each match.
 const (
-	maxPatternLength = 4 << 10 // bytes of an expression
-	maxInstructions  = 1 << 15 // instructions of an expression after its repetitions are written out
+	maxPatternLength = 4 << 10 // maximum bytes of an expression
+	maxInstructions  = 1 << 15 // maximum instructions of an expression, in which each repetition counts separately
 	maxSearchSteps   = 1 << 27 // product of the instructions and the read characters of one function call
 )
 

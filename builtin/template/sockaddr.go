@@ -285,7 +285,7 @@ var compareFuncs = map[string]func(a, b *interfaceAddress) int{
 	"private": func(a, b *interfaceAddress) int {
 		return compareTrueFirst(isRFC6890SpecialPurpose(a.prefix.Addr()), isRFC6890SpecialPurpose(b.prefix.Addr()))
 	},
-	"size": func(a, b *interfaceAddress) int { return cmp.Compare(b.prefix.Bits(), a.prefix.Bits()) }, // small networks first
+	"size": func(a, b *interfaceAddress) int { return cmp.Compare(b.prefix.Bits(), a.prefix.Bits()) }, // sorts small networks first
 	"type": func(a, b *interfaceAddress) int {
 		return cmp.Compare(a.prefix.Addr().BitLen(), b.prefix.Addr().BitLen())
 	},

@@ -21,8 +21,8 @@ const (
 // bodyLayout is the structure of a body according to a Spec: the types of its arguments,
 // and the layouts of its blocks.
 type bodyLayout struct {
-	argTypes map[string]cty.Type
-	blocks   map[string]*bodyLayout
+	argTypes     map[string]cty.Type
+	blockLayouts map[string]*bodyLayout
 	// anyArgType is the type of all arguments of a block whose arguments can have any name.
 	anyArgType *cty.Type
 	// isRepeated reports whether a config can have several bodies with this layout.
@@ -30,7 +30,7 @@ type bodyLayout struct {
 }
 
 func newBodyLayout(listed bool) *bodyLayout {
-	return &bodyLayout{argTypes: make(map[string]cty.Type), blocks: make(map[string]*bodyLayout), isRepeated: listed}
+	return &bodyLayout{argTypes: make(map[string]cty.Type), blockLayouts: make(map[string]*bodyLayout), isRepeated: listed}
 }
 
 // addArg records the type of an argument. If a Spec has two types for one argument, the
@@ -42,12 +42,12 @@ func (l *bodyLayout) addArg(name string, ty cty.Type) {
 	l.argTypes[name] = ty
 }
 
-// typedBody is the body for hcldec. It converts values so that hcldec's conversion takes
-// linear time, and stops the decoding when the context ends.
+// typedBody is the body that hcldec decodes. It converts the values of arguments before hcldec does, so that hcldec's
+// conversion takes linear time, and stops the decoding when the context ends.
 type typedBody struct {
 	hcl.Body
 	*bodyLayout
-	run *decodeState
+	decodeState *decodeState
 }
 
 // decodeState is the state of one call of Decode or Check.
@@ -67,7 +67,7 @@ func (b *typedBody) Content(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Diagn
 func (b *typedBody) PartialContent(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Body, hcl.Diagnostics) {
 	content, rest, diags := b.Body.PartialContent(schema)
 	content, diags = b.wrapContentExprs(content, diags)
-	return content, &typedBody{rest, b.bodyLayout, b.run}, diags
+	return content, &typedBody{rest, b.bodyLayout, b.decodeState}, diags
 }
 
 func (b *typedBody) wrapContentExprs(content *hcl.BodyContent, diags hcl.Diagnostics) (*hcl.BodyContent, hcl.Diagnostics) {
@@ -83,7 +83,7 @@ func (b *typedBody) wrapContentExprs(content *hcl.BodyContent, diags hcl.Diagnos
 	typed.Blocks = nil
 	for _, block := range content.Blocks {
 		counts[block.Type]++
-		switch nested := b.blocks[block.Type]; {
+		switch nested := b.blockLayouts[block.Type]; {
 		case counts[block.Type] == maxBlocks+1:
 			diags = append(diags, &hcl.Diagnostic{
 				Severity: hcl.DiagError,
@@ -96,7 +96,7 @@ func (b *typedBody) wrapContentExprs(content *hcl.BodyContent, diags hcl.Diagnos
 			typed.Blocks = append(typed.Blocks, block)
 		default:
 			inner := *block
-			inner.Body = &typedBody{block.Body, nested, b.run}
+			inner.Body = &typedBody{block.Body, nested, b.decodeState}
 			typed.Blocks = append(typed.Blocks, &inner)
 		}
 	}
@@ -117,10 +117,10 @@ func (b *typedBody) JustAttributes() (hcl.Attributes, hcl.Diagnostics) {
 
 func (b *typedBody) wrapAttributeExpr(attr *hcl.Attribute, ty cty.Type) *hcl.Attribute {
 	typed := *attr
-	typed.Expr = &argumentExpr{Expression: attr.Expr, name: attr.Name, run: b.run}
+	typed.Expr = &argumentExpr{Expression: attr.Expr, name: attr.Name, decodeState: b.decodeState}
 	if ty != cty.NilType {
 		typed.Expr = &argumentExpr{
-			Expression: convert.PreconvertExpression(attr.Expr, attr.Name, ty), name: attr.Name, run: b.run,
+			Expression: convert.PreconvertExpression(attr.Expr, attr.Name, ty), name: attr.Name, decodeState: b.decodeState,
 			countsAgainstMaxAnyValues: b.isRepeated && ty.HasDynamicTypes(),
 		}
 	}
@@ -132,23 +132,23 @@ func (b *typedBody) wrapAttributeExpr(attr *hcl.Attribute, ty cty.Type) *hcl.Att
 type argumentExpr struct {
 	hcl.Expression
 	name                      string
-	run                       *decodeState
-	countsAgainstMaxAnyValues bool // countsAgainstMaxAnyValues: maxAnyValues applies to the argument
+	decodeState               *decodeState
+	countsAgainstMaxAnyValues bool // the values of the argument are added to anyValueCount
 }
 
 func (a *argumentExpr) Value(scope *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
-	if err := a.run.ctx.Err(); err != nil && a.run.stopDiag == nil {
-		a.run.stopDiag = contextEndDiag(err)
+	if err := a.decodeState.ctx.Err(); err != nil && a.decodeState.stopDiag == nil {
+		a.decodeState.stopDiag = contextEndDiag(err)
 	}
-	if a.run.stopDiag != nil {
+	if a.decodeState.stopDiag != nil {
 		return cty.DynamicVal, nil
 	}
 	val, diags := a.Expression.Value(scope)
 	if !a.countsAgainstMaxAnyValues {
 		return val, diags
 	}
-	if a.run.anyValueCount += convert.CountTypes(val.Type()); a.run.anyValueCount > maxAnyValues {
-		a.run.stopDiag = &hcl.Diagnostic{
+	if a.decodeState.anyValueCount += convert.CountTypes(val.Type()); a.decodeState.anyValueCount > maxAnyValues {
+		a.decodeState.stopDiag = &hcl.Diagnostic{
 			Severity: hcl.DiagError,
 			Summary:  "Incorrect attribute value type",
 			Detail:   fmt.Sprintf("Inappropriate value for attribute %q: the blocks of one type hold too many values of any type, %d are allowed.", a.name, maxAnyValues),

@@ -108,8 +108,8 @@ func TestCheckEndsWithContext(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	// The context can also end while the arguments are decoded.
-	a := &argumentExpr{run: &decodeState{ctx: ctx}}
-	if val, _ := a.Value(nil); val != cty.DynamicVal || a.run.stopDiag == nil {
+	a := &argumentExpr{decodeState: &decodeState{ctx: ctx}}
+	if val, _ := a.Value(nil); val != cty.DynamicVal || a.decodeState.stopDiag == nil {
 		t.Errorf("the argument was evaluated: %#v", val)
 	}
 }

@@ -163,10 +163,10 @@ func (c *compiler) compileBlock(s hclspec.Node, path, name string) hcldec.Spec {
 // parts of a Spec have the same block type.
 func (c *compiler) nestedLayout(name string, listed bool) *bodyLayout {
 	listed = listed || c.bodyLayout.isRepeated
-	nested := c.bodyLayout.blocks[name]
+	nested := c.bodyLayout.blockLayouts[name]
 	if nested == nil {
 		nested = newBodyLayout(listed)
-		c.bodyLayout.blocks[name] = nested
+		c.bodyLayout.blockLayouts[name] = nested
 	}
 	nested.isRepeated = nested.isRepeated || listed
 	return nested

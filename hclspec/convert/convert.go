@@ -115,7 +115,7 @@ func preconvertCollection(elems []cty.Value, want cty.Type) (prepared []cty.Valu
 			return converted, true, nil
 		}
 	}
-	samples, weight := distinctTypes(converted)
+	samples, weight := firstElementsByType(converted)
 	if len(samples) == 1 {
 		return converted, true, nil
 	}
@@ -191,7 +191,7 @@ func valuesByName(names []string, vals []cty.Value) map[string]cty.Value {
 	return attrs
 }
 
-// preconvertElements calls preconvert for each element, in place.
+// preconvertElements replaces each element by the result of preconvert for the type want(i).
 func preconvertElements(elems []cty.Value, want func(i int) cty.Type) ([]cty.Value, error) {
 	for i, elem := range elems {
 		var err error
@@ -202,8 +202,8 @@ func preconvertElements(elems []cty.Value, want func(i int) cty.Type) ([]cty.Val
 	return elems, nil
 }
 
-// convertElements returns converted copies of the elements. ok is false if it cannot convert an
-// element.
+// convertElements returns the elements converted to the type want. ok is false if an element cannot be
+// converted.
 func convertElements(elems []cty.Value, want cty.Type) (converted []cty.Value, ok bool) {
 	converted = make([]cty.Value, len(elems))
 	for i, elem := range elems {
@@ -219,9 +219,9 @@ func convertElements(elems []cty.Value, want cty.Type) (converted []cty.Value, o
 	return converted, true
 }
 
-// distinctTypes returns the first element of each type, and the number of these types
+// firstElementsByType returns the first element of each type, and weight, the number of these types
 // including nested types. It stops when weight exceeds maxTypes.
-func distinctTypes(elems []cty.Value) (samples []cty.Value, weight int) {
+func firstElementsByType(elems []cty.Value) (samples []cty.Value, weight int) {
 	for _, elem := range elems {
 		ty := elem.Type()
 		if slices.ContainsFunc(samples, func(sample cty.Value) bool { return sample.Type().Equals(ty) }) {
@@ -263,20 +263,20 @@ func PreconvertExpression(expr hcl.Expression, name string, want cty.Type) hcl.E
 
 type preconvertedExpr struct {
 	hcl.Expression
-	name string
-	want cty.Type
+	attrName string
+	wantType cty.Type
 }
 
 func (e *preconvertedExpr) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	val, diags := e.Expression.Value(ctx)
-	prepared, err := Preconvert(val, e.want)
+	prepared, err := Preconvert(val, e.wantType)
 	if err == nil {
 		return prepared, diags
 	}
 	return cty.DynamicVal, append(diags, &hcl.Diagnostic{
 		Severity: hcl.DiagError,
 		Summary:  "Incorrect attribute value type",
-		Detail:   fmt.Sprintf("Inappropriate value for attribute %q: %s.", e.name, err),
+		Detail:   fmt.Sprintf("Inappropriate value for attribute %q: %s.", e.attrName, err),
 		Subject:  e.Range().Ptr(),
 	})
 }

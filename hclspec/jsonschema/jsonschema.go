@@ -51,7 +51,7 @@ func (s Schema) Definition() (name string, ok bool) {
 // Duration returns the schema of a duration: a text with units, or nanoseconds.
 func Duration() Schema { return Ref("duration") }
 
-// OfType returns the schema of an argument of the type.
+// OfType returns the schema of an argument of the type ty, or of a template for it.
 func OfType(ty cty.Type) Schema {
 	switch {
 	case ty == cty.String:

@@ -35,7 +35,8 @@ func TooManyOperatorsDiag(rng hcl.Range) *hcl.Diagnostic {
 	return limitError("Expression too long", fmt.Sprintf("An expression may chain %d operators at most.", MaxOperators), rng)
 }
 
-// checkNumber rejects a number that is longer than any usable value.
+// checkNumber returns an error for a number that has more characters, or more digits in its exponent, than any usable
+// number.
 func checkNumber(text []byte, rng hcl.Range) *hcl.Diagnostic {
 	digits := 0
 	if e := bytes.IndexAny(text, "eE"); e >= 0 {
@@ -51,22 +52,24 @@ func checkNumber(text []byte, rng hcl.Range) *hcl.Diagnostic {
 // yet.
 type openBracket struct {
 	token hclsyntax.TokenType
-	// unaryOperators is the number of unary operators before the bracket, as in !(-(!(…
-	unaryOperators int
+	// unaryOperatorCount is the number of unary operators before the bracket, as in !(-(!(…
+	unaryOperatorCount int
 	// chainLength is the number of tokens, outside of inner brackets, for which the parser
 	// recurses: a ? b : c ? …, x[*][*]…; it is reset for each item of a list or a body.
 	chainLength int
-	// operators is the number of tokens that make the syntax tree of one expression deeper,
+	// operatorCount is the number of tokens that make the syntax tree of one expression deeper,
 	// although the parser does not recurse: 1 + 1 + 1 + …, x[a][b]…
-	operators int
-	// directives is the number of open %{ if } and %{ for } in a template.
-	directives int
+	operatorCount int
+	// openDirectiveCount is the number of open %{ if } and %{ for } in a template.
+	openDirectiveCount int
 	// isForExpr is true in a { for … } expression, in which a newline does not separate
 	// items.
 	isForExpr bool
 }
 
-func (f *openBracket) totalDepth() int { return 1 + f.unaryOperators + f.chainLength + f.directives }
+func (f *openBracket) totalDepth() int {
+	return 1 + f.unaryOperatorCount + f.chainLength + f.openDirectiveCount
+}
 
 var openTokensByClose = map[hclsyntax.TokenType][]hclsyntax.TokenType{
 	hclsyntax.TokenCBrace:         {hclsyntax.TokenOBrace},
@@ -80,12 +83,12 @@ var openTokensByClose = map[hclsyntax.TokenType][]hclsyntax.TokenType{
 // parserDepth computes the recursion depth of the parser from the tokens of a text. For
 // malformed text it may compute a higher depth, never a lower one.
 type parserDepth struct {
-	frames []openBracket
-	depth  int
-	// operators: sum over all frames, because operators in brackets are a part of the
+	openBrackets []openBracket
+	depth        int
+	// operatorCount is the sum over all open brackets, because operators in brackets are a part of the
 	// enclosing expression.
-	operators      int
-	unaryOperators int
+	operatorCount      int
+	unaryOperatorCount int
 	// afterOperand is true after an operand: then a minus is a binary operator.
 	afterOperand bool
 }
@@ -98,37 +101,37 @@ type lexFunc func(text []byte, name string, start hcl.Pos) (hclsyntax.Tokens, hc
 
 // CheckConfig checks a config file, with arguments and blocks.
 func CheckConfig(text []byte, name string) hcl.Diagnostics {
-	return scanText(hclsyntax.LexConfig, openBracket{}, text, name, hcl.InitialPos)
+	return checkText(hclsyntax.LexConfig, openBracket{}, text, name, hcl.InitialPos)
 }
 
 // CheckExpression checks the text of one expression.
 func CheckExpression(text []byte, name string) hcl.Diagnostics {
-	return scanText(hclsyntax.LexExpression, openBracket{token: rootFrameToken}, text, name, hcl.InitialPos)
+	return checkText(hclsyntax.LexExpression, openBracket{token: rootFrameToken}, text, name, hcl.InitialPos)
 }
 
 // CheckTemplate checks the content of a quoted template. start is the position of the
 // template in the file.
 func CheckTemplate(text []byte, name string, start hcl.Pos) hcl.Diagnostics {
-	return scanText(hclsyntax.LexTemplate, openBracket{token: rootFrameToken}, text, name, start)
+	return checkText(hclsyntax.LexTemplate, openBracket{token: rootFrameToken}, text, name, start)
 }
 
-// rootFrameToken is the token of the outermost frame of an expression or template, in which
-// a newline does not separate items.
+// rootFrameToken is the token of the outermost openBracket, which no bracket opens, for an expression or template, in
+// which a newline does not separate items.
 const rootFrameToken = hclsyntax.TokenEOF
 
-func scanText(lex lexFunc, root openBracket, text []byte, name string, start hcl.Pos) hcl.Diagnostics {
+func checkText(lex lexFunc, root openBracket, text []byte, name string, start hcl.Pos) hcl.Diagnostics {
 	if len(text) > firstScanSize {
 		tokens, _ := lex(text[:firstScanSize], name, start)
-		if diags := scanTokens(root, tokens); diags.HasErrors() {
+		if diags := checkTokens(root, tokens); diags.HasErrors() {
 			return diags
 		}
 	}
 	tokens, _ := lex(text, name, start)
-	return scanTokens(root, tokens)
+	return checkTokens(root, tokens)
 }
 
-func scanTokens(root openBracket, tokens hclsyntax.Tokens) hcl.Diagnostics {
-	n := parserDepth{frames: []openBracket{root}}
+func checkTokens(root openBracket, tokens hclsyntax.Tokens) hcl.Diagnostics {
+	n := parserDepth{openBrackets: []openBracket{root}}
 	for i, token := range tokens {
 		if token.Type == hclsyntax.TokenNumberLit {
 			if diag := checkNumber(token.Bytes, token.Range); diag != nil {
@@ -136,44 +139,44 @@ func scanTokens(root openBracket, tokens hclsyntax.Tokens) hcl.Diagnostics {
 			}
 		}
 		n.processToken(token, tokens[i+1:])
-		if n.depth+n.unaryOperators > Max {
+		if n.depth+n.unaryOperatorCount > Max {
 			return depthError(token.Range)
 		}
-		if n.operators > MaxOperators {
+		if n.operatorCount > MaxOperators {
 			return hcl.Diagnostics{TooManyOperatorsDiag(token.Range)}
 		}
 	}
 	return nil
 }
 
-// processToken updates the depth for one token; rest are the tokens after it.
+// processToken updates the depth for one token; rest has the tokens after the token.
 func (n *parserDepth) processToken(token hclsyntax.Token, rest hclsyntax.Tokens) {
-	top := &n.frames[len(n.frames)-1]
+	top := &n.openBrackets[len(n.openBrackets)-1]
 	switch token.Type {
 	case hclsyntax.TokenOBrace, hclsyntax.TokenOBrack, hclsyntax.TokenOParen,
 		hclsyntax.TokenOQuote, hclsyntax.TokenOHeredoc, hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl:
-		n.openFrame(token, rest)
+		n.pushBracket(token, rest)
 	case hclsyntax.TokenCBrace, hclsyntax.TokenCBrack, hclsyntax.TokenCParen,
 		hclsyntax.TokenCQuote, hclsyntax.TokenCHeredoc, hclsyntax.TokenTemplateSeqEnd:
-		n.closeFrame(token.Type)
+		n.popBracket(token.Type)
 	case hclsyntax.TokenBang:
-		n.unaryOperators++
+		n.unaryOperatorCount++
 		n.afterOperand = false
 	case hclsyntax.TokenMinus:
 		if !n.afterOperand {
-			n.unaryOperators++
+			n.unaryOperatorCount++
 			return
 		}
 		n.addOperators(top, 1)
-		n.unaryOperators, n.afterOperand = 0, false
+		n.unaryOperatorCount, n.afterOperand = 0, false
 	case hclsyntax.TokenPlus, hclsyntax.TokenStar, hclsyntax.TokenSlash, hclsyntax.TokenPercent,
 		hclsyntax.TokenEqualOp, hclsyntax.TokenNotEqual, hclsyntax.TokenLessThan, hclsyntax.TokenLessThanEq,
 		hclsyntax.TokenGreaterThan, hclsyntax.TokenGreaterThanEq, hclsyntax.TokenAnd, hclsyntax.TokenOr:
 		n.addOperators(top, 1)
-		n.unaryOperators, n.afterOperand = 0, false
+		n.unaryOperatorCount, n.afterOperand = 0, false
 	case hclsyntax.TokenQuestion, hclsyntax.TokenDoubleColon:
 		n.addChainLength(top, 1)
-		n.unaryOperators, n.afterOperand = 0, false
+		n.unaryOperatorCount, n.afterOperand = 0, false
 	case hclsyntax.TokenComma:
 		n.resetForNextItem(top)
 	case hclsyntax.TokenNewline:
@@ -183,9 +186,9 @@ func (n *parserDepth) processToken(token hclsyntax.Token, rest hclsyntax.Tokens)
 	case hclsyntax.TokenComment:
 		// The parser ignores comments.
 	case hclsyntax.TokenIdent, hclsyntax.TokenNumberLit:
-		n.unaryOperators, n.afterOperand = 0, true
+		n.unaryOperatorCount, n.afterOperand = 0, true
 	default:
-		n.unaryOperators, n.afterOperand = 0, false
+		n.unaryOperatorCount, n.afterOperand = 0, false
 	}
 }
 
@@ -195,19 +198,19 @@ func (n *parserDepth) addChainLength(f *openBracket, by int) {
 }
 
 func (n *parserDepth) addOperators(f *openBracket, by int) {
-	f.operators += by
-	n.operators += by
+	f.operatorCount += by
+	n.operatorCount += by
 }
 
-// resetForNextItem starts a new item of a list or a body.
+// resetForNextItem resets the counters of a bracket at the start of the next item of a list or a body.
 func (n *parserDepth) resetForNextItem(f *openBracket) {
 	n.addChainLength(f, -f.chainLength)
-	n.addOperators(f, -f.operators)
-	n.unaryOperators, n.afterOperand = 0, false
+	n.addOperators(f, -f.operatorCount)
+	n.unaryOperatorCount, n.afterOperand = 0, false
 }
 
-func (n *parserDepth) openFrame(token hclsyntax.Token, rest hclsyntax.Tokens) {
-	top := &n.frames[len(n.frames)-1]
+func (n *parserDepth) pushBracket(token hclsyntax.Token, rest hclsyntax.Tokens) {
+	top := &n.openBrackets[len(n.openBrackets)-1]
 	next := firstSignificantToken(rest)
 	if token.Type == hclsyntax.TokenOBrack && next.Type == hclsyntax.TokenStar {
 		n.addChainLength(top, 1)
@@ -218,10 +221,10 @@ func (n *parserDepth) openFrame(token hclsyntax.Token, rest hclsyntax.Tokens) {
 	if token.Type == hclsyntax.TokenTemplateControl {
 		n.countDirective(top, string(next.Bytes))
 	}
-	f := openBracket{token: token.Type, unaryOperators: n.unaryOperators, isForExpr: string(next.Bytes) == "for"}
-	n.frames = append(n.frames, f)
+	f := openBracket{token: token.Type, unaryOperatorCount: n.unaryOperatorCount, isForExpr: string(next.Bytes) == "for"}
+	n.openBrackets = append(n.openBrackets, f)
 	n.depth += f.totalDepth()
-	n.unaryOperators, n.afterOperand = 0, false
+	n.unaryOperatorCount, n.afterOperand = 0, false
 }
 
 // firstSignificantToken returns the first token that is neither a newline nor a comment.
@@ -234,36 +237,36 @@ func firstSignificantToken(tokens hclsyntax.Tokens) hclsyntax.Token {
 	return hclsyntax.Token{}
 }
 
-// countDirective counts open %{ if } and %{ for }.
+// countDirective updates the number of open %{ if } and %{ for } of a template for the directive word.
 func (n *parserDepth) countDirective(f *openBracket, word string) {
 	by := 0
 	switch word {
 	case "if", "for":
 		by = 1
 	case "endif", "endfor":
-		by = -min(1, f.directives)
+		by = -min(1, f.openDirectiveCount)
 	}
-	f.directives += by
+	f.openDirectiveCount += by
 	n.depth += by
 }
 
-// closeFrame closes the innermost frame if the token matches it. Otherwise it closes
-// nothing, so that the computed depth is not too low: the parser rejects the text anyway.
-func (n *parserDepth) closeFrame(token hclsyntax.TokenType) {
-	n.unaryOperators, n.afterOperand = 0, true
-	top := n.frames[len(n.frames)-1]
+// popBracket removes the innermost open bracket if the closing token matches that bracket. Otherwise it removes
+// no bracket, so that the computed depth is not too low: the parser rejects the text anyway.
+func (n *parserDepth) popBracket(token hclsyntax.TokenType) {
+	n.unaryOperatorCount, n.afterOperand = 0, true
+	top := n.openBrackets[len(n.openBrackets)-1]
 	for _, open := range openTokensByClose[token] {
 		if top.token == open {
-			n.frames = n.frames[:len(n.frames)-1]
+			n.openBrackets = n.openBrackets[:len(n.openBrackets)-1]
 			n.depth -= top.totalDepth()
-			n.operators -= top.operators
+			n.operatorCount -= top.operatorCount
 			return
 		}
 	}
 }
 
-// CheckJSON rejects JSON that is nested too deeply, and numbers out of range. It recognizes
-// strings, brackets and numbers only.
+// CheckJSON returns errors for JSON that is nested too deeply, and for numbers that are too long. It recognizes
+// strings, brackets and numbers only, and does not check the syntax.
 func CheckJSON(text []byte, name string) hcl.Diagnostics {
 	depth := 0
 	for i := 0; i < len(text); i++ {

@@ -7,9 +7,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/specpb"
 )
 
-// FromProto converts the message of a plugin, which may be invalid: block.Decode reports most
-// errors. FromProto only returns an error if the message nests too deeply. A nil
-// message is a nil Spec.
+// FromProto converts the message of a plugin to a Spec. FromProto only returns an error if the message is nested too
+// deeply: block.Decode reports all other errors of an invalid message. For a nil
+// message it returns nil.
 func FromProto(p *specpb.Spec) (*hclspec.Spec, error) {
 	return fromProto(p, hclspec.MaxDepth)
 }

@@ -21,7 +21,7 @@ type Version int
 
 const (
 	NoCgroups Version = iota
-	V1                // also a hybrid hierarchy
+	V1                // also a machine with both versions (hybrid)
 	V2
 )
 
@@ -34,23 +34,24 @@ var v1Controllers = []string{"freezer", "cpu", "memory"}
 // Hierarchy is the cgroup hierarchy of tasks. Its methods may be called concurrently.
 type Hierarchy struct {
 	version           Version
-	unavailableReason string // reason for NoCgroups
+	unavailableReason string // why tasks cannot have cgroups; "" unless the version is NoCgroups
 	mountPoint        string
 	basePath          string // cgroup of version 2 that has the slices of tasks: the mount point, or a delegated cgroup
-	cores             []int  // cores that tasks can use; nil means all
+	taskCores         []int  // cores that tasks can use; nil means all
 
-	mu sync.Mutex // mu is held while parents are created and removed, and while cores are assigned
+	mu sync.Mutex // locked while parents of task cgroups are created or removed, and while cores are reserved
 }
 
 // Open detects the cgroups of this machine. cores are the cores that tasks can use; nil means all.
 func Open(cores []int) *Hierarchy {
-	t := detect(mountPoint)
-	t.cores = cores
+	t := detectHierarchy(mountPoint)
+	t.taskCores = cores
 	return t
 }
 
-// detect applies the rules of [osprocess.FindCgroups]. An agent of root also needs the controllers of version 2.
-func detect(mount string) *Hierarchy {
+// detectHierarchy detects the cgroups that are mounted at mount, by the rules of [osprocess.FindCgroups]. An agent of root
+// also needs the controllers of version 2.
+func detectHierarchy(mount string) *Hierarchy {
 	none := func(reason string) *Hierarchy {
 		return &Hierarchy{unavailableReason: reason, mountPoint: mount}
 	}
@@ -81,7 +82,7 @@ func readControllers(dir string) ([]string, error) {
 	return strings.Fields(string(text)), err
 }
 
-// UnavailableReason returns the reason why this machine has no cgroups for tasks, empty if it has.
+// UnavailableReason returns the reason why tasks have no cgroups on this machine, or "" if tasks have cgroups.
 func (h *Hierarchy) UnavailableReason() string { return h.unavailableReason }
 
 // Group is the cgroup of a task.
@@ -116,7 +117,7 @@ func (h *Hierarchy) makeV2(allocID, task string, cores int) (Group, error) {
 	if cores > 0 {
 		slice = reserveSlice
 	}
-	g := Group{Path: h.scopePath(slice, allocID, task)}
+	g := Group{Path: h.taskScopePath(slice, allocID, task)}
 	made, err := h.makeScope(g.Path)
 	if !made {
 		return Group{}, err
@@ -127,29 +128,29 @@ func (h *Hierarchy) makeV2(allocID, task string, cores int) (Group, error) {
 		}
 		g.CPUs, err = h.reserveCores(g.Path, cores)
 	}
-	return g, errors.Join(err, h.updateShare())
+	return g, errors.Join(err, h.updateSharedCores())
 }
 
 func (h *Hierarchy) makeV1(allocID, task string, cores int) (g Group, err error) {
 	for _, tree := range v1Controllers {
-		if h.isMounted(tree) {
+		if h.isV1Mounted(tree) {
 			if err := makeDirs(filepath.Join(h.mountPoint, tree, "nomad", allocID+"."+task)); err != nil {
 				return Group{}, err
 			}
 		}
 	}
-	if !h.isMounted("cpuset") {
+	if !h.isV1Mounted("cpuset") {
 		if cores > 0 {
 			return Group{}, errors.New("cores cannot be reserved: the cgroup controller cpuset is not mounted")
 		}
 		return Group{}, nil
 	}
-	g.Path = h.sharePath()
+	g.Path = h.sharedCoresPath()
 	if err := makeCPUSet(g.Path); err != nil {
 		return Group{}, err
 	}
 	if cores > 0 {
-		g.Path = filepath.Join(h.reservePath(), allocID+"."+task)
+		g.Path = filepath.Join(h.reservedCoresPath(), allocID+"."+task)
 		if err := makeReservedCPUSet(g.Path); err != nil {
 			return Group{}, err
 		}
@@ -157,7 +158,7 @@ func (h *Hierarchy) makeV1(allocID, task string, cores int) (g Group, err error)
 			return Group{}, err
 		}
 	}
-	return g, h.updateShare()
+	return g, h.updateSharedCores()
 }
 
 // Remove removes the cgroups of a task, and kills the processes in them. It may block for some
@@ -170,27 +171,28 @@ func (h *Hierarchy) Remove(allocID, task string) error {
 	var errs []error
 	if h.version == V2 {
 		for _, slice := range []string{reserveSlice, shareSlice} {
-			errs = append(errs, killAndRemove(h.scopePath(slice, allocID, task)))
+			errs = append(errs, killAndRemoveCgroup(h.taskScopePath(slice, allocID, task)))
 		}
 	} else {
-		errs = append(errs, killAndRemove(filepath.Join(h.reservePath(), allocID+"."+task)))
+		errs = append(errs, killAndRemoveCgroup(filepath.Join(h.reservedCoresPath(), allocID+"."+task)))
 		for _, tree := range v1Controllers {
-			if h.isMounted(tree) {
-				errs = append(errs, killAndRemove(filepath.Join(h.mountPoint, tree, "nomad", allocID+"."+task)))
+			if h.isV1Mounted(tree) {
+				errs = append(errs, killAndRemoveCgroup(filepath.Join(h.mountPoint, tree, "nomad", allocID+"."+task)))
 			}
 		}
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.version == V2 && h.basePath != h.mountPoint {
-		for _, parent := range []string{h.reservePath(), h.sharePath(), filepath.Dir(h.sharePath())} {
+		for _, parent := range []string{h.reservedCoresPath(), h.sharedCoresPath(), filepath.Dir(h.sharedCoresPath())} {
 			os.Remove(parent) // the removal fails if the parent has other cgroups
 		}
 	}
-	return errors.Join(append(errs, h.updateShare())...)
+	return errors.Join(append(errs, h.updateSharedCores())...)
 }
 
-// isPathElement reports whether the names make a single path element.
+// isPathElement reports whether the id and the name are not empty and have no slash, so that a name of a cgroup can be
+// made from them.
 func isPathElement(allocID, task string) bool {
 	return allocID != "" && task != "" && !strings.Contains(allocID+task, "/")
 }
@@ -202,28 +204,28 @@ const (
 	reserveSlice = "reserve.slice"
 )
 
-func (h *Hierarchy) scopePath(slice, allocID, task string) string {
+func (h *Hierarchy) taskScopePath(slice, allocID, task string) string {
 	return filepath.Join(h.basePath, "nomad.slice", slice, allocID+"."+task+".scope")
 }
 
-// sharePath returns the cgroup whose cpuset limits the tasks that share cores.
-func (h *Hierarchy) sharePath() string {
+// sharedCoresPath returns the cgroup whose cpuset limits the tasks that share cores.
+func (h *Hierarchy) sharedCoresPath() string {
 	if h.version == V2 {
 		return filepath.Join(h.basePath, "nomad.slice", shareSlice)
 	}
 	return filepath.Join(h.mountPoint, "cpuset/nomad/share")
 }
 
-// reservePath returns the parent of the cgroups with reserved cores.
-func (h *Hierarchy) reservePath() string {
+// reservedCoresPath returns the parent of the cgroups with reserved cores.
+func (h *Hierarchy) reservedCoresPath() string {
 	if h.version == V2 {
 		return filepath.Join(h.basePath, "nomad.slice", reserveSlice)
 	}
 	return filepath.Join(h.mountPoint, "cpuset/nomad/reserve")
 }
 
-// isMounted reports whether a hierarchy of version 1 is mounted.
-func (h *Hierarchy) isMounted(tree string) bool {
+// isV1Mounted reports whether the hierarchy of a controller of version 1 is mounted. tree is the name of the controller.
+func (h *Hierarchy) isV1Mounted(tree string) bool {
 	var fs unix.Statfs_t
 	return unix.Statfs(filepath.Join(h.mountPoint, tree), &fs) == nil && fs.Type == unix.CGROUP_SUPER_MAGIC
 }
@@ -288,7 +290,7 @@ func makeDirs(path string) error {
 func makeCPUSet(path string) error {
 	return retryStep(func() error {
 		for _, dir := range []string{filepath.Dir(path), path} {
-			if err := makeFromParent(dir, "cpuset.cpus", "cpuset.mems"); err != nil {
+			if err := makeCgroupLikeParent(dir, "cpuset.cpus", "cpuset.mems"); err != nil {
 				return err
 			}
 		}
@@ -302,11 +304,11 @@ func makeReservedCPUSet(path string) error {
 	if err := makeCPUSet(filepath.Dir(path)); err != nil {
 		return err
 	}
-	return retryStep(func() error { return makeFromParent(path, "cpuset.mems") })
+	return retryStep(func() error { return makeCgroupLikeParent(path, "cpuset.mems") })
 }
 
-// makeFromParent makes a cgroup, and copies the files of its parent that are empty in it.
-func makeFromParent(dir string, files ...string) error {
+// makeCgroupLikeParent makes a cgroup, and sets each of the files that is empty to the value in the parent.
+func makeCgroupLikeParent(dir string, files ...string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}

@@ -61,10 +61,10 @@ func TestDelegatedCgroup(t *testing.T) {
 // taskDirs returns the directories that belong to a single task.
 func (h *Hierarchy) taskDirs(allocID, task string) (dirs []string) {
 	if h.version == V2 {
-		return []string{h.scopePath(shareSlice, allocID, task)}
+		return []string{h.taskScopePath(shareSlice, allocID, task)}
 	}
 	for _, hierarchy := range v1Controllers {
-		if h.isMounted(hierarchy) {
+		if h.isV1Mounted(hierarchy) {
 			dirs = append(dirs, filepath.Join(h.mountPoint, hierarchy, "nomad", allocID+"."+task))
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The reserved cores are recorded in the file cpuset.cpus of each cgroup, not in the agent, so that
-// the next agent, or another agent of the machine, respects them.
+// The file cpuset.cpus of each cgroup is the only record of reserved cores, so that the next agent, or another agent of
+// the machine, does not reserve the same cores.
 
 // reserveCores reserves cores for the task whose cgroup is dir, and returns them. If the cgroup has
 // that number of cores already, it keeps them. The caller holds h.mu.
@@ -42,7 +42,7 @@ func (h *Hierarchy) reserveCores(dir string, count int) (string, error) {
 // reservedCores returns the cores that are reserved for the task whose cgroup is dir, and for all
 // other tasks.
 func (h *Hierarchy) reservedCores(dir string) (others, own []int, err error) {
-	entries, err := os.ReadDir(h.reservePath())
+	entries, err := os.ReadDir(h.reservedCoresPath())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, nil, err
 	}
@@ -50,7 +50,7 @@ func (h *Hierarchy) reservedCores(dir string) (others, own []int, err error) {
 		if !e.IsDir() {
 			continue
 		}
-		group := filepath.Join(h.reservePath(), e.Name())
+		group := filepath.Join(h.reservedCoresPath(), e.Name())
 		cores, err := readCores(group, "cpuset.cpus")
 		switch {
 		case errors.Is(err, os.ErrNotExist): // the task has just ended, or the cgroup has no cpuset
@@ -72,22 +72,22 @@ func (h *Hierarchy) usableCores() ([]int, error) {
 	if h.version == V2 {
 		file = "cpuset.cpus.effective"
 	}
-	cores, err := readCores(filepath.Dir(h.reservePath()), file)
+	cores, err := readCores(filepath.Dir(h.reservedCoresPath()), file)
 	if err != nil {
 		return nil, err
 	}
-	if h.cores != nil {
-		cores = slices.DeleteFunc(cores, func(core int) bool { return !slices.Contains(h.cores, core) })
+	if h.taskCores != nil {
+		cores = slices.DeleteFunc(cores, func(core int) bool { return !slices.Contains(h.taskCores, core) })
 	}
 	return cores, nil
 }
 
-// updateShare limits the tasks that share cores to those that are not reserved. If all are
-// reserved, the tasks keep theirs, because a cpuset cannot be empty. The caller holds h.mu.
-func (h *Hierarchy) updateShare() error {
-	current, err := readCores(h.sharePath(), "cpuset.cpus")
+// updateSharedCores limits the tasks that share cores to the cores that are not reserved. If all cores are
+// reserved, the tasks can still use the same cores, because a cpuset cannot be empty. The caller holds h.mu.
+func (h *Hierarchy) updateSharedCores() error {
+	current, err := readCores(h.sharedCoresPath(), "cpuset.cpus")
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // there are no such tasks, or the cgroup has no cpuset
+		return nil // no task shares cores, or the cgroup has no cpuset
 	}
 	if err != nil {
 		return err
@@ -96,7 +96,7 @@ func (h *Hierarchy) updateShare() error {
 	if err != nil {
 		return err
 	}
-	if h.version == V2 && len(current) == 0 && len(taken) == 0 && h.cores == nil {
+	if h.version == V2 && len(current) == 0 && len(taken) == 0 && h.taskCores == nil {
 		return nil // an empty list means all cores
 	}
 	free, err := h.usableCores()
@@ -110,14 +110,15 @@ func (h *Hierarchy) updateShare() error {
 	if len(free) == 0 || slices.Equal(free, current) {
 		return nil
 	}
-	err = os.WriteFile(filepath.Join(h.sharePath(), "cpuset.cpus"), []byte(formatCores(free)), 0)
+	err = os.WriteFile(filepath.Join(h.sharedCoresPath(), "cpuset.cpus"), []byte(formatCores(free)), 0)
 	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("keep tasks off reserved cores: %w", err)
 	}
 	return nil
 }
 
-// readCores returns os.ErrNotExist also for a cgroup that is removed while its file is read.
+// readCores returns the cores in a file of the cgroup dir, such as cpuset.cpus. The error is os.ErrNotExist also if the
+// cgroup is removed while the file is read.
 func readCores(dir, file string) ([]int, error) {
 	text, err := os.ReadFile(filepath.Join(dir, file))
 	if errors.Is(err, unix.ENODEV) {

@@ -51,7 +51,7 @@ func lockCores(t *testing.T) {
 // sharedCores returns the cores of the tasks that share cores.
 func sharedCores(t *testing.T, tree *Hierarchy) []int {
 	t.Helper()
-	cores, err := readCores(tree.sharePath(), "cpuset.cpus")
+	cores, err := readCores(tree.sharedCoresPath(), "cpuset.cpus")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,8 +73,8 @@ func TestReserveCores(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if filepath.Dir(group.Path) != tree.reservePath() || group.CPUs != fmt.Sprint(all[0]) {
-		t.Errorf("cgroup %+v, want one in %s with core %d", group, tree.reservePath(), all[0])
+	if filepath.Dir(group.Path) != tree.reservedCoresPath() || group.CPUs != fmt.Sprint(all[0]) {
+		t.Errorf("cgroup %+v, want one in %s with core %d", group, tree.reservedCoresPath(), all[0])
 	}
 	if text, err := os.ReadFile(filepath.Join(group.Path, "cpuset.cpus")); err != nil || strings.TrimSpace(string(text)) != group.CPUs {
 		t.Errorf("cpuset.cpus %q, %v", text, err)
@@ -119,7 +119,7 @@ func TestCoresOfTheOperator(t *testing.T) {
 	id := uuid.NewString()
 	t.Cleanup(func() {
 		_ = tree.Remove(id, "web")
-		_ = Open(nil).updateShare() // other agents of this machine use all cores
+		_ = Open(nil).updateSharedCores() // other agents of this machine use all cores
 	})
 	if group, err := tree.Make(id, "web", 1); err != nil || group.CPUs != fmt.Sprint(all[1]) {
 		t.Errorf("%+v, %v, want core %d", group, err, all[1])

@@ -11,8 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
-// RemoveEmptyCgroups removes the cgroups of a task that have no process, at the paths where drivers and
-// agents of this user make them. It is fast if the task has none.
+// RemoveEmptyCgroups removes the cgroups of a task that have no process, if they are at the paths where drivers and
+// agents of this user make cgroups. It is fast if the task has no cgroups.
 func RemoveEmptyCgroups(allocID, task string) {
 	if !isPathElement(allocID, task) {
 		return

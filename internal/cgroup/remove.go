@@ -32,7 +32,7 @@ func RemoveAllocCgroups(dir string) error {
 		for _, e := range entries {
 			for _, group := range groups {
 				if strings.HasPrefix(group.Name(), e.Name()+".") {
-					errs = append(errs, killAndRemove(filepath.Join(parent, group.Name())))
+					errs = append(errs, killAndRemoveCgroup(filepath.Join(parent, group.Name())))
 				}
 			}
 		}
@@ -43,8 +43,8 @@ func RemoveAllocCgroups(dir string) error {
 // removeTimeout limits how long the processes of one cgroup may take to exit.
 const removeTimeout = 2 * time.Second
 
-// killAndRemove kills the processes in a cgroup and its descendants, and removes the cgroups.
-func killAndRemove(path string) error {
+// killAndRemoveCgroup kills the processes in a cgroup and its descendants, and removes the cgroups.
+func killAndRemoveCgroup(path string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), removeTimeout)
 	defer cancel()
 	if err := osprocess.Cgroup(path).Kill(ctx); err != nil {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WatchSteps calls stepped each time the wall clock was set or the machine has resumed from a suspend,
-// until ctx ends. stepped must not block. An error means that the kernel cannot report changes.
+// WatchSteps calls onStep each time when the wall clock was set or the machine has resumed from a suspend,
+// until ctx ends. onStep must not block. An error means that the kernel cannot report such steps.
 func WatchSteps(ctx context.Context, onStep func()) error {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_REALTIME, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil {
@@ -55,7 +55,7 @@ func armTimer(timer *os.File) error {
 	return nil
 }
 
-// errUnlessDone returns nil if ctx has ended the watch, and err otherwise.
+// errUnlessDone returns nil if ctx has ended, because err is then a consequence of that, and err otherwise.
 func errUnlessDone(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil

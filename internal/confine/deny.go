@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Syscall identifies the system calls to deny: all calls with the Number, or only those with
-// the given first argument.
+// Syscall identifies the system calls to deny: all calls with the Number, or, with CheckFirstArgument, only those whose
+// first argument is FirstArgument.
 type Syscall struct {
-	Number        uint32
-	CheckArgument bool
-	Argument      uint32
+	Number             uint32
+	CheckFirstArgument bool
+	FirstArgument      uint32
 }
 
 // ExecAndSystemAdminSyscalls returns the system calls that start programs, inspect other
@@ -55,8 +55,8 @@ func newSyscalls(numbers ...uint32) []Syscall {
 // InternetSocketSyscalls returns the calls that create an internet socket.
 func InternetSocketSyscalls() []Syscall {
 	return []Syscall{
-		{Number: unix.SYS_SOCKET, CheckArgument: true, Argument: unix.AF_INET},
-		{Number: unix.SYS_SOCKET, CheckArgument: true, Argument: unix.AF_INET6},
+		{Number: unix.SYS_SOCKET, CheckFirstArgument: true, FirstArgument: unix.AF_INET},
+		{Number: unix.SYS_SOCKET, CheckFirstArgument: true, FirstArgument: unix.AF_INET6},
 	}
 }
 
@@ -69,7 +69,7 @@ var auditArchByGOARCH = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm6
 // filters, DenyThreadSyscalls has no effect.
 func DenyThreadSyscalls(calls ...Syscall) { installSeccompFilter(0, calls) }
 
-// DenyProcessSyscalls denies calls to all threads.
+// DenyProcessSyscalls denies calls to all threads of this process, and to the processes that it starts.
 func DenyProcessSyscalls(calls ...Syscall) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -110,14 +110,14 @@ func compileSeccompFilter(arch uint32, calls []Syscall) []unix.SockFilter {
 		denied,
 	}
 	for _, c := range calls {
-		if !c.CheckArgument {
+		if !c.CheckFirstArgument {
 			filter = append(filter, unix.SockFilter{Code: bpfJumpIfEqual, K: c.Number, Jf: 1}, denied)
 			continue
 		}
 		filter = append(filter,
 			unix.SockFilter{Code: bpfJumpIfEqual, K: c.Number, Jf: 4},
 			unix.SockFilter{Code: bpfLoad, K: argumentOffset},
-			unix.SockFilter{Code: bpfJumpIfEqual, K: c.Argument, Jf: 1},
+			unix.SockFilter{Code: bpfJumpIfEqual, K: c.FirstArgument, Jf: 1},
 			denied,
 			unix.SockFilter{Code: bpfLoad, K: syscallNumberOffset})
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	unixSocketSyscall = Syscall{Number: unix.SYS_SOCKET, CheckArgument: true, Argument: unix.AF_UNIX}
+	unixSocketSyscall = Syscall{Number: unix.SYS_SOCKET, CheckFirstArgument: true, FirstArgument: unix.AF_UNIX}
 	execveSyscall     = Syscall{Number: unix.SYS_EXECVE}
 )
 

@@ -6,11 +6,11 @@ import (
 	"strconv"
 )
 
-// System is the data directory of an agent of root.
+// System is the default data directory of an agent that runs as root.
 const System = "/var/lib/nomad-lite"
 
-// Default returns the data directory of an agent of this user without data_dir or -data-dir. The error means that the user has no
-// home directory.
+// Default returns the data directory that an agent of this user has if neither the option data_dir nor the flag -data-dir
+// is set. An error means that the user has no home directory.
 func Default() (string, error) {
 	if os.Geteuid() == 0 {
 		return System, nil

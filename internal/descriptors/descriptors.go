@@ -12,7 +12,7 @@ const (
 	// files. It takes fewer in the agent (four) and the keeper (two), which have the same limit.
 	PerTask = 6
 
-	// Reserved is the number of descriptors of a process that are not for tasks.
+	// Reserved is the number of descriptors that a process needs for itself, and that tasks cannot have.
 	Reserved = 64
 )
 
@@ -35,11 +35,12 @@ func ForTasks(limit uint64) uint64 {
 // Limiter limits the number of operations that run at one time and open files. Its methods may be called
 // concurrently. A nil Limiter sets no limit.
 type Limiter struct {
-	running chan struct{} // has a value for each operation that runs
+	runningOperations chan struct{} // contains a value for each operation that runs; the capacity is the limit
 }
 
 const (
-	// descriptorsPerOperation is more than an operation has open at one time: a hook opens a few directories.
+	// descriptorsPerOperation is an upper limit of the files that an operation has open at one time: a hook opens a few
+	// directories.
 	descriptorsPerOperation = 64
 
 	maxOperations = 256 // more operations at one time are not faster
@@ -57,11 +58,11 @@ func (l *Limiter) Run(ctx context.Context, operation func() error) error {
 		return operation()
 	}
 	select {
-	case l.running <- struct{}{}:
+	case l.runningOperations <- struct{}{}:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	defer func() { <-l.running }()
+	defer func() { <-l.runningOperations }()
 	return operation()
 }
 

@@ -17,7 +17,7 @@ import (
 	"strings"
 )
 
-// hashDigits is the number of digits of a commit and of a hash of code.
+// hashDigits is the number of hex digits to which a commit id and a hash of code are shortened.
 const hashDigits = 12
 
 // readCommit returns the commit of the checkout, with the suffix "+changes" if a file other than
@@ -37,7 +37,7 @@ func readCommit() (string, error) {
 	return commit, nil
 }
 
-// codeUnderTest is the code of which the test in the working directory is compiled.
+// codeUnderTest identifies the code that the test in the working directory is compiled from.
 type codeUnderTest struct {
 	pkg  string // path of the package below the module
 	hash string // hash of the names and the content of the files

@@ -23,7 +23,7 @@ var (
 	appendFlag   = flag.String("append", "", "append the result of a long test to the table of the `file`")
 )
 
-// Mode is what a long test does.
+// Mode is the way in which a long test runs its iterations.
 type Mode int
 
 const (
@@ -46,13 +46,13 @@ func CurrentMode() Mode {
 // Config describes a long test.
 type Config struct {
 	Sample     int    // number of iterations in the mode Sample
-	SampleSeed uint64 // seed of the first iteration in the mode Sample; 0 means a random one
-	Unit       string // text behind the count, such as "simulations" or "of 800 faults"
-	Load       string // what runs at the same time
+	SampleSeed uint64 // seed of the first iteration in the mode Sample; 0 means a random seed
+	Unit       string // text after the count in the row of the part, such as "simulations" or "of 800 faults"
+	Load       string // description of what else the machine runs, for the row of the part
 }
 
 const (
-	// hangTimeout is the time after the duration after which a part has timed out.
+	// hangTimeout is the time after the end of -duration at which a part that still runs has timed out.
 	hangTimeout = 30 * time.Minute
 	// reportTime is the time that a part needs to report that it has timed out.
 	reportTime = 5 * time.Second
@@ -60,43 +60,43 @@ const (
 	watchInterval = time.Minute
 )
 
-// Run runs the iterations of a test.
+// Run is one run of a long test: it runs the iterations of the test, and reports them in the mode Part.
 type Run struct {
-	t      *testing.T
-	config Config
-	seed   uint64 // of the first iteration
-	limit  int    // number of iterations; 0 means that iterations start before until
+	t             *testing.T
+	config        Config
+	firstSeed     uint64 // seed of the first iteration; each further iteration has the next number
+	maxIterations int    // maximum number of iterations; 0 means that iterations are started until the time until
 
-	mu           sync.Mutex
-	started      int             // number of iterations
-	running      map[uint64]bool // seeds of the iterations that have not ended without a failure
-	count        int
-	kinds        map[string]int // parts of the count, see AddKind
-	firstFailure string
+	mu                sync.Mutex
+	startedIterations int             // number of iterations that were started
+	runningSeeds      map[uint64]bool // seeds of the iterations that run, or in which the test has failed
+	workCount         int             // sum of the calls of Add
+	countByKind       map[string]int  // sum of the calls of AddKind for each kind
+	firstFailure      string
 
-	// In the mode Part:
-	start, until time.Time
-	part         part
-	row          string    // last row that was written
-	loadAverages []float64 // of each minute
-	reported     bool      // the row has the final result
+	// The following fields are used in the mode Part only.
+	startTime, endTime time.Time
+	part               part
+	lastRow            string    // the row that was last written to the table
+	loadAverages       []float64 // load average of the machine in each minute of the part
+	hasReportedEnd     bool      // lastRow has the final result
 }
 
 // Start starts the run of a test. In the mode Part the result contains the failures until the
 // cleanup of Start, so a test calls Start before it registers other cleanups.
 func Start(t *testing.T, config Config) *Run {
 	t.Helper()
-	r := &Run{t: t, config: config, running: map[uint64]bool{}, kinds: map[string]int{}}
+	r := &Run{t: t, config: config, runningSeeds: map[uint64]bool{}, countByKind: map[string]int{}}
 	switch CurrentMode() {
 	case Sample:
-		r.seed, r.limit = config.SampleSeed, config.Sample
+		r.firstSeed, r.maxIterations = config.SampleSeed, config.Sample
 	case Repeat:
-		r.seed, r.limit = *seedFlag, 1
+		r.firstSeed, r.maxIterations = *seedFlag, 1
 	case Part:
-		r.seed = *seedFlag
+		r.firstSeed = *seedFlag
 	}
-	if r.seed == 0 {
-		r.seed = 1 + uint64(rand.Uint32())
+	if r.firstSeed == 0 {
+		r.firstSeed = 1 + uint64(rand.Uint32())
 	}
 	if CurrentMode() == Part {
 		r.startPart()
@@ -106,7 +106,7 @@ func Start(t *testing.T, config Config) *Run {
 		t.Fatal("-append needs -duration")
 	}
 	t.Cleanup(func() {
-		if result := r.result(); result != resultPassed {
+		if result := r.finalResult(); result != resultPassed {
 			t.Log(result) // names the seed
 		}
 	})
@@ -124,11 +124,11 @@ func (r *Run) startPart() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.start = time.Now()
-	r.until = r.start.Add(*durationFlag)
-	timeout := r.until.Add(hangTimeout)
+	r.startTime = time.Now()
+	r.endTime = r.startTime.Add(*durationFlag)
+	timeout := r.endTime.Add(hangTimeout)
 	if deadline, ok := r.t.Deadline(); ok {
-		if !deadline.After(r.until.Add(reportTime)) {
+		if !deadline.After(r.endTime.Add(reportTime)) {
 			r.t.Fatalf("the timeout of the test is shorter than -duration %v: add -timeout 0", *durationFlag)
 		}
 		if deadline = deadline.Add(-reportTime); deadline.Before(timeout) {
@@ -136,31 +136,31 @@ func (r *Run) startPart() {
 		}
 	}
 	r.part = part{
-		start: r.start.UTC().Truncate(time.Second), test: code.pkg + "." + r.t.Name(), commit: commit, code: code.hash, seed: r.seed, unit: r.config.Unit,
+		startTime: r.startTime.UTC().Truncate(time.Second), testName: code.pkg + "." + r.t.Name(), commit: commit, codeHash: code.hash, firstSeed: r.firstSeed, unit: r.config.Unit,
 	}
-	if err := r.report(resultUnfinished); err != nil {
+	if err := r.reportResult(resultUnfinished); err != nil {
 		r.t.Fatal(err)
 	}
-	r.loadAverages = nil // the first is the load of the minute before the start
+	r.loadAverages = nil // reportResult has added the load of the minute before the start
 
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	done := make(chan struct{})
 	var watchWG sync.WaitGroup
-	watchWG.Go(func() { r.watch(done, signals, time.After(time.Until(timeout))) })
+	watchWG.Go(func() { r.watchPart(done, signals, time.After(time.Until(timeout))) })
 	r.t.Cleanup(func() {
 		signal.Stop(signals)
 		close(done)
 		watchWG.Wait()
-		if err := r.report(r.result()); err != nil {
+		if err := r.reportResult(r.finalResult()); err != nil {
 			r.t.Error(err)
 		}
 	})
 }
 
-// watch updates the row of the part until done is closed. It ends the process if the part is
+// watchPart updates the row of the part until done is closed. It ends the process if the part is
 // interrupted or times out.
-func (r *Run) watch(done <-chan struct{}, signals <-chan os.Signal, timeout <-chan time.Time) {
+func (r *Run) watchPart(done <-chan struct{}, signals <-chan os.Signal, timeout <-chan time.Time) {
 	ticker := time.NewTicker(watchInterval)
 	defer ticker.Stop()
 	for {
@@ -168,13 +168,13 @@ func (r *Run) watch(done <-chan struct{}, signals <-chan os.Signal, timeout <-ch
 		case <-done:
 			return
 		case <-ticker.C:
-			reportToStderr(r.report(resultUnfinished)) // a later report can succeed
+			reportToStderr(r.reportResult(resultUnfinished)) // a later report can succeed
 		case s := <-signals:
-			reportToStderr(r.report(resultInterrupted))
+			reportToStderr(r.reportResult(resultInterrupted))
 			signal.Reset(s)
 			_ = syscall.Kill(os.Getpid(), s.(syscall.Signal)) // a process can always signal itself
 		case <-timeout:
-			reportToStderr(r.report(resultTimedOut))
+			reportToStderr(r.reportResult(resultTimedOut))
 			debug.SetTraceback("all")
 			panic("the iteration has not ended long after -duration")
 		}
@@ -191,12 +191,12 @@ func reportToStderr(err error) {
 // there is no other iteration.
 func (r *Run) Each(iterate func(seed uint64) error) {
 	r.t.Helper()
-	for seed, ok := r.next(); ok; seed, ok = r.next() {
-		r.end(seed, iterate(seed))
+	for seed, ok := r.nextSeed(); ok; seed, ok = r.nextSeed() {
+		r.endIteration(seed, iterate(seed))
 	}
 }
 
-// EachParallel is Each with as many concurrent iterations as the flag -parallel of the test binary says.
+// EachParallel is like Each, but runs as many iterations at one time as the flag -parallel of the test binary allows.
 func (r *Run) EachParallel(iterate func(seed uint64) error) {
 	r.t.Helper()
 	var workersWG sync.WaitGroup
@@ -206,30 +206,30 @@ func (r *Run) EachParallel(iterate func(seed uint64) error) {
 	workersWG.Wait()
 }
 
-// next returns the seed of the next iteration, or false if there is none. There is always a first
-// iteration.
-func (r *Run) next() (seed uint64, ok bool) {
+// nextSeed starts the next iteration and returns its seed, or false if no further iteration must start. There is always
+// a first iteration.
+func (r *Run) nextSeed() (seed uint64, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case r.t.Failed(), r.limit > 0 && r.started == r.limit, r.limit == 0 && r.started > 0 && !time.Now().Before(r.until):
+	case r.t.Failed(), r.maxIterations > 0 && r.startedIterations == r.maxIterations, r.maxIterations == 0 && r.startedIterations > 0 && !time.Now().Before(r.endTime):
 		return 0, false
 	}
-	seed = r.seed + uint64(r.started)
-	r.started++
-	r.running[seed] = true
+	seed = r.firstSeed + uint64(r.startedIterations)
+	r.startedIterations++
+	r.runningSeeds[seed] = true
 	return seed, true
 }
 
-// end records the end of an iteration.
-func (r *Run) end(seed uint64, err error) {
+// endIteration records that the iteration with the seed has ended, and fails the test if err is not nil.
+func (r *Run) endIteration(seed uint64, err error) {
 	r.t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err == nil && r.t.Failed() {
 		return // the iteration, or a concurrent one, has failed
 	}
-	delete(r.running, seed)
+	delete(r.runningSeeds, seed)
 	if err != nil {
 		r.t.Errorf("seed %d: %v", seed, err)
 		if r.firstFailure == "" {
@@ -242,19 +242,20 @@ func (r *Run) end(seed uint64, err error) {
 func (r *Run) Add(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.count += n
+	r.workCount += n
 }
 
-// AddKind is Add for a part of the run's work that has a kind, a word. The row names the count of each kind.
+// AddKind adds n to the count of the run, like Add, and to the count of a kind of work, which is a word. The row of the
+// part names the count of each kind.
 func (r *Run) AddKind(kind string, n int) {
 	r.Add(n)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.kinds[kind] += n
+	r.countByKind[kind] += n
 }
 
-// result returns the result of the run after its end.
-func (r *Run) result() string {
+// finalResult returns the result of the run after its end.
+func (r *Run) finalResult() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
@@ -262,8 +263,8 @@ func (r *Run) result() string {
 		return failedPrefix + formatCell(r.firstFailure)
 	case !r.t.Failed() && !isPanicking():
 		return resultPassed
-	case len(r.running) > 0:
-		return failedPrefix + "seed " + strings.Trim(fmt.Sprint(slices.Sorted(maps.Keys(r.running))), "[]")
+	case len(r.runningSeeds) > 0:
+		return failedPrefix + "seed " + strings.Trim(fmt.Sprint(slices.Sorted(maps.Keys(r.runningSeeds))), "[]")
 	}
 	return failedPrefix + "after the last iteration"
 }
@@ -283,7 +284,7 @@ func isPanicking() bool {
 	}
 }
 
-// formatCell returns the first characters of a text in the form of a cell of the table.
+// formatCell shortens a text and removes characters from it that a cell of the table cannot contain.
 func formatCell(text string) string {
 	const maxLength = 120
 	text = strings.ReplaceAll(strings.Join(strings.Fields(text), " "), "|", "/")
@@ -293,15 +294,15 @@ func formatCell(text string) string {
 	return text
 }
 
-// report writes the row of the part with a result to the file of -append. It prints the first row and the row of the
-// final result, after which it has no effect.
-func (r *Run) report(result string) error {
+// reportResult writes the row of the part with a result to the table in the file of -append. It prints the first row and
+// the row with the final result. After the final result it has no effect.
+func (r *Run) reportResult(result string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.reported {
+	if r.hasReportedEnd {
 		return nil
 	}
-	r.reported = result != resultUnfinished
+	r.hasReportedEnd = result != resultUnfinished
 	load, err := readLoadAverage()
 	if err != nil {
 		return err
@@ -312,24 +313,24 @@ func (r *Run) report(result string) error {
 		sum += l
 	}
 	p := &r.part
-	p.load = fmt.Sprintf("%s; %d cores, load average %.1f", r.config.Load, runtime.NumCPU(), sum/float64(len(r.loadAverages)))
-	p.duration, p.count, p.kinds, p.result = time.Since(r.start).Truncate(time.Second), r.count, r.kinds, result
-	before := r.row
-	r.row = p.String()
-	if before == "" || r.reported {
-		fmt.Printf("%s\n%s\n", tableHeader, r.row)
+	p.loadText = fmt.Sprintf("%s; %d cores, load average %.1f", r.config.Load, runtime.NumCPU(), sum/float64(len(r.loadAverages)))
+	p.duration, p.count, p.countByKind, p.result = time.Since(r.startTime).Truncate(time.Second), r.workCount, r.countByKind, result
+	before := r.lastRow
+	r.lastRow = p.String()
+	if before == "" || r.hasReportedEnd {
+		fmt.Printf("%s\n%s\n", tableHeader, r.lastRow)
 	}
 	if *appendFlag == "" {
 		return nil
 	}
-	parts, err := writeRow(*appendFlag, before, r.row)
-	if err == nil && r.reported {
-		fmt.Println(formatTotal(parts, *p))
+	parts, err := writeRow(*appendFlag, before, r.lastRow)
+	if err == nil && r.hasReportedEnd {
+		fmt.Println(formatTestTotal(parts, *p))
 	}
 	return err
 }
 
-// readLoadAverage returns the number of processes that wanted a core in the last minute, on average.
+// readLoadAverage returns the load average of the machine over the last minute.
 func readLoadAverage() (load float64, err error) {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

@@ -14,17 +14,17 @@ import (
 
 // part is one part of a long run, and a row of the table in docs/endurance.md.
 type part struct {
-	start    time.Time // in UTC, in seconds
-	test     string    // package below the module, and function
-	commit   string
-	code     string // hash of the code under test
-	seed     uint64 // of the first iteration
-	duration time.Duration
-	count    int
-	unit     string         // of the count
-	kinds    map[string]int // parts of the count by kind, nil if the test names no kinds
-	load     string
-	result   string
+	startTime   time.Time // in UTC, in seconds
+	testName    string    // package below the module, and function
+	commit      string
+	codeHash    string // hash of the code under test
+	firstSeed   uint64 // seed of the first iteration
+	duration    time.Duration
+	count       int
+	unit        string         // unit of count, such as "simulations"
+	countByKind map[string]int // the count of each kind of work; nil if the test names no kinds
+	loadText    string         // what ran at the same time, and the load average of the machine
+	result      string         // one of the results below
 }
 
 // The results of a part. A failed part has the first failure behind failedPrefix.
@@ -42,14 +42,14 @@ const (
 	columnCount = 9
 )
 
-// minPartDuration is the duration of the shortest part that counts together with others.
+// minPartDuration is the minimum duration of a part that formatTestTotal includes in the total.
 const minPartDuration = 30 * time.Minute
 
 // String returns the row of the part in the table.
 func (p part) String() string {
 	columns := []string{
-		p.start.Format(time.DateTime), p.test, p.commit, p.code, strconv.FormatUint(p.seed, 10), p.duration.String(),
-		formatCount(p.count, p.unit, p.kinds), p.load, p.result,
+		p.startTime.Format(time.DateTime), p.testName, p.commit, p.codeHash, strconv.FormatUint(p.firstSeed, 10), p.duration.String(),
+		formatCount(p.count, p.unit, p.countByKind), p.loadText, p.result,
 	}
 	return "| " + strings.Join(columns, " | ") + " |"
 }
@@ -88,11 +88,11 @@ func parsePart(row string) (p part, err error) {
 	if len(columns) != columnCount {
 		return p, fmt.Errorf("%d columns, want %d", len(columns), columnCount)
 	}
-	p = part{test: columns[1], commit: columns[2], code: columns[3], load: columns[7], result: columns[8]}
-	if p.start, err = time.Parse(time.DateTime, columns[0]); err != nil {
+	p = part{testName: columns[1], commit: columns[2], codeHash: columns[3], loadText: columns[7], result: columns[8]}
+	if p.startTime, err = time.Parse(time.DateTime, columns[0]); err != nil {
 		return p, fmt.Errorf("start: %w", err)
 	}
-	if p.seed, err = strconv.ParseUint(columns[4], 10, 64); err != nil {
+	if p.firstSeed, err = strconv.ParseUint(columns[4], 10, 64); err != nil {
 		return p, fmt.Errorf("seed: %w", err)
 	}
 	if p.duration, err = time.ParseDuration(columns[5]); err != nil {
@@ -105,11 +105,11 @@ func parsePart(row string) (p part, err error) {
 	unit, kinds, hasKinds := strings.Cut(unit, kindsSeparator)
 	p.unit = unit
 	if hasKinds {
-		if p.kinds, err = parseKinds(kinds); err != nil {
+		if p.countByKind, err = parseKinds(kinds); err != nil {
 			return p, fmt.Errorf("count of a kind: %w", err)
 		}
 	}
-	for name, value := range map[string]string{"test": p.test, "commit": p.commit, "code": p.code, "unit of the count": p.unit, "load": p.load} {
+	for name, value := range map[string]string{"test": p.testName, "commit": p.commit, "code": p.codeHash, "unit of the count": p.unit, "load": p.loadText} {
 		if strings.TrimSpace(value) == "" {
 			return p, fmt.Errorf("%s is empty", name)
 		}
@@ -143,8 +143,9 @@ func parseTable(document string) (parts []part, err error) {
 	return parts, nil
 }
 
-// writeRow replaces the row before of the table at the end of a document, and appends the row if the table does not have
-// the row before. It returns the parts of the table. Several processes can write to one document.
+// writeRow writes a row to the table at the end of the document at path. The row replaces the row before; if the table
+// does not have the row before, writeRow appends the row. It returns the parts of the table. It locks the document,
+// so that several processes can write to one document.
 func writeRow(path, before, row string) (parts []part, err error) {
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -177,23 +178,23 @@ func writeRow(path, before, row string) (parts []part, err error) {
 	return parts, file.Truncate(int64(len(text)))
 }
 
-// formatTotal describes the parts of the same test with the same code as p.
-func formatTotal(parts []part, p part) string {
+// formatTestTotal returns a sentence with the total count and duration of all parts of the same test and code as p.
+func formatTestTotal(parts []part, p part) string {
 	passed, failed, count, duration, kinds := 0, 0, 0, time.Duration(0), map[string]int{}
 	for _, other := range parts {
 		switch {
-		case other.test != p.test || other.code != p.code:
+		case other.testName != p.testName || other.codeHash != p.codeHash:
 		case strings.HasPrefix(other.result, failedPrefix) || other.result == resultTimedOut:
 			failed++
 		case other.result == resultPassed && other.duration >= minPartDuration:
 			passed++
 			count += other.count
 			duration += other.duration
-			for kind, n := range other.kinds {
+			for kind, n := range other.countByKind {
 				kinds[kind] += n
 			}
 		}
 	}
 	return fmt.Sprintf("%s, code %s: %d passed parts of %v or more, together %v, %s; %d failed parts",
-		p.test, p.code, passed, minPartDuration, duration, formatCount(count, p.unit, kinds), failed)
+		p.testName, p.codeHash, passed, minPartDuration, duration, formatCount(count, p.unit, kinds), failed)
 }

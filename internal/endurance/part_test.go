@@ -11,8 +11,8 @@ import (
 
 func examplePart() part {
 	return part{
-		start: time.Date(2026, 11, 23, 8, 31, 5, 0, time.UTC), test: "runtime/agent.TestSimulation", commit: "0123456789ab+changes", code: "ba9876543210",
-		seed: 7, duration: 30*time.Minute + time.Second, count: 812, unit: "simulations", kinds: map[string]int{"large": 12, "small": 800}, load: "2 at once; 2 cores, load average 2.1", result: resultPassed,
+		startTime: time.Date(2026, 11, 23, 8, 31, 5, 0, time.UTC), testName: "runtime/agent.TestSimulation", commit: "0123456789ab+changes", codeHash: "ba9876543210",
+		firstSeed: 7, duration: 30*time.Minute + time.Second, count: 812, unit: "simulations", countByKind: map[string]int{"large": 12, "small": 800}, loadText: "2 at once; 2 cores, load average 2.1", result: resultPassed,
 	}
 }
 
@@ -63,7 +63,7 @@ func TestConcurrentPartsWriteRows(t *testing.T) {
 	for seed := range uint64(8) {
 		partsWG.Go(func() {
 			p, before := examplePart(), ""
-			p.seed = seed
+			p.firstSeed = seed
 			for n := range 10 {
 				p.count = n
 				if _, err := writeRow(document, before, p.String()); err != nil {
@@ -76,7 +76,7 @@ func TestConcurrentPartsWriteRows(t *testing.T) {
 	partsWG.Wait()
 	seeds := map[uint64]int{}
 	for _, p := range readParts(t, document) {
-		seeds[p.seed]++
+		seeds[p.firstSeed]++
 		if p.count != 9 {
 			t.Errorf("the row is not the last: %v", p)
 		}
@@ -109,14 +109,14 @@ func TestTotal(t *testing.T) {
 	}
 	parts := []part{
 		examplePart(), examplePart(),
-		with(func(p *part) { p.code = "other" }),
-		with(func(p *part) { p.test = "other" }),
+		with(func(p *part) { p.codeHash = "other" }),
+		with(func(p *part) { p.testName = "other" }),
 		with(func(p *part) { p.duration = 29 * time.Minute }),
 		with(func(p *part) { p.result = resultUnfinished }),
 		with(func(p *part) { p.result = failedPrefix + "seed 8" }),
 	}
 	const want = "2 passed parts of 30m0s or more, together 1h0m2s, 1624 simulations: large 24, small 1600; 1 failed parts"
-	if got := formatTotal(parts, examplePart()); !strings.HasSuffix(got, want) {
+	if got := formatTestTotal(parts, examplePart()); !strings.HasSuffix(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -1,6 +1,7 @@
 package failpoint
 
-// Step is an operation that must neither be done twice nor be left incomplete.
+// Step is an operation in the life of an allocation or volume that must not be executed twice, and must not stay
+// incomplete after a crash.
 type Step int
 
 // The steps in the order in which an allocation reaches them. The tests have a row for
@@ -8,7 +9,7 @@ type Step int
 const (
 	StepVolumeRecord       Step = iota // the record of a new host volume is stored
 	StepVolumeCreate                   // a plugin creates the volume
-	StepVolumeReady                    // the result of the plugin is stored
+	StepVolumeReady                    // the result of the plugin that has created the volume is stored
 	StepJobAccepted                    // a job is registered
 	StepAllocDir                       // the directory of the allocation is made
 	StepPrerun                         // a hook of the allocation is called
@@ -25,7 +26,7 @@ const (
 	StepRunning                        // the task runs, with an open exec session
 	StepExitObserved                   // the exit of the process is stored
 	StepRestartDelay                   // the decision to restart the task is stored
-	StepPreKill                        // hooks are called and the shutdown delay runs before a stop
+	StepPreKill                        // before a stop, hooks are called and the shutdown delay passes
 	StepStopTask                       // the driver stops the task
 	StepDestroyTask                    // the driver removes the task
 	StepStopHooks                      // hooks clean up after the task
@@ -61,14 +62,14 @@ func Steps() []Step {
 	return all
 }
 
-// Phase is a part of a step.
+// Phase is a point before, during or after a step.
 type Phase int
 
 // Phases of a step.
 const (
 	PhaseBefore Phase = iota // the step has not started
 	PhaseDuring              // the step is in progress
-	PhaseAfter               // the step is complete, and the next record is not written
+	PhaseAfter               // the step is complete, and its result is not stored yet
 )
 
 // String returns the name of the phase.
@@ -81,11 +82,12 @@ var Phases = []Phase{PhaseBefore, PhaseDuring, PhaseAfter}
 // returns. Only tests set it, before any other code runs.
 var OnHit func(Step, Phase)
 
-// RepeatStarts makes the agent destroy and repeat a start that a crash has interrupted, in place of adopting it. It is
-// the planted defect of the tests of interrupted starts, and set as OnHit is.
+// RepeatStarts makes the agent destroy and repeat a start that a crash has interrupted, in place of adopting the task.
+// It is a deliberate defect, which the tests of interrupted starts must find. Only tests set it, before any other code
+// runs.
 var RepeatStarts bool
 
-// Hit reports that the caller has reached a point.
+// Hit calls OnHit, if a test has set it, with the point in a step that the caller has reached.
 func Hit(s Step, p Phase) {
 	if OnHit != nil {
 		OnHit(s, p)
@@ -98,8 +100,8 @@ type ActiveStep struct {
 	duringHitReturned chan struct{} // closed when OnHit(PhaseDuring) has returned; nil if OnHit is not set
 }
 
-// EnterStep reports PhaseBefore, and reports PhaseDuring concurrently with the work of the caller, because
-// another process or the disk does that work. The caller must call Leave after the work.
+// EnterStep reports PhaseBefore. It reports PhaseDuring concurrently with the work of the caller, because
+// the caller waits meanwhile for another process or for the disk. The caller must call Leave after the work.
 func EnterStep(s Step) ActiveStep {
 	if OnHit == nil {
 		return ActiveStep{}

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrLocked means that another open file holds the lock.
+// ErrLocked means that the file is locked through another open of the file, by this or another process.
 const ErrLocked = unix.EWOULDBLOCK
 
 // KilledOwnerTimeout is how long to wait for a lock whose owner was killed. A child process that the owner was starting has

@@ -13,20 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits bound the messages of a connection. Both ends use the same limits.
+// Limits has the maximum size of the messages of a connection. Both ends use the same limits.
 type Limits struct {
-	Size        int // bytes of a message, without its header
-	Descriptors int // descriptors of a message
+	MaxSize        int // maximum number of bytes in a message, without the header
+	MaxDescriptors int // maximum number of file descriptors that are sent with a message
 }
 
-// headerSize is the size of the length in front of each message.
+// headerSize is the size in bytes of the header of each message, which contains the length of the message.
 const headerSize = 4
 
-// ErrDown means that a message was not sent, or not as a whole, because the connection failed.
+// ErrDown means that a message was not sent, or was sent in part, because the connection has failed.
 var ErrDown = errors.New("connection is down")
 
-// ErrNoFreeDescriptors means that a message came without its descriptors, because this process has
-// reached its limit. The message itself is decoded.
+// ErrNoFreeDescriptors means that a message was received without its descriptors, because this process has
+// reached its limit of open files. The message itself was decoded.
 var ErrNoFreeDescriptors error = noFreeDescriptorsError{}
 
 type noFreeDescriptorsError struct{}
@@ -40,8 +40,8 @@ func (l Limits) Encode(msg any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(body) > l.Size {
-		return nil, fmt.Errorf("message of %d bytes is over the limit of %d", len(body), l.Size)
+	if len(body) > l.MaxSize {
+		return nil, fmt.Errorf("message of %d bytes is over the limit of %d", len(body), l.MaxSize)
 	}
 	frame := binary.BigEndian.AppendUint32(make([]byte, 0, headerSize+len(body)), uint32(len(body)))
 	return append(frame, body...), nil
@@ -52,7 +52,7 @@ func (l Limits) Encode(msg any) ([]byte, error) {
 type Conn struct {
 	socket   *net.UnixConn
 	receiver *Receiver
-	mu       sync.Mutex // serialises sent messages
+	sendMu   sync.Mutex // serialises sent messages
 }
 
 // NewConn returns a Conn, which the caller must close.
@@ -72,16 +72,16 @@ func (c *Conn) Send(msg any, fds ...int) error {
 	if err != nil {
 		return err
 	}
-	if len(fds) > limits.Descriptors {
-		return fmt.Errorf("message with %d descriptors is over the limit of %d", len(fds), limits.Descriptors)
+	if len(fds) > limits.MaxDescriptors {
+		return fmt.Errorf("message with %d descriptors is over the limit of %d", len(fds), limits.MaxDescriptors)
 	}
 	var oob []byte
 	if len(fds) > 0 {
 		oob = unix.UnixRights(fds...)
 	}
 
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.sendMu.Lock()
+	defer c.sendMu.Unlock()
 	err = c.socket.SetWriteDeadline(time.Now().Add(10 * time.Second))
 	n := 0
 	if err == nil {
@@ -97,9 +97,9 @@ func (c *Conn) Send(msg any, fds ...int) error {
 	return nil
 }
 
-// Receive blocks until a message has come, and decodes it. The caller must close the received
-// descriptors; with an error there are none. After any error other than ErrNoFreeDescriptors the
-// connection can no longer be used. The end of the connection between two messages is io.EOF.
+// Receive blocks until a message has arrived, and decodes it into msg. The caller must close the received
+// descriptors, which are nil after an error. After any error other than ErrNoFreeDescriptors the
+// connection can no longer be used. The error is io.EOF if the peer has closed the connection between two messages.
 func (c *Conn) Receive(msg any) ([]int, error) {
 	return c.receiver.receive(func(p, oob []byte) (n, oobn, flags int, err error) {
 		n, oobn, flags, _, err = c.socket.ReadMsgUnix(p, oob)
@@ -108,8 +108,8 @@ func (c *Conn) Receive(msg any) ([]int, error) {
 }
 
 // Receiver assembles messages from the pieces that a socket delivers. It reads no byte beyond the
-// end of a message, because the kernel reports in which read descriptors came, and not with which
-// byte. It is for processes that wait for many sockets; others use Conn.
+// end of a message, because the kernel reports by which read it has delivered descriptors, and not with which
+// byte. It is for processes that wait for many sockets with epoll(7); other processes use Conn.
 type Receiver struct {
 	limits Limits
 
@@ -124,8 +124,8 @@ func NewReceiver(limits Limits) *Receiver {
 	return &Receiver{limits: limits, header: make([]byte, 0, headerSize)}
 }
 
-// ReceiveNow is [Conn.Receive] without blocking: the error is unix.EAGAIN if no complete message
-// has come. The bytes that have come are kept for the next call.
+// ReceiveNow receives a message like [Conn.Receive], but does not block: the error is unix.EAGAIN if no complete message
+// has arrived. The next call continues with the bytes that have arrived.
 func (r *Receiver) ReceiveNow(socket int, msg any) ([]int, error) {
 	return r.receive(func(p, oob []byte) (int, int, int, error) {
 		for {
@@ -137,21 +137,21 @@ func (r *Receiver) ReceiveNow(socket int, msg any) ([]int, error) {
 	}, msg)
 }
 
-// Close closes the descriptors of a message that has not come as a whole. It does not close the
+// Close closes the descriptors that have arrived with an incomplete message. It does not close the
 // socket.
 func (r *Receiver) Close() { r.takeDescriptors(true) }
 
-// receive reads with read until a message is complete.
+// receive calls read, which reads from the socket, until a message is complete, and decodes the message.
 func (r *Receiver) receive(read func(p, oob []byte) (n, oobn, flags int, err error), msg any) ([]int, error) {
-	oob := make([]byte, unix.CmsgSpace(4*r.limits.Descriptors))
+	oob := make([]byte, unix.CmsgSpace(4*r.limits.MaxDescriptors))
 	for {
-		missing, err := r.missing()
+		missing, err := r.nextReadBuffer()
 		if err != nil {
 			r.Close()
 			return nil, err
 		}
 		if len(missing) == 0 {
-			return r.decode(msg)
+			return r.decodeMessage(msg)
 		}
 		n, oobn, flags, err := read(missing, oob)
 		if errors.Is(err, unix.EAGAIN) {
@@ -169,33 +169,33 @@ func (r *Receiver) receive(read func(p, oob []byte) (n, oobn, flags int, err err
 			r.Close()
 			return nil, err
 		}
-		r.advance(n)
+		r.addReadBytes(n)
 	}
 }
 
-// maxGrowth is the memory for bytes that the header announces and that have not come.
-const maxGrowth = 32 << 10
+// maxBodyGrowth is the maximum memory, in bytes, that is allocated for bytes of a message that have not arrived.
+const maxBodyGrowth = 32 << 10
 
-// missing returns the memory for the next bytes of the current message, which is empty if the
+// nextReadBuffer returns the buffer for the next bytes of the current message. It is empty if the
 // message is complete.
-func (r *Receiver) missing() ([]byte, error) {
+func (r *Receiver) nextReadBuffer() ([]byte, error) {
 	if n := len(r.header); n < headerSize {
 		return r.header[n:headerSize], nil
 	}
 	size := int64(binary.BigEndian.Uint32(r.header))
-	if size > int64(r.limits.Size) {
-		return nil, fmt.Errorf("message of %d bytes is over the limit of %d", size, r.limits.Size)
+	if size > int64(r.limits.MaxSize) {
+		return nil, fmt.Errorf("message of %d bytes is over the limit of %d", size, r.limits.MaxSize)
 	}
 	n := len(r.body)
-	growth := min(int(size)-n, maxGrowth)
+	growth := min(int(size)-n, maxBodyGrowth)
 	if cap(r.body)-n < growth {
 		r.body = append(make([]byte, 0, min(2*n+growth, int(size))), r.body...)
 	}
 	return r.body[n : n+growth], nil
 }
 
-// advance counts bytes that were read into the memory of missing.
-func (r *Receiver) advance(n int) {
+// addReadBytes adds n bytes to the current message, which were read into the buffer of nextReadBuffer.
+func (r *Receiver) addReadBytes(n int) {
 	if have := len(r.header); have < headerSize {
 		r.header = r.header[:have+n]
 	} else {
@@ -203,8 +203,8 @@ func (r *Receiver) advance(n int) {
 	}
 }
 
-// decode decodes the complete message, and prepares for the next one.
-func (r *Receiver) decode(msg any) ([]int, error) {
+// decodeMessage decodes the complete message into msg, and resets the Receiver for the next message.
+func (r *Receiver) decodeMessage(msg any) ([]int, error) {
 	err := json.Unmarshal(r.body, msg)
 	if err == nil && r.lacksFDs {
 		err = ErrNoFreeDescriptors
@@ -213,7 +213,7 @@ func (r *Receiver) decode(msg any) ([]int, error) {
 	return r.takeDescriptors(err != nil), err
 }
 
-// takeDescriptors returns the descriptors of the current message, or closes them.
+// takeDescriptors removes the descriptors of the current message. It returns them, or closes them if discard is true.
 func (r *Receiver) takeDescriptors(discard bool) []int {
 	fds := r.fds
 	r.fds = nil
@@ -231,7 +231,7 @@ func CloseAll(fds []int) {
 	}
 }
 
-// addDescriptors adds the descriptors that came with a read. They are numbers and not os.Files,
+// addDescriptors adds the descriptors that the kernel has delivered with a read. They are not converted to os.Files,
 // because Go's poller would watch a FIFO and wake this process for every line that a task writes.
 func (r *Receiver) addDescriptors(oob []byte, flags int) error {
 	var messages []unix.SocketControlMessage
@@ -249,10 +249,10 @@ func (r *Receiver) addDescriptors(oob []byte, flags int) error {
 		r.fds = append(r.fds, fds...)
 	}
 	switch truncated := flags&unix.MSG_CTRUNC != 0; {
-	case truncated && len(r.fds) < r.limits.Descriptors:
+	case truncated && len(r.fds) < r.limits.MaxDescriptors:
 		r.lacksFDs = true
-	case truncated, len(r.fds) > r.limits.Descriptors:
-		return fmt.Errorf("message with more than %d descriptors", r.limits.Descriptors)
+	case truncated, len(r.fds) > r.limits.MaxDescriptors:
+		return fmt.Errorf("message with more than %d descriptors", r.limits.MaxDescriptors)
 	}
 	return nil
 }

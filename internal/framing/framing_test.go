@@ -20,7 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess/processtest"
 )
 
-var testLimits = Limits{Size: 1 << 20, Descriptors: 2}
+var testLimits = Limits{MaxSize: 1 << 20, MaxDescriptors: 2}
 
 // socketPair returns the two ends of a connection.
 func socketPair(t testing.TB) (a, b *net.UnixConn) {
@@ -175,12 +175,12 @@ func TestNoFreeDescriptors(t *testing.T) {
 
 // Memory is not allocated for bytes that the header announces and that do not come.
 func TestMemoryOfAnnouncedBytes(t *testing.T) {
-	r := NewReceiver(Limits{Size: 4 << 20})
+	r := NewReceiver(Limits{MaxSize: 4 << 20})
 	r.header = binary.BigEndian.AppendUint32(r.header, 4<<20)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for range 10 {
-		if _, err := r.missing(); err != nil {
+		if _, err := r.nextReadBuffer(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -193,7 +193,7 @@ func TestMemoryOfAnnouncedBytes(t *testing.T) {
 func TestSendOverTheLimits(t *testing.T) {
 	a, b := socketPair(t)
 	conn := NewConn(a, testLimits)
-	for _, err := range []error{conn.Send(testMessage{Text: strings.Repeat("x", testLimits.Size)}), conn.Send(testMessage{}, 0, 0, 0), conn.Send(func() {})} {
+	for _, err := range []error{conn.Send(testMessage{Text: strings.Repeat("x", testLimits.MaxSize)}), conn.Send(testMessage{}, 0, 0, 0), conn.Send(func() {})} {
 		if err == nil || errors.Is(err, ErrDown) {
 			t.Errorf("got %v, want an error of the message", err)
 		}

@@ -27,18 +27,18 @@ const (
 type Hello struct {
 	Version int          // version of the messages that follow the hello messages
 	Build   string       // build of the sender's program, for messages to users
-	Role    Role         // of the sender
-	Process osprocess.ID `json:",omitzero"` // the sender, if it is a keeper or a log collector
+	Role    Role         // role of the sender
+	Process osprocess.ID `json:",omitzero"` // process of the sender, if the sender is a keeper or a log collector
 }
 
 // NewHello returns the hello message of this process.
 func NewHello(role Role, version int) Hello {
-	return Hello{Version: version, Build: build(), Role: role}
+	return Hello{Version: version, Build: buildVersion(), Role: role}
 }
 
-// build returns the module version of this program and its source revision, as the Go tool has
+// buildVersion returns the version of the main module of this program and the source revision, as the go command has
 // recorded them.
-var build = sync.OnceValue(func() string {
+var buildVersion = sync.OnceValue(func() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"
@@ -52,7 +52,7 @@ var build = sync.OnceValue(func() string {
 	return cmp.Or(info.Main.Version, "(devel)") + revision
 })
 
-// helloTimeout is how long ExchangeHello waits for the peer.
+// helloTimeout is the maximum time that ExchangeHello waits for the first message of the peer.
 const helloTimeout = 10 * time.Second
 
 // ExchangeHello sends the first message of a client on a new connection, and returns the first
@@ -65,7 +65,7 @@ func (c *Conn) ExchangeHello(ctx context.Context, own Hello) (peer Hello, err er
 	if err := c.socket.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
 		return Hello{}, err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = c.socket.SetReadDeadline(time.Unix(1, 0)) }) // it fails only for a closed socket
+	stop := context.AfterFunc(ctx, func() { _ = c.socket.SetReadDeadline(time.Unix(1, 0)) }) // SetReadDeadline fails only for a closed socket
 	fds, err := c.Receive(&peer)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)

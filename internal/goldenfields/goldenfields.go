@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Record is a kind of stored values.
+// Record is the name and the Go type of one kind of stored values.
 type Record struct {
 	Name string
 	Type reflect.Type
@@ -57,7 +57,7 @@ func List(records []Record, fieldsOf func(reflect.Type) []Field) []string {
 	return slices.Sorted(maps.Keys(lines))
 }
 
-// kindOf returns a description of the stored values of a type.
+// kindOf returns a text for the kind of the stored values of a type, such as "[]string" or "time".
 func kindOf(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Pointer:
@@ -112,7 +112,7 @@ func Compare(golden, current []string, aliases map[string]string) (problems []st
 	return problems
 }
 
-// IsNewText is the end of a problem that a field is new: nothing is lost by it.
+// IsNewText is the suffix of a problem that reports a new field. A new field loses no stored values.
 const IsNewText = " is not in the list"
 
 var update = flag.Bool("update-fields", false, "rewrite the list of the fields of a driver's state")

@@ -12,24 +12,24 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// Free reports whether a task could listen on the port on all addresses of the machine, with TCP and
+// IsFree reports whether a task could listen on the port on all addresses of the machine, with TCP and
 // UDP, except those on which other programs may listen. It opens and closes both sockets. A port that this process is not
 // permitted to open counts as free, because a driver may have more privileges.
-func Free(port int, except ...netip.Addr) bool {
-	return canListen("", port) || len(except) > 0 && listensOnlyOn(port, except)
+func IsFree(port int, except ...netip.Addr) bool {
+	return canListen("", port) || len(except) > 0 && onlyAddressesListen(port, except)
 }
 
-// FreeAt is like Free, for one address.
-func FreeAt(address netip.Addr, port int) bool { return canListen(address.String(), port) }
+// IsFreeAt reports whether a task could listen on the port on one address, like IsFree.
+func IsFreeAt(address netip.Addr, port int) bool { return canListen(address.String(), port) }
 
-// listensOnlyOn reports whether all sockets that listen on a port have one of the addresses.
-func listensOnlyOn(port int, addresses []netip.Addr) bool {
+// onlyAddressesListen reports whether sockets listen on a port, and each of them has one of the addresses.
+func onlyAddressesListen(port int, addresses []netip.Addr) bool {
 	fs, err := procfs.NewDefaultFS()
 	if err != nil {
 		return false
 	}
 	found, others := false, false
-	eachListener(fs, func(l listener) {
+	forEachListeningSocket(fs, func(l listeningSocket) {
 		if l.port == port {
 			found = true
 			others = others || !slices.Contains(addresses, l.address)
@@ -64,7 +64,7 @@ func Listeners(ports []int) map[int]string {
 	if err != nil {
 		return nil
 	}
-	portsBySocket := listeningSockets(fs, ports)
+	portsBySocket := portBySocket(fs, ports)
 	if len(portsBySocket) == 0 {
 		return nil
 	}
@@ -91,11 +91,11 @@ func Listeners(ports []int) map[int]string {
 	return listeners
 }
 
-// listeningSockets returns the ports by the sockets that listen on them. A socket is the target of a file
-// descriptor, such as "socket:[4711]".
-func listeningSockets(fs procfs.FS, ports []int) map[string]int {
+// portBySocket returns the ports on which sockets listen. The keys are the sockets, as the targets of file
+// descriptors in /proc, such as "socket:[4711]".
+func portBySocket(fs procfs.FS, ports []int) map[string]int {
 	sockets := make(map[string]int)
-	eachListener(fs, func(l listener) {
+	forEachListeningSocket(fs, func(l listeningSocket) {
 		if l.inode != 0 && slices.Contains(ports, l.port) {
 			sockets[fmt.Sprintf("socket:[%d]", l.inode)] = l.port
 		}
@@ -103,22 +103,22 @@ func listeningSockets(fs procfs.FS, ports []int) map[string]int {
 	return sockets
 }
 
-// listener is a socket that listens on a port.
-type listener struct {
+// listeningSocket is a socket that listens on a port.
+type listeningSocket struct {
 	address netip.Addr
 	port    int
 	inode   uint64
 }
 
-// eachListener calls f for each socket of TCP and UDP that listens.
-func eachListener(fs procfs.FS, f func(listener)) {
+// forEachListeningSocket calls f for each listening TCP socket and each UDP socket of this network namespace.
+func forEachListeningSocket(fs procfs.FS, f func(listeningSocket)) {
 	add := func(ip net.IP, port, inode uint64) {
 		address, _ := netip.AddrFromSlice(ip) // the size is that of an address
-		f(listener{address.Unmap(), int(port), inode})
+		f(listeningSocket{address.Unmap(), int(port), inode})
 	}
 	//lint:ignore SA1019 the replacement is a netlink library, which reads the same with more code
 	for _, read := range []func() (procfs.NetTCP, error){fs.NetTCP, fs.NetTCP6} {
-		lines, _ := read() // a machine without IPv6 does not have the file
+		lines, _ := read() // the error is ignored: a machine without IPv6 does not have one of the files
 		for _, line := range lines {
 			if line.St == tcpListen {
 				add(line.LocalAddr, line.LocalPort, line.Inode)

@@ -12,11 +12,11 @@ import (
 
 func TestFree(t *testing.T) {
 	tcp, port := listenBelowEphemeralPorts(t)
-	if Free(port) {
+	if IsFree(port) {
 		t.Errorf("port %d is free while this test listens on one address of it", port)
 	}
 	tcp.Close()
-	if !Free(port) {
+	if !IsFree(port) {
 		t.Errorf("port %d is not free after this test has let it go", port)
 	}
 	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -24,7 +24,7 @@ func TestFree(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer udp.Close()
-	if port := udp.LocalAddr().(*net.UDPAddr).Port; Free(port) {
+	if port := udp.LocalAddr().(*net.UDPAddr).Port; IsFree(port) {
 		t.Errorf("UDP port %d is free while this test listens on it", port)
 	}
 }
@@ -63,17 +63,17 @@ func TestFreeOnOtherAddresses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if Free(port) || FreeAt(one, port) || Free(port, two) {
+		if IsFree(port) || IsFreeAt(one, port) || IsFree(port, two) {
 			t.Error("the port is free on the address on which this test listens")
 		}
-		if !FreeAt(two, port) || !Free(port, one, two) {
+		if !IsFreeAt(two, port) || !IsFree(port, one, two) {
 			t.Error("the port is not free on the other addresses")
 		}
 		l.Close()
 		if l, port, err = listen(""); err != nil {
 			t.Fatal(err)
 		}
-		if Free(port, one) || FreeAt(two, port) {
+		if IsFree(port, one) || IsFreeAt(two, port) {
 			t.Error("the port is free while this test listens on all addresses")
 		}
 		l.Close()

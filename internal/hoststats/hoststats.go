@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stats has the fields of a machine in Nomad's API.
+// Stats has the resource usage of the machine, in the format of Nomad's API.
 type Stats struct {
-	Timestamp        int64 // nanoseconds
-	Uptime           uint64
-	CPUTicksConsumed float64 // MHz
+	Timestamp        int64   // nanoseconds since 1970
+	Uptime           uint64  // seconds
+	CPUTicksConsumed float64 // use of all processors, in MHz
 	// CPUTicksTotal is the use of the processors since the boot, in MHz times seconds; 0 if unknown.
 	CPUTicksTotal float64 `json:"-"`
 	Memory        *api.HostMemoryStats
@@ -24,8 +24,8 @@ type Stats struct {
 	DeviceStats   []*api.DeviceGroupStats // empty in the result of Sampler
 }
 
-// CPU is one processor with the fields of the server; the client's type lacks some. All values are
-// in percent except TotalTicks, which is in MHz.
+// CPU is the usage of one processor, with all fields of Nomad's API, which the type of package api lacks in part. All
+// values are in percent, except TotalTicks, which is in MHz.
 type CPU struct {
 	CPU                                          string
 	User, System, Idle, TotalPercent, TotalTicks float64
@@ -36,7 +36,7 @@ type CPU struct {
 type Sampler struct {
 	// Dir is the directory of the allocations.
 	Dir string
-	// MHz is the sum over all processors.
+	// MHz is the sum of the frequencies of all processors.
 	MHz int
 
 	mu        sync.Mutex
@@ -63,8 +63,8 @@ func (s *Sampler) Sample(ctx context.Context) Stats {
 	now := time.Now()
 	stats.Timestamp = now.UnixNano()
 	stats.Uptime = uptime()
-	stats.Memory = parseMeminfo(readFile("/proc/meminfo"))
-	for _, d := range diskMounts(readFile("/proc/self/mountinfo")) {
+	stats.Memory = parseMeminfo(readFileOrEmpty("/proc/meminfo"))
+	for _, d := range diskMounts(readFileOrEmpty("/proc/self/mountinfo")) {
 		if usage, ok := diskUsage(d); ok {
 			stats.DiskStats = append(stats.DiskStats, usage)
 		}
@@ -81,7 +81,7 @@ func (s *Sampler) sampleCPUs(ctx context.Context) []*CPU {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.lastTicks == nil || time.Since(s.lastTime) > maxSampleInterval {
-		s.lastTime, s.lastTicks = time.Now(), parseStat(readFile("/proc/stat"))
+		s.lastTime, s.lastTicks = time.Now(), parseStat(readFileOrEmpty("/proc/stat"))
 		timer := time.NewTimer(minSampleInterval)
 		defer timer.Stop()
 		select {
@@ -91,13 +91,13 @@ func (s *Sampler) sampleCPUs(ctx context.Context) []*CPU {
 	} else if time.Since(s.lastTime) < minSampleInterval {
 		return s.usage
 	}
-	now := parseStat(readFile("/proc/stat"))
-	s.usage = cpuUsage(s.lastTicks, now, float64(s.MHz))
+	now := parseStat(readFileOrEmpty("/proc/stat"))
+	s.usage = cpuUsageBetween(s.lastTicks, now, float64(s.MHz))
 	s.lastTime, s.lastTicks = time.Now(), now
 	return s.usage
 }
 
-// ticksSinceBoot returns the use of the processors up to the last sample, in MHz times seconds.
+// ticksSinceBoot returns the use of all processors between boot and the last sample, in MHz times seconds.
 func (s *Sampler) ticksSinceBoot() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,7 +108,8 @@ func (s *Sampler) ticksSinceBoot() float64 {
 	return busy / clockTicksPerSecond * float64(s.MHz) / max(1, float64(len(s.lastTicks)))
 }
 
-// clockTicksPerSecond is the unit of /proc/stat, which is the same on all architectures of Linux that Go supports.
+// clockTicksPerSecond is the number of units of the times in /proc/stat per second. It is the same on all architectures
+// of Linux that Go supports.
 const clockTicksPerSecond = 100
 
 func diskUsage(m Mount) (*api.HostDiskStats, bool) {
@@ -142,8 +143,8 @@ func uptime() uint64 {
 	return uint64(info.Uptime)
 }
 
-// readFile returns the content of a file of the kernel, "" if it cannot be read.
-func readFile(path string) string {
+// readFileOrEmpty returns the content of a file of the kernel, "" if it cannot be read.
+func readFileOrEmpty(path string) string {
 	text, _ := os.ReadFile(path)
 	return string(text)
 }

@@ -11,7 +11,7 @@ import (
 func TestProcessors(t *testing.T) {
 	before := parseStat("cpu  9 9 9 9\ncpu0 100 0 50 800 50 0 0 0 0 0\ncpu1 0 0 0 1000\nintr 5\n")
 	now := parseStat("cpu0 120 10 60 850 55 3 2 0 0 0\ncpu1 0 0 0 1000\ncpu2 5 5 5 5\n")
-	got := cpuUsage(before, now, 6000)
+	got := cpuUsageBetween(before, now, 6000)
 	want := []CPU{
 		{CPU: "cpu0", User: 30, System: 15, Idle: 55, TotalPercent: 45, TotalTicks: 900, Measured: true},
 		{CPU: "cpu1", Idle: 100},
@@ -25,7 +25,7 @@ func TestProcessors(t *testing.T) {
 			t.Errorf("%+v, want %+v", *got[i], want[i])
 		}
 	}
-	if got := cpuUsage(nil, nil, 1); len(got) != 0 {
+	if got := cpuUsageBetween(nil, nil, 1); len(got) != 0 {
 		t.Errorf("without processors: %v", got)
 	}
 }

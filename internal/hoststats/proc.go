@@ -35,9 +35,9 @@ func parseStat(text string) []cpuTicks {
 	return all
 }
 
-// cpuUsage returns the difference of two samples. A processor without an earlier sample has no
+// cpuUsageBetween returns the difference of two samples. A processor without an earlier sample has no
 // usage.
-func cpuUsage(before, now []cpuTicks, mhz float64) []*CPU {
+func cpuUsageBetween(before, now []cpuTicks, mhz float64) []*CPU {
 	known := make(map[string]cpuTicks, len(before))
 	for _, t := range before {
 		known[t.name] = t
@@ -77,8 +77,8 @@ func parseMeminfo(text string) *api.HostMemoryStats {
 // Mount is one line of a mount table.
 type Mount struct{ Device, Point string }
 
-// Mounts parses a mount table (mountinfo).
-func Mounts(table string) []Mount {
+// ParseMounts parses a mount table (mountinfo).
+func ParseMounts(table string) []Mount {
 	var all []Mount
 	for line := range strings.Lines(table) {
 		before, after, ok := strings.Cut(line, " - ")
@@ -96,7 +96,7 @@ var mountUnescaper = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n"
 // diskMounts returns the mounts of devices, each at its first mount point.
 func diskMounts(table string) []Mount {
 	seen := make(map[string]bool)
-	return slices.DeleteFunc(Mounts(table), func(m Mount) bool {
+	return slices.DeleteFunc(ParseMounts(table), func(m Mount) bool {
 		again := seen[m.Device]
 		seen[m.Device] = true
 		return again || !strings.HasPrefix(m.Device, "/dev/")

@@ -10,12 +10,12 @@ import (
 	"strings"
 )
 
-// Range includes both ends.
+// Range is a range of user or group ids, including First and Last.
 type Range struct {
 	First, Last uint32
 }
 
-// Set is the union of its ranges. The zero value is empty.
+// Set is a set of user or group ids: the union of ranges. The zero value is empty.
 type Set []Range
 
 // Parse parses ids and ranges of ids, separated by commas. The empty text is the empty
@@ -57,8 +57,8 @@ func (s Set) Overlaps(other Range) bool {
 	return false
 }
 
-// Join returns the same ids in the fewest ranges, sorted.
-func (s Set) Join() Set {
+// MergeRanges returns a set of the same ids with as few ranges as possible, sorted.
+func (s Set) MergeRanges() Set {
 	sorted := slices.SortedFunc(slices.Values(s), func(a, b Range) int { return cmp.Compare(a.First, b.First) })
 	var joined Set
 	for _, r := range sorted {
@@ -71,7 +71,7 @@ func (s Set) Join() Set {
 	return joined
 }
 
-// Len returns the number of ids. An id in two ranges counts twice.
+// Len returns the number of ids in all ranges. An id in two ranges counts twice.
 func (s Set) Len() uint64 {
 	var n uint64
 	for _, r := range s {
@@ -80,7 +80,7 @@ func (s Set) Len() uint64 {
 	return n
 }
 
-// At returns the id at an index below Len, in the order of the text.
+// At returns the id with the index i, which must be less than Len. The ids have the order of the ranges.
 func (s Set) At(i uint64) uint32 {
 	for _, r := range s {
 		n := uint64(r.Last-r.First) + 1

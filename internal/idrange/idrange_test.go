@@ -67,7 +67,7 @@ func TestJoin(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := set.Join(); !reflect.DeepEqual(got, want) {
+		if got := set.MergeRanges(); !reflect.DeepEqual(got, want) {
 			t.Errorf("%q is %v, want %v", text, got, want)
 		}
 	}

@@ -49,7 +49,7 @@ func Find(dir, searchPath, name string) (string, error) {
 	return "", notFoundError(fmt.Sprintf("command %q: neither in the task's PATH (%s) nor in %s", name, searchPath, dir))
 }
 
-// notFoundError lists the places in which a command was searched.
+// notFoundError is the message of an error that is os.ErrNotExist. It lists where the command was searched.
 type notFoundError string
 
 func (e notFoundError) Error() string { return string(e) }

@@ -16,7 +16,7 @@ import (
 // program stay.
 func ReleaseMemory() {
 	debug.FreeOSMemory()
-	for _, p := range programMappings() {
+	for _, p := range unmodifiedProgramMappings() {
 		// The kernel reads the pages from the file again when they are used. Errors are
 		// ignored.
 		_, _, _ = unix.Syscall(unix.SYS_MADVISE, p.start, p.end-p.start, unix.MADV_DONTNEED)
@@ -26,13 +26,13 @@ func ReleaseMemory() {
 // memoryMapping is a memory mapping of the program file.
 type memoryMapping struct {
 	start, end uintptr
-	residentKB int // kB
+	residentKB int // size of the pages in memory, in kB
 }
 
-// programMappings returns the mappings of the program file that have no private pages: the
-// dynamic linker or a debugger may have written to the others. The program's mappings never
-// move; the address of another mapping could be reused before its pages are released.
-func programMappings() (parts []memoryMapping) {
+// unmodifiedProgramMappings returns the mappings of the program file that have no private pages. The
+// dynamic linker or a debugger may have written to mappings with private pages. Other files are omitted, because only
+// the program's mappings never move: another mapping could use the same address before ReleaseMemory releases its pages.
+func unmodifiedProgramMappings() (parts []memoryMapping) {
 	program, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		return nil

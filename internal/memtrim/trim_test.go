@@ -8,7 +8,7 @@ import (
 
 func TestReleaseMemory(t *testing.T) {
 	var programKB int
-	for _, p := range programMappings() {
+	for _, p := range unmodifiedProgramMappings() {
 		_, _, err := unix.Syscall(unix.SYS_MADVISE, p.start, p.end-p.start, unix.MADV_POPULATE_READ)
 		if err != 0 {
 			t.Skip("the kernel cannot be asked to read a program as a whole: ", err)
@@ -16,7 +16,7 @@ func TestReleaseMemory(t *testing.T) {
 		programKB += int(p.end-p.start) / 1024
 	}
 	resident := func() (n int) {
-		for _, p := range programMappings() {
+		for _, p := range unmodifiedProgramMappings() {
 			n += p.residentKB
 		}
 		return n

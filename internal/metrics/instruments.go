@@ -72,13 +72,13 @@ func newTimer(name string) *Timer {
 		d := byName()[name]
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: d.Name, Help: d.Help, Buckets: d.buckets}, d.eventLabels())
 	})}
-	t.series.create = func(values []string) prometheus.Observer { return t.vec().WithLabelValues(values...) }
+	t.series.createSeries = func(values []string) prometheus.Observer { return t.vec().WithLabelValues(values...) }
 	return t
 }
 
 // Observe adds a duration. The values belong to the labels of the table except host, in its order.
 func (t *Timer) Observe(d time.Duration, values ...string) {
-	t.series.get(values).Observe(max(d, 0).Seconds())
+	t.series.getOrCreate(values).Observe(max(d, 0).Seconds())
 }
 
 // Count is a counter. Its methods may be called concurrently.
@@ -96,56 +96,58 @@ func newCounter(name string) *Count {
 		}
 		return vec
 	})}
-	c.series.create = func(values []string) prometheus.Counter { return c.vec().WithLabelValues(values...) }
+	c.series.createSeries = func(values []string) prometheus.Counter { return c.vec().WithLabelValues(values...) }
 	return c
 }
 
 // Add increases the counter by n, which must not be negative. The values belong to the labels of the table
 // except host, in its order.
-func (c *Count) Add(n int, values ...string) { c.series.get(values).Add(float64(n)) }
+func (c *Count) Add(n int, values ...string) { c.series.getOrCreate(values).Add(float64(n)) }
 
-// maxSeries is the maximum number of time series of an instrument. Names in jobs must not fill the memory.
+// maxSeries is the maximum number of time series of an instrument, because the names in jobs, which become values of
+// labels, must not fill the memory.
 const maxSeries = 400
 
-// otherValue is the value of each label of further series.
+// otherValue is the value of each label of the one series that replaces all further series after maxSeries.
 const otherValue = "other"
 
-// limitedSeries are the time series of an instrument with at most four labels.
+// limitedSeries contains the time series of one instrument, which has at most four labels: at most maxSeries, and one
+// with otherValue.
 type limitedSeries[T any] struct {
-	create func(values []string) T
+	createSeries func(values []string) T
 
-	mu    sync.RWMutex
-	known map[[4]string]T
+	mu                  sync.RWMutex
+	seriesByLabelValues map[[4]string]T
 }
 
-func (s *limitedSeries[T]) get(values []string) T {
+func (s *limitedSeries[T]) getOrCreate(values []string) T {
 	var k [4]string
 	copy(k[:], values)
 	s.mu.RLock()
-	found, ok := s.known[k]
+	found, ok := s.seriesByLabelValues[k]
 	s.mu.RUnlock()
 	if ok {
 		return found
 	}
-	return s.add(k, len(values))
+	return s.addSeries(k, len(values))
 }
 
-func (s *limitedSeries[T]) add(k [4]string, count int) T {
+func (s *limitedSeries[T]) addSeries(k [4]string, count int) T {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.known == nil {
-		s.known = make(map[[4]string]T)
+	if s.seriesByLabelValues == nil {
+		s.seriesByLabelValues = make(map[[4]string]T)
 	}
 	values := make([]string, count)
 	for i := range values {
 		values[i] = strings.ToValidUTF8(k[i], "?")
-		if len(s.known) >= maxSeries {
+		if len(s.seriesByLabelValues) >= maxSeries {
 			values[i] = otherValue
 		}
 	}
-	series := s.create(values)
-	if len(s.known) < maxSeries {
-		s.known[k] = series
+	series := s.createSeries(values)
+	if len(s.seriesByLabelValues) < maxSeries {
+		s.seriesByLabelValues[k] = series
 	}
 	return series
 }

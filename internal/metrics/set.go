@@ -21,7 +21,7 @@ func NewLabels(namesAndValues ...string) Labels {
 	return labels.With(namesAndValues...)
 }
 
-// With returns the labels with further ones, which must have other names.
+// With returns the labels and further labels, which must have other names.
 func (l Labels) With(namesAndValues ...string) Labels {
 	all := make(Labels, len(l), len(l)+len(namesAndValues)/2)
 	copy(all, l)
@@ -37,21 +37,21 @@ func (l Labels) With(namesAndValues ...string) Labels {
 	return all
 }
 
-// without returns the labels without the label of a name.
-func (l Labels) without(name string) Labels {
+// withoutLabel returns the labels without the label of a name.
+func (l Labels) withoutLabel(name string) Labels {
 	return slices.DeleteFunc(slices.Clone(l), func(p *dto.LabelPair) bool { return p.GetName() == name })
 }
 
-// Set collects the values of metrics for one reading. It is not for concurrent use.
+// Set collects the values of all metrics at one time. It is not for concurrent use.
 type Set struct {
-	settings *Settings
-	families map[string]*dto.MetricFamily // by the names of the definitions
-	seen     map[string]bool              // names with the values of labels
+	settings     *Settings
+	familyByName map[string]*dto.MetricFamily // keys are Definition.Name
+	seenSeries   map[string]bool              // results of seriesKey for the values that were added
 }
 
 // NewSet returns an empty set for the metrics that the settings select.
 func NewSet(s *Settings) *Set {
-	return &Set{settings: s, families: make(map[string]*dto.MetricFamily), seen: make(map[string]bool)}
+	return &Set{settings: s, familyByName: make(map[string]*dto.MetricFamily), seenSeries: make(map[string]bool)}
 }
 
 // AddInstruments adds the instruments of the process. The label host, if an instrument has it, gets the value host.
@@ -66,7 +66,7 @@ func (s *Set) AddInstruments(host string) {
 				m.Label = Labels(m.Label).With(hostLabelName, host)
 			}
 		}
-		s.families[d.Name] = f
+		s.familyByName[d.Name] = f
 	}
 }
 
@@ -81,23 +81,23 @@ func (s *Set) Add(name string, value float64, labels Labels) {
 		return
 	}
 	if s.settings.OmitHost {
-		labels = labels.without(hostLabelName)
+		labels = labels.withoutLabel(hostLabelName)
 	}
 	key := seriesKey(name, labels)
-	if s.seen[key] {
+	if s.seenSeries[key] {
 		return
 	}
-	s.seen[key] = true
+	s.seenSeries[key] = true
 	m := &dto.Metric{Label: labels}
 	if d.Kind == Counter {
 		m.Counter = &dto.Counter{Value: &value}
 	} else {
 		m.Gauge = &dto.Gauge{Value: &value}
 	}
-	f := s.families[name]
+	f := s.familyByName[name]
 	if f == nil {
 		f = newFamily(d)
-		s.families[name] = f
+		s.familyByName[name] = f
 	}
 	f.Metric = append(f.Metric, m)
 }
@@ -123,8 +123,8 @@ func newFamily(d *Definition) *dto.MetricFamily {
 	return &dto.MetricFamily{Name: &name, Help: &d.Help, Type: &kind}
 }
 
-// tableName returns the name of a family's metric in the table, or the name of the family if the table does not have it.
-func tableName(f *dto.MetricFamily) string {
+// definitionName returns the name of a family's metric in the table, or the name of the family if the table does not have it.
+func definitionName(f *dto.MetricFamily) string {
 	if d := byPrometheusName()[f.GetName()]; d != nil {
 		return d.Name
 	}
@@ -133,8 +133,8 @@ func tableName(f *dto.MetricFamily) string {
 
 // Families returns the families in the order of their names.
 func (s *Set) Families() []*dto.MetricFamily {
-	all := make([]*dto.MetricFamily, 0, len(s.families))
-	for _, f := range s.families {
+	all := make([]*dto.MetricFamily, 0, len(s.familyByName))
+	for _, f := range s.familyByName {
 		all = append(all, f)
 	}
 	slices.SortFunc(all, func(a, b *dto.MetricFamily) int { return cmp.Compare(a.GetName(), b.GetName()) })

@@ -28,7 +28,7 @@ type Sink struct {
 	Tags     []string // tags of all metrics, for Datadog
 }
 
-// Protocol is how metrics are sent to a sink.
+// Protocol is the protocol by which metrics are sent to a sink.
 type Protocol int
 
 const (
@@ -50,7 +50,7 @@ func (p Protocol) Network() string {
 // DefaultInterval is the collection interval of Nomad.
 const DefaultInterval = time.Second
 
-// Interval returns the collection interval.
+// Interval returns CollectionInterval, or DefaultInterval if it is 0.
 func (s *Settings) Interval() time.Duration {
 	if s.CollectionInterval == 0 {
 		return DefaultInterval
@@ -70,7 +70,7 @@ func (s *Settings) selects(d *Definition) bool {
 // Filter selects metrics by prefixes of their names. The longest prefix decides. The zero value allows all
 // names.
 type Filter struct {
-	Rules       []string // prefixes after a sign: + allows the names, - omits them
+	Rules       []string // each rule is a sign and a prefix: + selects the metrics with the prefix, - omits them
 	OmitDefault bool     // names without a rule are omitted
 }
 
@@ -85,7 +85,7 @@ func CheckFilterRule(rule string) error {
 	return nil
 }
 
-// UnusedRuleError means that a rule is valid, and that no metric has its prefix.
+// UnusedRuleError means that the rule of a Filter is valid, but that no metric has its prefix.
 type UnusedRuleError struct{ rule string }
 
 func (e *UnusedRuleError) Error() string {

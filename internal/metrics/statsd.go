@@ -9,38 +9,38 @@ import (
 )
 
 // StatsdEncoder writes metrics in the line format of statsd. Counters are sent as differences, so an encoder belongs
-// to one destination. It is not for concurrent use.
+// to one sink. It is not for concurrent use.
 type StatsdEncoder struct {
-	// Tags writes labels as tags, in the format of Datadog. Otherwise the values of the labels are parts of the name,
-	// in the order of the labels' names; an empty value is "none".
+	// Tags means that labels are written as tags, in the format of Datadog. Otherwise the values of the labels are
+	// parts of the name, in the order of the labels' names; an empty value is written as "none".
 	Tags bool
 	// ConstantTags are added to the tags of each line.
 	ConstantTags []string
 
-	last map[string]float64 // values of counters at the last call of Lines, by time series; nil before the first call
+	lastCounterValues map[string]float64 // values of counters at the last call of Lines, by time series; nil before the first call
 }
 
-// Lines returns the lines of a reading, each with a line end. The first call sends no counters, because it is unknown
-// which of their events were sent by an earlier agent.
+// Lines returns the lines for the metrics families, each with a line end. The first call returns no lines for counters,
+// because it is unknown which of their events an earlier agent has sent.
 func (e *StatsdEncoder) Lines(families []*dto.MetricFamily) []string {
 	var lines []string
 	next := make(map[string]float64)
 	count := func(name string, labels Labels, value float64) {
 		key := seriesKey(name, labels)
 		next[key] = value
-		if e.last == nil {
+		if e.lastCounterValues == nil {
 			return
 		}
-		delta := value - e.last[key]
+		delta := value - e.lastCounterValues[key]
 		if delta < 0 {
 			delta = value // the process that counts was restarted
 		}
 		if delta > 0 {
-			lines = append(lines, e.line(name, labels, delta, "c"))
+			lines = append(lines, e.formatLine(name, labels, delta, "c"))
 		}
 	}
 	for _, f := range families {
-		name := tableName(f)
+		name := definitionName(f)
 		for _, m := range f.GetMetric() {
 			switch f.GetType() {
 			case dto.MetricType_COUNTER:
@@ -50,18 +50,18 @@ func (e *StatsdEncoder) Lines(families []*dto.MetricFamily) []string {
 				count(name+".sum", m.GetLabel(), m.GetHistogram().GetSampleSum())
 			default:
 				value := m.GetGauge().GetValue()
-				if value < 0 && !e.Tags { // a sign makes the value a difference
-					lines = append(lines, e.line(name, m.GetLabel(), 0, "g"))
+				if value < 0 && !e.Tags { // statsd adds a gauge with a sign to the old value, so the gauge is first set to 0
+					lines = append(lines, e.formatLine(name, m.GetLabel(), 0, "g"))
 				}
-				lines = append(lines, e.line(name, m.GetLabel(), value, "g"))
+				lines = append(lines, e.formatLine(name, m.GetLabel(), value, "g"))
 			}
 		}
 	}
-	e.last = next
+	e.lastCounterValues = next
 	return lines
 }
 
-func (e *StatsdEncoder) line(name string, labels Labels, value float64, kind string) string {
+func (e *StatsdEncoder) formatLine(name string, labels Labels, value float64, kind string) string {
 	var b strings.Builder
 	b.WriteString(name)
 	if !e.Tags {
@@ -89,7 +89,8 @@ func (e *StatsdEncoder) line(name string, labels Labels, value float64, kind str
 	return b.String()
 }
 
-// cleanStatsd replaces characters with a meaning in the format, so that a value that a job chooses cannot add lines.
+// cleanStatsd replaces characters that have a meaning in the line format by _, so that the value of a label, which a job
+// can choose, cannot add lines.
 func cleanStatsd(value string) string {
 	return strings.Map(func(c rune) rune {
 		if c <= ' ' || c == 0x7f || strings.ContainsRune(":|#@,", c) {
@@ -102,7 +103,7 @@ func cleanStatsd(value string) string {
 // maxPacket is the maximum size of a UDP packet in bytes that networks do not split, unless a single line is longer.
 const maxPacket = 1432
 
-// Packets joins lines to packets.
+// Packets joins lines to UDP packets.
 func Packets(lines []string) (packets [][]byte) {
 	var packet []byte
 	for _, line := range lines {

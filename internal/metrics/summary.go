@@ -16,7 +16,7 @@ func Summary(families []*dto.MetricFamily, now time.Time) api.MetricsSummary {
 		Gauges:    []api.GaugeValue{}, Points: []api.PointValue{}, Counters: []api.SampledValue{}, Samples: []api.SampledValue{},
 	}
 	for _, f := range families {
-		name := tableName(f)
+		name := definitionName(f)
 		for _, m := range f.GetMetric() {
 			labels := make(map[string]string, len(m.GetLabel()))
 			for _, p := range m.GetLabel() {

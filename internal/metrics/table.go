@@ -11,7 +11,7 @@ type Kind int
 
 const (
 	Gauge   Kind = iota
-	Counter      // does not decrease until the process that counts is restarted
+	Counter      // a value that only decreases when the process that counts is restarted
 	Histogram
 )
 
@@ -19,11 +19,11 @@ func (k Kind) String() string { return [...]string{"gauge", "counter", "histogra
 
 // Definition describes a metric.
 type Definition struct {
-	Name   string // with dots for metrics of Nomad, with the prefix nomad_lite_ for others
+	Name   string // name with dots for a metric that Nomad has too, and with the prefix nomad_lite_ for any other metric
 	Kind   Kind
-	Help   string   // one sentence, with the unit
-	Unit   string   // in the notation of UCUM; empty for numbers
-	Labels []string // sorted; a label that is unknown for a value is missing
+	Help   string   // description in one sentence, with the unit
+	Unit   string   // unit in the notation of UCUM; empty for a number without unit
+	Labels []string // names of the labels, sorted; a value omits a label whose value is unknown
 
 	group   group
 	buckets []float64 // upper limits of a histogram's buckets
@@ -37,16 +37,17 @@ func (d *Definition) PrometheusName() string {
 // FindByPrometheusName returns the definition with a name in Prometheus' formats, nil if there is none.
 func FindByPrometheusName(name string) *Definition { return byPrometheusName()[name] }
 
-// eventLabels returns the labels that an event has values for: all except host, which is the same for all events.
+// eventLabels returns the names of the labels whose values are arguments of Observe and Add: all except host, which is
+// the same for all events.
 func (d *Definition) eventLabels() []string {
 	return slices.DeleteFunc(slices.Clone(d.Labels), func(name string) bool { return name == hostLabelName })
 }
 
-// group is a set of metrics that a setting turns off.
+// group is a set of metrics that one field of Settings can omit.
 type group int
 
 const (
-	agentGroup group = iota // always on
+	agentGroup group = iota // metrics that are never omitted
 	nodeGroup
 	allocationGroup
 )

@@ -64,7 +64,7 @@ func TestPromtoolChecksMetrics(t *testing.T) {
 		for _, name := range d.Labels {
 			labels = labels.With(name, "x")
 		}
-		if set.families[d.Name] == nil {
+		if set.familyByName[d.Name] == nil {
 			set.Add(d.Name, 1, labels)
 		}
 	}

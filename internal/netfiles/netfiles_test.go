@@ -9,9 +9,9 @@ import (
 func TestHosts(t *testing.T) {
 	const loopback = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
 	for _, c := range []struct{ name, got, want string }{
-		{"no hostname", Hosts("172.26.64.5", ""), ""},
-		{"no address", Hosts("", "web"), "127.0.0.1 web\n"},
-		{"more", Hosts("172.26.64.5", "web", Host{"10.0.0.7", "db"}), "172.26.64.5 web\n10.0.0.7 db\n"},
+		{"no hostname", HostsFile("172.26.64.5", ""), ""},
+		{"no address", HostsFile("", "web"), "127.0.0.1 web\n"},
+		{"more", HostsFile("172.26.64.5", "web", Host{"10.0.0.7", "db"}), "172.26.64.5 web\n10.0.0.7 db\n"},
 	} {
 		if c.got != loopback+c.want {
 			t.Errorf("%s: %q, want %q", c.name, c.got, loopback+c.want)
@@ -49,7 +49,7 @@ func TestNamespaceResolver(t *testing.T) {
 
 func TestOr(t *testing.T) {
 	machine := parseResolver("nameserver 10.1.1.1\nsearch a b\noptions edns0\noptions ndots:2\n")
-	if got, want := (Resolver{Searches: []string{"c"}}).Or(machine).String(), "nameserver 10.1.1.1\nsearch c\noptions edns0 ndots:2\n"; got != want {
+	if got, want := (Resolver{Searches: []string{"c"}}).WithDefaults(machine).String(), "nameserver 10.1.1.1\nsearch c\noptions edns0 ndots:2\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

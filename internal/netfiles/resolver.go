@@ -8,22 +8,22 @@ import (
 	"strings"
 )
 
-// Files with the name servers of the machine: the file of all programs, and that of systemd-resolved with the
-// servers behind its loopback address.
+// Files with the name servers of the machine. If /etc/resolv.conf has only the loopback address of systemd-resolved,
+// the other file has the servers that systemd-resolved uses.
 const (
 	resolvConf   = "/etc/resolv.conf"
 	resolvedConf = "/run/systemd/resolve/resolv.conf"
 )
 
-// Resolver is the content of /etc/resolv.conf.
+// Resolver has the resolver settings of a file such as /etc/resolv.conf.
 type Resolver struct{ Servers, Searches, Options []string }
 
-// MachineResolver returns the settings of the machine. Settings that cannot be read are empty.
+// MachineResolver returns the settings in /etc/resolv.conf of the machine. They are empty if the file cannot be read.
 func MachineResolver() Resolver { return readResolver(resolvConf) }
 
 // NamespaceResolver returns the settings of the machine without the name servers on its loopback interface, which a
-// namespace does not reach. If all are there, the servers of systemd-resolved take their place.
-// Settings that cannot be read are empty.
+// process in a network namespace cannot reach. If no server is left, it returns the servers that systemd-resolved uses.
+// The settings are empty if the file cannot be read.
 func NamespaceResolver() Resolver { return namespaceResolver(resolvConf, resolvedConf) }
 
 func namespaceResolver(path, resolvedPath string) Resolver {
@@ -32,10 +32,10 @@ func namespaceResolver(path, resolvedPath string) Resolver {
 	if len(reachable.Servers) > 0 || len(settings.Servers) == 0 {
 		return reachable
 	}
-	return readResolver(resolvedPath).withoutLoopback().Or(reachable)
+	return readResolver(resolvedPath).withoutLoopback().WithDefaults(reachable)
 }
 
-// readResolver returns the settings of a file; empty ones if it cannot be read.
+// readResolver returns the settings in a file. They are empty if the file cannot be read.
 func readResolver(path string) Resolver {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -53,7 +53,7 @@ func parseResolver(text string) (r Resolver) {
 		switch fields[0] {
 		case "nameserver":
 			r.Servers = append(r.Servers, fields[1])
-		case "search", "domain": // the last line counts
+		case "search", "domain": // of several such lines, the last one applies
 			r.Searches = fields[1:]
 		case "options":
 			r.Options = append(r.Options, fields[1:]...)
@@ -75,8 +75,8 @@ func isLoopback(server string) bool {
 	return err == nil && address.Unmap().IsLoopback()
 }
 
-// Or returns the settings with the lists of other in place of empty ones.
-func (r Resolver) Or(other Resolver) Resolver {
+// WithDefaults returns the settings, with each empty list replaced by that of other.
+func (r Resolver) WithDefaults(other Resolver) Resolver {
 	for _, list := range []struct{ own, other *[]string }{
 		{&r.Servers, &other.Servers}, {&r.Searches, &other.Searches}, {&r.Options, &other.Options},
 	} {

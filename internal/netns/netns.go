@@ -18,8 +18,8 @@ const Dir = "/run/netns"
 // Path returns the path of the namespace with the given name.
 func Path(name string) string { return filepath.Join(Dir, name) }
 
-// Create creates a namespace with an active loopback interface. If it exists already, for example
-// because an earlier agent died after it had created the namespace, Create keeps it. The process needs
+// Create creates a network namespace with an active loopback interface. It returns nil if the namespace exists, for
+// example because an earlier agent died after it had created the namespace. The process needs
 // CAP_SYS_ADMIN and CAP_NET_ADMIN.
 func Create(name string) error {
 	path := Path(name)
@@ -50,11 +50,11 @@ func Create(name string) error {
 	return nil
 }
 
-// threadNamespace is the network namespace of the calling thread.
+// threadNamespace is the path of the network namespace of the calling thread.
 const threadNamespace = "/proc/thread-self/ns/net"
 
-// Probe calls f in a network namespace that exists only during the call. f must not start a goroutine
-// that uses the namespace. Sockets that f opens, and libraries for which f calls, act on that namespace.
+// Probe calls f in a network namespace that exists only during the call. Sockets and netlink calls of f use that
+// namespace. A goroutine that f starts does not run in it.
 func Probe(f func() error) error { return inNewNamespace(f) }
 
 // inNewNamespace calls f on a thread that is in a new network namespace.
@@ -87,7 +87,7 @@ func Do(path string, f func() error) error {
 func onOtherThread(f func() error) error {
 	result := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // the end of a goroutine with a locked thread ends the thread
+		runtime.LockOSThread() // if the thread stays locked, it ends together with this goroutine
 		own, err := os.Open(threadNamespace)
 		if err != nil {
 			result <- err

@@ -8,7 +8,8 @@ import (
 	"sync/atomic"
 )
 
-var cachedBootID atomic.Pointer[string] // cachedBootID: nil before the first success of BootID
+// cachedBootID is the result of BootID; nil before the first success.
+var cachedBootID atomic.Pointer[string]
 
 // BootID returns the kernel's identifier of the current boot. An [ID] that was recorded
 // during another boot identifies no process. Errors are only possible before the first

@@ -24,8 +24,8 @@ const CgroupMount = "/sys/fs/cgroup"
 // Cgroup is the directory of a cgroup of version 1 or 2.
 type Cgroup string
 
-// OwnCgroup returns the path of this process in the hierarchy of cgroups of version 2, such as
-// /system.slice/x.service; empty if it is in none.
+// OwnCgroup returns the path of the cgroup of version 2 that this process is in, relative to the mount point, such as
+// /system.slice/x.service. It is empty if the process is in no cgroup of version 2.
 func OwnCgroup() (string, error) {
 	text, err := os.ReadFile("/proc/self/cgroup")
 	return parseOwnCgroup(string(text)), err
@@ -64,9 +64,9 @@ func FindCgroups(mount string) (version int, base, reason string) {
 	return 0, "", "there is no cgroup file system at " + mount
 }
 
-// delegatedCgroup returns the cgroup of version 2 that is delegated to the user of this process: its own, or
-// the one above, which systemd marks if the process runs in a subgroup (DelegateSubgroup=). If there is
-// none, it returns the reason. mount is where the hierarchy is mounted.
+// delegatedCgroup returns the cgroup of version 2 that is delegated to the user of this process: the cgroup of the
+// process, or its parent, which systemd marks if the process runs in a subgroup (DelegateSubgroup=). If no cgroup is
+// delegated, it returns the reason. mount is the mount point of the cgroups.
 func delegatedCgroup(mount string) (path, reason string) {
 	own, err := OwnCgroup()
 	if err != nil {
@@ -130,7 +130,7 @@ func TaskCgroupParents() ([]string, error) {
 	}
 	var fsStat unix.Statfs_t
 	if err := unix.Statfs(CgroupMount, &fsStat); err != nil || fsStat.Type != unix.CGROUP2_SUPER_MAGIC {
-		errs = append(errs, ignoreNotExist(err))
+		errs = append(errs, nilIfNotExist(err))
 		return parents, errors.Join(errs...)
 	}
 	// Without root, the cgroups of tasks are below the cgroup that is delegated to the
@@ -145,7 +145,7 @@ func TaskCgroupParents() ([]string, error) {
 			return nil
 		}
 		if err != nil {
-			return ignoreNotExist(err)
+			return nilIfNotExist(err)
 		}
 		if !d.IsDir() || d.Name() != "nomad.slice" {
 			return nil
@@ -172,7 +172,7 @@ func readDirIfAllowed(dir string) ([]fs.DirEntry, error) {
 	if errors.Is(err, fs.ErrPermission) {
 		return entries, nil
 	}
-	return entries, ignoreNotExist(err)
+	return entries, nilIfNotExist(err)
 }
 
 // isDir reports whether a directory exists and is visible to this user.
@@ -181,12 +181,12 @@ func isDir(path string) (bool, error) {
 	if errors.Is(err, fs.ErrPermission) {
 		return false, nil
 	}
-	return err == nil && info.IsDir(), ignoreNotExist(err)
+	return err == nil && info.IsDir(), nilIfNotExist(err)
 }
 
-// ignoreNotExist returns nil if err, from reading a kernel file, means that the process or
+// nilIfNotExist returns nil if err, from reading a kernel file, means that the process or
 // the cgroup does not exist. It returns any other err: see [IsResourceExhausted].
-func ignoreNotExist(err error) error {
+func nilIfNotExist(err error) error {
 	for _, gone := range []error{fs.ErrNotExist, os.ErrProcessDone, unix.ESRCH, unix.ENODEV, unix.ENOTDIR} {
 		if errors.Is(err, gone) {
 			return nil
@@ -207,7 +207,7 @@ func (g Cgroup) PIDs() ([]int, error) {
 			// A threaded cgroup has no list of processes: they are in the list of a cgroup
 			// above it.
 			if !errors.Is(err, unix.EOPNOTSUPP) {
-				errs = append(errs, ignoreNotExist(err))
+				errs = append(errs, nilIfNotExist(err))
 			}
 			continue
 		}
@@ -229,14 +229,14 @@ func (g Cgroup) Tree() ([]Cgroup, error) {
 		// A directory with a link count of 2 has no children, and need not be read.
 		var st unix.Stat_t
 		if err := unix.Stat(string(dirs[i]), &st); err != nil {
-			errs = append(errs, ignoreNotExist(err))
+			errs = append(errs, nilIfNotExist(err))
 			continue
 		}
 		if st.Nlink <= 2 {
 			continue
 		}
 		entries, err := os.ReadDir(string(dirs[i]))
-		errs = append(errs, ignoreNotExist(err))
+		errs = append(errs, nilIfNotExist(err))
 		for _, e := range entries {
 			if e.IsDir() {
 				dirs = append(dirs, Cgroup(filepath.Join(string(dirs[i]), e.Name())))
@@ -309,7 +309,7 @@ func (g Cgroup) killWithoutCgroupKill() {
 func (g Cgroup) setFreezerState(state string) {
 	file := filepath.Join(string(g), "freezer.state")
 	if os.WriteFile(file, []byte(state), 0) != nil {
-		return // the cgroup has no freezer: another v1 hierarchy, or v2
+		return // the cgroup has no freezer: it is in another hierarchy of version 1, or of version 2
 	}
 	for range 50 {
 		now, err := os.ReadFile(file)
@@ -338,7 +338,7 @@ func (g Cgroup) Remove() error {
 			unix.Rmdir(string(dir))
 		}
 		if len(descendants) == 0 {
-			time.Sleep(delay) // after its end a process stays in the cgroup for a short time
+			time.Sleep(delay) // a process that has ended stays in the cgroup for a short time
 		}
 	}
 	parent := filepath.Dir(string(g))

@@ -13,7 +13,7 @@ import (
 var ErrNoFreeProcess = errors.New("no free process")
 
 // IsTableFull reports whether an operation failed because this process or the machine has no free descriptors or
-// processes. Other tasks have them until they end.
+// processes. The operation can succeed later, when other tasks have ended.
 func IsTableFull(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, ErrNoFreeProcess)
 }

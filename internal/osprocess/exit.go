@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ParseWaitStatus converts a wait status word, which is also field 52 of /proc/<pid>/stat and the
-// exit code in a pidfd's info.
+// ParseWaitStatus converts a wait status word of wait(2). Field 52 of /proc/<pid>/stat and the exit code in a pidfd's
+// info have the same format.
 func ParseWaitStatus(word int) ExitStatus {
 	w := unix.WaitStatus(word)
 	if w.Signaled() {
@@ -20,12 +20,12 @@ func ParseWaitStatus(word int) ExitStatus {
 	return ExitStatus{ExitCode: w.ExitStatus()}
 }
 
-// ExitStatus returns the status of a process that has ended and is not a child of this one.
-// Until the process is reaped, /proc has the status (for root and for the process's user);
-// afterwards a pidfd that was opened before has it (kernel 6.15). The pidfd can be nil.
+// ExitStatus returns the exit status of a process that has ended and is not a child of this process, and whether the
+// status is known. Until the process is reaped, root and the process's user can read the status in /proc;
+// afterwards a pidfd that was opened before has the status (kernel 6.15). The pidfd can be nil.
 func (p ID) ExitStatus(f *Pidfd) (ExitStatus, bool) {
 	if st, err := ReadStat(p.PID); err == nil && st.StartTime == p.StartTime && st.Ended() && exitStatusReadable(p.PID) {
-		return ParseWaitStatus(st.waitStatus), true
+		return ParseWaitStatus(st.waitStatusWord), true
 	}
 	if f == nil {
 		return ExitStatus{}, false

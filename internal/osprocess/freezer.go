@@ -11,15 +11,15 @@ import (
 	"sync"
 )
 
-// freezerLocks has a lock for each cgroup that a thread of this process enters or that this process freezes.
+// freezerLocks has a lock for each cgroup that a thread of this process is in (Enter) or that this process freezes (Kill).
 var freezerLocks = struct {
 	mu sync.Mutex
 	m  map[Cgroup]*freezerLock
 }{m: make(map[Cgroup]*freezerLock)}
 
 type freezerLock struct {
-	sync.RWMutex // held for reading by threads in the cgroup, for writing by the one that freezes it
-	users        int
+	sync.RWMutex     // read-locked while a thread of this process is in the cgroup, and locked while Kill freezes the cgroup
+	userCount    int // number of callers of acquireFreezerLock that have not called release
 }
 
 // acquireFreezerLock returns the lock of a cgroup. The caller must call release after its last use.
@@ -31,11 +31,11 @@ func acquireFreezerLock(g Cgroup) (l *freezerLock, release func()) {
 		l = &freezerLock{}
 		freezerLocks.m[g] = l
 	}
-	l.users++
+	l.userCount++
 	return l, func() {
 		freezerLocks.mu.Lock()
 		defer freezerLocks.mu.Unlock()
-		if l.users--; l.users == 0 {
+		if l.userCount--; l.userCount == 0 {
 			delete(freezerLocks.m, g)
 		}
 	}
@@ -53,8 +53,8 @@ func (g Cgroup) Enter() (leave func()) {
 	}
 }
 
-// hasOwnThread reports whether a thread of this process is in the cgroup: one that exits stays in it for a short time
-// after leave.
+// hasOwnThread reports whether a thread of this process is in the cgroup. A thread that exits stays in the cgroup for a
+// short time after leave was called.
 func (g Cgroup) hasOwnThread() bool {
 	text, err := os.ReadFile(filepath.Join(string(g), "cgroup.procs"))
 	return err == nil && slices.Contains(strings.Fields(string(text)), strconv.Itoa(os.Getpid()))

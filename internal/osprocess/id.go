@@ -41,11 +41,12 @@ func (p ID) Alive() bool {
 	return st.StartTime == p.StartTime && !st.Ended()
 }
 
-// userHz is the unit of StartTime in 1/s. The kernel converts its times to it for all programs.
+// userHz is the number of units of StartTime in a second. It is the same on all kernels.
 const userHz = 100
 
-// StartedAt returns the time at which the process started, to 10 ms. It is wrong by as much as the clock of the
-// machine was set since. If the machine's clocks cannot be read, it returns the zero time.
+// StartedAt returns the time at which the process started, with a precision of 10 ms. If the clock of the machine was
+// set since then, the time is that of the clock as it is set now. If the clock since boot cannot be read, it returns the
+// zero time.
 func (p ID) StartedAt() time.Time {
 	var sinceBoot unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &sinceBoot) != nil {
@@ -133,8 +134,8 @@ func (p ID) Signal(sig unix.Signal) error {
 	if errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	// Without pidfds (an old kernel, a seccomp filter) the start time is compared before
-	// the kill, so the pid could be reused in between.
+	// The kernel has no pidfds, or a seccomp filter denies them. The start time is then compared before
+	// the kill, and in the short time between both the kernel could reuse the pid.
 	if err := p.checkAlive(); err != nil {
 		return err
 	}
@@ -164,7 +165,7 @@ func (p ID) EndsWithin(timeout time.Duration) bool {
 	}
 	defer f.Close()
 	over := false
-	_ = f.withFD(func(fd int) error { // the descriptor is open
+	_ = f.withFD(func(fd int) error { // withFD fails only for a closed descriptor
 		over = pidfdHasExited(fd, timeout)
 		return nil
 	})

@@ -28,8 +28,8 @@ func FindLeftovers(allocID, task string) ([]ID, error) {
 	return leftovers, errors.Join(err, findErr)
 }
 
-// findLeftovers returns all processes of a task with these cgroups. Of these, foundByEnv has the
-// processes whose environment names the task.
+// findLeftovers returns the processes of a task: those in its cgroups groups, and those whose environment names the task,
+// which are also in foundByEnv.
 func findLeftovers(groups []Cgroup, allocID, task string) (leftovers, foundByEnv []ID, err error) {
 	var errs []error
 	for _, g := range groups {
@@ -40,7 +40,7 @@ func findLeftovers(groups []Cgroup, allocID, task string) (leftovers, foundByEnv
 		errs = append(errs, err)
 		for _, pid := range pids {
 			p, err := LookupID(pid)
-			errs = append(errs, ignoreNotExist(err))
+			errs = append(errs, nilIfNotExist(err))
 			if err == nil {
 				processes[pid] = p
 			}
@@ -64,10 +64,10 @@ func findLeftovers(groups []Cgroup, allocID, task string) (leftovers, foundByEnv
 }
 
 // EndLeftovers kills the processes that FindLeftovers finds, and the processes that
-// they start in the meantime, until there is none, and removes the cgroups of the task.
-// It returns the processes that it found; their exit statuses are unknown. An error
-// means that processes may still run, or that cgroups are left: ctx has ended, or this
-// process could not find or kill them. The caller must then repeat the call.
+// they start meanwhile, until there is none. Then it removes the cgroups of the task.
+// It returns the processes that it has found; their exit statuses are unknown. An error
+// means that processes may still run, or that cgroups were not removed: ctx has ended, or this
+// process could not find or kill all processes. The caller must then repeat the call.
 //
 // The caller must ensure that no driver starts the task at the same time. EndLeftovers
 // may be called for a task without processes.
@@ -79,7 +79,7 @@ func EndLeftovers(ctx context.Context, allocID, task string) (ended []ID, err er
 	for _, g := range groups {
 		errs = append(errs, g.Kill(ctx))
 	}
-	if len(foundByEnv) > 0 || findErr != nil { // otherwise no process is left that could start another one
+	if len(foundByEnv) > 0 || findErr != nil { // otherwise all processes of the task were in its cgroups, and are killed
 		errs = append(errs, KillByTaskEnv(ctx, allocID, task))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -149,7 +149,7 @@ func FindByTaskEnv(allocID, task string) ([]ID, error) {
 		return nil, nil
 	}
 	scan := taskEnvScans.scan()
-	return slices.Clone(scan.processes[TaskEnvID{allocID, task}]), scan.err
+	return slices.Clone(scan.processesByTask[TaskEnvID{allocID, task}]), scan.err
 }
 
 // TaskEnvID identifies a task by the variables in the environment of its processes.
@@ -161,8 +161,8 @@ type TaskEnvID struct {
 // variables in their environment. With an error tasks can be missing.
 func AllTaskEnvIDs() (map[TaskEnvID]bool, error) {
 	scan := taskEnvScans.scan()
-	ids := make(map[TaskEnvID]bool, len(scan.processes))
-	for id := range scan.processes {
+	ids := make(map[TaskEnvID]bool, len(scan.processesByTask))
+	for id := range scan.processesByTask {
 		ids[id] = true
 	}
 	return ids, scan.err

@@ -233,7 +233,7 @@ func TestCgroupThatIsGoneHasNoProcess(t *testing.T) {
 	if err := group.Remove(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := file.Read(make([]byte, 1)); ignoreNotExist(err) != nil && !errors.Is(err, io.EOF) {
+	if _, err := file.Read(make([]byte, 1)); nilIfNotExist(err) != nil && !errors.Is(err, io.EOF) {
 		t.Errorf("the list of a removed cgroup: %v is not known as its end", err)
 	}
 	if pids, err := group.PIDs(); err != nil || len(pids) > 0 {

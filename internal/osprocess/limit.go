@@ -39,8 +39,8 @@ func RaiseOwnDescriptorLimit() (soft uint64, err error) {
 		return own.Cur, nil
 	}
 	raised := unix.Rlimit{Cur: largest, Max: largest}
-	// unix.Prlimit and unix.Setrlimit would make Go pass the new limits to programs that it starts. Then tasks would have
-	// them too, and programs that close all descriptors up to their limit would take long.
+	// unix.Prlimit and unix.Setrlimit would make package syscall pass the new limits to programs that this process starts.
+	// Then tasks would have the new limits too, and programs that close all descriptors up to their limit would take long.
 	_, _, errno := unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&raised)), 0, 0, 0)
 	if errno != 0 {
 		return own.Cur, fmt.Errorf("raise the limit of open files from %d to %d: %w", own.Max, largest, errno)

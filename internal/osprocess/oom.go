@@ -12,11 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ResetOOMScore removes a process's protection from the out-of-memory killer: a
-// negative oom_score_adj, which processes inherit from an agent that a service manager
-// protects. Otherwise the kernel would kill tasks instead of the protected process. A
-// process without protection keeps its value, and a process that has exited is not an
-// error.
+// ResetOOMScore sets a negative oom_score_adj of a process to 0. A negative value protects a process from the
+// out-of-memory killer, and processes inherit it from an agent that a service manager protects: without the reset, the
+// kernel would kill other tasks in place of the protected process. Other values do not change, and a process that has
+// exited is not an error.
 func ResetOOMScore(pid int) error {
 	name := fmt.Sprintf("/proc/%d/oom_score_adj", pid)
 	score, err := os.ReadFile(name)

@@ -18,13 +18,13 @@ func PeerCredentials(conn *net.UnixConn) (cred *unix.Ucred, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if controlErr := raw.Control(func(fd uintptr) { cred, err = fdPeerCredentials(int(fd)) }); controlErr != nil {
+	if controlErr := raw.Control(func(fd uintptr) { cred, err = socketPeerCredentials(int(fd)) }); controlErr != nil {
 		return nil, controlErr
 	}
 	return cred, err
 }
 
-func fdPeerCredentials(fd int) (*unix.Ucred, error) {
+func socketPeerCredentials(fd int) (*unix.Ucred, error) {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
 		return nil, fmt.Errorf("peer credentials: %w", err)
@@ -36,8 +36,8 @@ func fdPeerCredentials(fd int) (*unix.Ucred, error) {
 // user as this process, or had it when it connected.
 func CheckPeerUser(conn *net.UnixConn) error { return checkPeerUser(PeerCredentials(conn)) }
 
-// CheckPeerUserFD does the check of CheckPeerUser for the descriptor of a socket.
-func CheckPeerUserFD(fd int) error { return checkPeerUser(fdPeerCredentials(fd)) }
+// CheckPeerUserFD returns an error like CheckPeerUser, for the descriptor of a socket.
+func CheckPeerUserFD(fd int) error { return checkPeerUser(socketPeerCredentials(fd)) }
 
 func checkPeerUser(cred *unix.Ucred, err error) error {
 	if err == nil && int(cred.Uid) != os.Geteuid() {

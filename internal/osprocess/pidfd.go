@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pidfd refers to one process, and never to a later process with the same pid. The runtime's
-// poller watches it, so that waiting needs no thread.
+// Pidfd refers to one process, and never to a later process with the same pid. The poller of Go's runtime
+// watches the descriptor, so that Wait blocks no thread.
 type Pidfd struct {
 	file *os.File
 }

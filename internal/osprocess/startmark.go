@@ -11,19 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StartMark is what outlives a plugin process about a start of a task: which start it is, and whether its
-// process was forked. It is an extended attribute of a cgroup, or the content of a file.
+// StartMark is a record about a start of a task that outlives the plugin process: which start it is, and whether the
+// process of the task was forked. It is stored as an extended attribute of a cgroup, or as the content of a file.
 type StartMark struct {
 	Forked bool
 	Data   []byte // belongs to the program that wrote the mark
 }
 
-// ErrStartMarkDamaged means that there is a mark of a start whose content cannot be read, now or later.
+// ErrStartMarkDamaged means that there is a StartMark whose content is invalid, so that it can never be read.
 var ErrStartMarkDamaged = errors.New("damaged mark of a start")
 
 const startMarkAttr = "user.nomad-lite.start"
 
-// The first bytes of a mark. They have one length, so that a mark in a file can be overwritten in place.
+// The first bytes of a StartMark. Both have the same length, so that a mark in a file can be overwritten in place.
 var (
 	preparedPrefix = []byte("prepared ")
 	forkedPrefix   = []byte("forked   ")
@@ -31,7 +31,7 @@ var (
 
 // WriteToCgroup replaces the mark of a cgroup. It fails on kernels whose cgroups have no extended attributes.
 func (m StartMark) WriteToCgroup(path string) error {
-	if err := unix.Setxattr(path, startMarkAttr, m.text(), 0); err != nil {
+	if err := unix.Setxattr(path, startMarkAttr, m.encode(), 0); err != nil {
 		return &os.PathError{Op: "mark", Path: path, Err: err}
 	}
 	return nil
@@ -40,11 +40,11 @@ func (m StartMark) WriteToCgroup(path string) error {
 // WriteToFile replaces the mark of a file with one system call, so that no reader sees a part of it. The
 // text must not be shorter than the text in the file.
 func (m StartMark) WriteToFile(f *os.File) error {
-	_, err := f.WriteAt(m.text(), 0)
+	_, err := f.WriteAt(m.encode(), 0)
 	return err
 }
 
-func (m StartMark) text() []byte {
+func (m StartMark) encode() []byte {
 	if m.Forked {
 		return append(bytes.Clone(forkedPrefix), m.Data...)
 	}

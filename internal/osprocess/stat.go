@@ -15,20 +15,20 @@ import (
 
 // Stat holds fields of /proc/<pid>/stat.
 type Stat struct {
-	State      byte // state of the first thread; 'Z' means zombie
-	PPID       int
-	Session    int
-	UserTime   uint64 // CPU time in clock ticks
-	SystemTime uint64 // CPU time in clock ticks
-	Threads    int    // number of threads, including an exited first thread
-	StartTime  uint64
-	RSS        uint64 // pages
-	waitStatus int    // waitStatus: valid only if Ended and exitStatusReadable return true
+	State          byte // state of the first thread, as a letter; 'Z' means zombie
+	PPID           int
+	Session        int
+	UserTime       uint64 // CPU time in clock ticks
+	SystemTime     uint64 // CPU time in clock ticks
+	Threads        int    // number of threads, including an exited first thread
+	StartTime      uint64 // time since boot, in clock ticks
+	RSS            uint64 // resident memory, in pages
+	waitStatusWord int    // wait status word; valid only if Ended and exitStatusReadable return true
 }
 
-// Ended reports whether the process has ended: it is a zombie, or is being removed. A process
-// whose first thread is a zombie runs while it has other threads: the first thread has exited
-// alone (pthread_exit(3)), or another one calls execve(2) at this moment.
+// Ended reports whether the process has ended: the process is a zombie, or the kernel is removing it. A process
+// whose first thread is a zombie still runs as long as it has other threads: the first thread has exited
+// alone (pthread_exit(3)), or another thread calls execve(2) at this moment.
 func (s Stat) Ended() bool { return (s.State == 'Z' || s.State == 'X') && s.Threads <= 1 }
 
 // ReadStat reads the fields of the process that has this pid now. The error is
@@ -45,7 +45,7 @@ func ReadStat(pid int) (Stat, error) {
 }
 
 // parseStat parses the line of /proc/<pid>/stat. The program name is in parentheses and may
-// contain parentheses, so the last closing parenthesis ends it.
+// contain parentheses, so the name ends at the last closing parenthesis.
 func parseStat(b []byte) (Stat, error) {
 	i := bytes.LastIndexByte(b, ')')
 	if i < 0 {
@@ -78,7 +78,7 @@ func parseStat(b []byte) (Stat, error) {
 		RSS:        unsigned(rssField),
 	}
 	if len(fields) > exitCodeField-firstFieldNumber {
-		st.waitStatus = signed(exitCodeField)
+		st.waitStatusWord = signed(exitCodeField)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return Stat{}, fmt.Errorf("read process status: %w", err)

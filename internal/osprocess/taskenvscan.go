@@ -13,38 +13,38 @@ import (
 
 // taskEnvScan is the result of one read of the environments of all processes.
 type taskEnvScan struct {
-	processes map[TaskEnvID][]ID // processes that have the variables of a task in their environment
-	err       error              // if set, processes can be missing
+	processesByTask map[TaskEnvID][]ID // processes that have the variables of a task in their environment
+	err             error              // if set, processes can be missing
 
 	done chan struct{} // closed after processes and err were set
 }
 
-// taskEnvScanner makes scans for concurrent callers. A scan reads several files for each process of the
-// machine. A hundred tasks that are cleaned up at the same time have the same cost as one task.
+// taskEnvScanner makes scans that concurrent callers share, because a scan reads several files for each process of the
+// machine: the cleanup of a hundred tasks at the same time needs one scan, or two.
 type taskEnvScanner struct {
-	read func() (map[TaskEnvID][]ID, error)
+	readTaskEnvs func() (map[TaskEnvID][]ID, error)
 
-	running chan struct{} // has capacity 1, and a value during a scan
+	scanRunning chan struct{} // capacity 1; contains a value during a scan
 
-	mu   sync.Mutex
-	next *taskEnvScan // scan that has not started; nil if there is none
+	mu       sync.Mutex
+	nextScan *taskEnvScan // scan that has not started; nil if there is none
 }
 
 var taskEnvScans = newTaskEnvScanner(readTaskEnvs)
 
 func newTaskEnvScanner(read func() (map[TaskEnvID][]ID, error)) *taskEnvScanner {
-	return &taskEnvScanner{read: read, running: make(chan struct{}, 1)}
+	return &taskEnvScanner{readTaskEnvs: read, scanRunning: make(chan struct{}, 1)}
 }
 
 // scan returns the result of a scan that has started after the call, because an earlier scan can have missed
 // a process that the caller must find. Several callers can receive the same result, and must not change it.
 func (s *taskEnvScanner) scan() *taskEnvScan {
 	s.mu.Lock()
-	scan := s.next
+	scan := s.nextScan
 	joined := scan != nil
 	if !joined {
 		scan = &taskEnvScan{done: make(chan struct{})}
-		s.next = scan
+		s.nextScan = scan
 	}
 	s.mu.Unlock()
 	if joined {
@@ -52,13 +52,13 @@ func (s *taskEnvScanner) scan() *taskEnvScan {
 		return scan
 	}
 
-	s.running <- struct{}{}
-	defer func() { <-s.running }()
+	s.scanRunning <- struct{}{}
+	defer func() { <-s.scanRunning }()
 	s.mu.Lock()
-	s.next = nil
+	s.nextScan = nil
 	s.mu.Unlock()
 	defer close(scan.done)
-	scan.processes, scan.err = s.read()
+	scan.processesByTask, scan.err = s.readTaskEnvs()
 	return scan
 }
 
@@ -94,7 +94,7 @@ func forEachEnv(visit func(p ID, env []byte)) error {
 			env, err = ReadEnv(pid)
 		}
 		if err != nil {
-			if err := ignoreNotExist(err); err != nil && !errors.Is(err, fs.ErrPermission) {
+			if err := nilIfNotExist(err); err != nil && !errors.Is(err, fs.ErrPermission) {
 				return fmt.Errorf("find processes: %w", err)
 			}
 			continue

@@ -13,19 +13,18 @@ type PendingCalls[T any] struct {
 	onLateResponse func(T)
 	done           chan struct{} // closed by End
 
-	mu      sync.Mutex
-	lastID  uint64
-	callers map[uint64]chan T // callers: nil after the connection has ended
+	mu               sync.Mutex
+	lastRequestID    uint64
+	responseChanByID map[uint64]chan T // keys are request numbers of pending calls; nil after the connection has ended
 }
 
-// New returns the PendingCalls of a new connection. After the connection has ended, Call
-// returns the error down. drop, which may be nil, is called with each response that arrives
-// after its Call has returned.
+// New returns the PendingCalls of a new connection. down is the error of Call after the connection has ended.
+// drop, which may be nil, is called with each response that arrives after its Call has returned.
 func New[T any](down error, drop func(T)) *PendingCalls[T] {
 	if drop == nil {
 		drop = func(T) {}
 	}
-	return &PendingCalls[T]{errDown: down, onLateResponse: drop, done: make(chan struct{}), callers: make(map[uint64]chan T)}
+	return &PendingCalls[T]{errDown: down, onLateResponse: drop, done: make(chan struct{}), responseChanByID: make(map[uint64]chan T)}
 }
 
 // Call calls send with a new request number, and blocks until DeliverResponse is called with the
@@ -65,19 +64,19 @@ func (p *PendingCalls[T]) waitForEnd() error {
 func (p *PendingCalls[T]) addCaller() (id uint64, ch chan T, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.callers == nil {
+	if p.responseChanByID == nil {
 		return 0, nil, false
 	}
 	ch = make(chan T, 1)
-	p.lastID++
-	p.callers[p.lastID] = ch
-	return p.lastID, ch, true
+	p.lastRequestID++
+	p.responseChanByID[p.lastRequestID] = ch
+	return p.lastRequestID, ch, true
 }
 
-// removeCaller cancels a request, and drops its response if that has already arrived.
+// removeCaller cancels a request. A response that has already arrived is passed to onLateResponse.
 func (p *PendingCalls[T]) removeCaller(id uint64, ch chan T) {
 	p.mu.Lock()
-	delete(p.callers, id)
+	delete(p.responseChanByID, id)
 	p.mu.Unlock()
 	select {
 	case answer, ok := <-ch:
@@ -91,8 +90,8 @@ func (p *PendingCalls[T]) removeCaller(id uint64, ch chan T) {
 // DeliverResponse passes a received response to the Call with its request number.
 func (p *PendingCalls[T]) DeliverResponse(id uint64, answer T) {
 	p.mu.Lock()
-	ch := p.callers[id]
-	delete(p.callers, id)
+	ch := p.responseChanByID[id]
+	delete(p.responseChanByID, id)
 	if ch != nil {
 		ch <- answer // ch never blocks: it has capacity 1 and gets one response
 	}
@@ -106,10 +105,10 @@ func (p *PendingCalls[T]) DeliverResponse(id uint64, answer T) {
 // once.
 func (p *PendingCalls[T]) End() {
 	p.mu.Lock()
-	for _, ch := range p.callers {
+	for _, ch := range p.responseChanByID {
 		close(ch)
 	}
-	p.callers = nil
+	p.responseChanByID = nil
 	p.mu.Unlock()
 	close(p.done)
 }

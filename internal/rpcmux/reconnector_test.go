@@ -15,7 +15,7 @@ func TestWaitReturnsTheNextConnection(t *testing.T) {
 		l := NewReconnector[*PendingCalls[int]](stop, errors.New("closed"))
 		found := make(chan *PendingCalls[int], 1)
 		wait := func() {
-			c, err := l.Wait(t.Context())
+			c, err := l.WaitForConn(t.Context())
 			if err != nil {
 				t.Error(err)
 			}
@@ -24,29 +24,29 @@ func TestWaitReturnsTheNextConnection(t *testing.T) {
 		first, second := New[int](errDown, nil), New[int](errDown, nil)
 		go wait()
 		synctest.Wait()
-		l.Set(first, nil)
-		if c := <-found; c != first || l.Now() != first {
+		l.SetConn(first, nil)
+		if c := <-found; c != first || l.CurrentConn() != first {
 			t.Error("the connection that came is not the one that was waited for")
 		}
 
 		first.End() // the connection has ended, and Set was not called yet
 		go wait()
 		synctest.Wait()
-		l.Set(nil, errors.New("no socket"))
+		l.SetConn(nil, errors.New("no socket"))
 		synctest.Wait()
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errors.New("enough"))
-		if _, err := l.Wait(ctx); err == nil || err.Error() != "enough\nno socket" {
+		if _, err := l.WaitForConn(ctx); err == nil || err.Error() != "enough\nno socket" {
 			t.Errorf("waited in vain: %v", err)
 		}
-		l.Set(second, nil)
+		l.SetConn(second, nil)
 		if c := <-found; c != second {
 			t.Error("an ended connection was returned")
 		}
 
-		l.Set(nil, nil)
+		l.SetConn(nil, nil)
 		close(stop)
-		if _, err := l.Wait(t.Context()); err == nil || err.Error() != "closed" {
+		if _, err := l.WaitForConn(t.Context()); err == nil || err.Error() != "closed" {
 			t.Errorf("after the end: %v", err)
 		}
 	})
@@ -73,12 +73,12 @@ func TestConnectWithBackoff(t *testing.T) {
 		go func() {
 			short, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, errors.New("enough"))
 			defer cancel()
-			_, err := l.Wait(short)
+			_, err := l.WaitForConn(short)
 			waited <- err
 		}()
 		c, ok := l.ConnectWithBackoff(ctx, connect, failed)
-		if c != there || !ok || l.Now() != nil {
-			t.Errorf("reached %v, %v, set %v", c, ok, l.Now())
+		if c != there || !ok || l.CurrentConn() != nil {
+			t.Errorf("reached %v, %v, set %v", c, ok, l.CurrentConn())
 		}
 		const ms = time.Millisecond
 		if want := []time.Duration{0, 20 * ms, 60 * ms, 140 * ms}; !slices.Equal(connectTimes, want) || !slices.Equal(failureTimes, want[:3]) {

@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// userAccount is the user whose access to a path is checked.
+// userAccount is the user that is going to use a path: only this user and root may be able to replace files on the path.
 type userAccount struct {
 	uid             int
-	inUserNamespace bool   // inUserNamespace: some users of the machine have no id in this user namespace
-	harm            string // what another user could do, for errors
+	inUserNamespace bool   // some users of the machine have no id in this user namespace
+	possibleHarm    string // what another user could do, as a verb phrase for errors
 }
 
 func currentAccount() userAccount {
@@ -26,8 +26,8 @@ const overflowUID = 65534
 // isSelfOrRoot reports whether uid is the id of the account or of root.
 func (a userAccount) isSelfOrRoot(uid uint32) bool { return uid == 0 || int(uid) == a.uid }
 
-// checkParent returns an error if other users may replace files in a directory.
-func (a userAccount) checkParent(dir string, st *unix.Stat_t, acl bool) error {
+// checkCannotReplaceIn returns an error if other users may replace files in a directory.
+func (a userAccount) checkCannotReplaceIn(dir string, st *unix.Stat_t, acl bool) error {
 	mode := st.Mode & 0o7777
 	above := func(id uint32) bool { return a.inUserNamespace && id == overflowUID }
 	switch {
@@ -43,8 +43,8 @@ func (a userAccount) checkParent(dir string, st *unix.Stat_t, acl bool) error {
 	return nil
 }
 
-// checkDir returns an error if other users may create files in a directory.
-func (a userAccount) checkDir(dir string, st *unix.Stat_t, acl bool) error {
+// checkCannotCreateIn returns an error if other users may create files in a directory.
+func (a userAccount) checkCannotCreateIn(dir string, st *unix.Stat_t, acl bool) error {
 	mode := st.Mode & 0o7777
 	switch {
 	case !a.isSelfOrRoot(st.Uid):
@@ -58,19 +58,19 @@ func (a userAccount) checkDir(dir string, st *unix.Stat_t, acl bool) error {
 }
 
 func (a userAccount) ownerError(dir string, owner uint32) error {
-	return fmt.Errorf("%s belongs to user %d, who could %s: have user %d own it", dir, owner, a.harm, a.uid)
+	return fmt.Errorf("%s belongs to user %d, who could %s: have user %d own it", dir, owner, a.possibleHarm, a.uid)
 }
 
 func (a userAccount) worldWritableError(dir string, mode uint32) error {
-	return fmt.Errorf("everybody may write to %s (mode %04o), and could %s: chmod o-w %s", dir, mode, a.harm, dir)
+	return fmt.Errorf("everybody may write to %s (mode %04o), and could %s: chmod o-w %s", dir, mode, a.possibleHarm, dir)
 }
 
 func (a userAccount) groupWritableError(dir string, group, mode uint32) error {
-	return fmt.Errorf("all of group %d may write to %s (mode %04o), and could %s: chmod g-w %s", group, dir, mode, a.harm, dir)
+	return fmt.Errorf("all of group %d may write to %s (mode %04o), and could %s: chmod g-w %s", group, dir, mode, a.possibleHarm, dir)
 }
 
 func (a userAccount) linkOwnerError(link string, owner uint32) error {
-	return fmt.Errorf("the link %s belongs to user %d, who could %s: name the directory itself", link, owner, a.harm)
+	return fmt.Errorf("the link %s belongs to user %d, who could %s: name the directory itself", link, owner, a.possibleHarm)
 }
 
 // allUIDsMapped reports whether every user of the machine has an id in this user namespace,

@@ -28,7 +28,7 @@ func CheckDir(dir string) error {
 	if err != nil {
 		return err
 	}
-	return self.checkDir(at.Path, st, hasACL(at.Path))
+	return self.checkCannotCreateIn(at.Path, st, hasACL(at.Path))
 }
 
 // CheckParents returns an error if a user other than this one and root could replace
@@ -40,12 +40,12 @@ func CheckParents(path string) error {
 	return err
 }
 
-// Location is where a path leads.
+// Location is the file or directory to which a path leads after all symbolic links were followed.
 type Location struct {
-	Path string // has no symbolic links
+	Path string // absolute path without symbolic links
 
-	id    fileID
-	above []fileID // directories in which a part of the path was looked up
+	id         fileID
+	parentDirs []fileID // directories that the original path and its symbolic links lead through
 }
 
 type fileID struct{ device, inode uint64 }
@@ -55,7 +55,7 @@ type fileID struct{ device, inode uint64 }
 // the directory at fault and a remedy.
 func Locate(path string) (*Location, error) {
 	self := currentAccount()
-	self.harm = "replace what is mounted"
+	self.possibleHarm = "replace what is mounted"
 	at, err := self.resolveAndCheck(path)
 	if err != nil {
 		return nil, err
@@ -76,8 +76,9 @@ func Locate(path string) (*Location, error) {
 	return at, nil
 }
 
-// IsBelow reports whether the path leads through the other location: a user who can write there can replace the file.
-func (l *Location) IsBelow(other *Location) bool { return slices.Contains(l.above, other.id) }
+// IsBelow reports whether the path of l leads through the directory other: a user who can write to that directory can
+// replace the file at l.
+func (l *Location) IsBelow(other *Location) bool { return slices.Contains(l.parentDirs, other.id) }
 
 // resolveAndCheck resolves path as the kernel does, and checks each directory in which it looks up a name. It returns a
 // Location without its id.
@@ -88,7 +89,7 @@ func (a userAccount) resolveAndCheck(path string) (*Location, error) {
 	}
 	l := &Location{}
 	at, links := "/", 0
-	shared := false // shared: the directory at has the sticky bit, and other users may write to it
+	shared := false // the directory at has the sticky bit, and other users may write to it
 	parts := strings.Split(path, "/")
 	for checked := ""; len(parts) > 0; {
 		part := parts[0]
@@ -101,11 +102,11 @@ func (a userAccount) resolveAndCheck(path string) (*Location, error) {
 			if err != nil {
 				return nil, err
 			}
-			if err := a.checkParent(at, st, hasACL(at)); err != nil {
+			if err := a.checkCannotReplaceIn(at, st, hasACL(at)); err != nil {
 				return nil, err
 			}
 			shared, checked = st.Mode&0o022 != 0, at
-			l.above = append(l.above, fileID{st.Dev, st.Ino})
+			l.parentDirs = append(l.parentDirs, fileID{st.Dev, st.Ino})
 		}
 		if part == ".." {
 			at = filepath.Dir(at)

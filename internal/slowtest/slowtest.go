@@ -11,7 +11,7 @@ const EnvVar = "NOMAD_LITE_SLOW"
 // Enabled reports whether slow tests run: EnvVar is set, and the tests do not run with -short.
 func Enabled() bool { return os.Getenv(EnvVar) != "" && !testing.Short() }
 
-// Skip skips a test unless slow tests are enabled. The reason says what makes the test slow.
+// Skip skips a test unless slow tests are enabled. reason is the text for the log, and describes what makes the test slow.
 func Skip(t testing.TB, reason string) {
 	t.Helper()
 	if !Enabled() {

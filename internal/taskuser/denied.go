@@ -10,10 +10,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/idrange"
 )
 
-// Denied says which users a task must not have. The zero value denies none.
+// Denied has the users and groups as which a task must not run. The zero value denies none.
 type Denied struct {
-	// Names are users as tasks can name them. A user of the same id is denied whatever its name is, and
-	// so is their group, unless the account of the task's user is in it.
+	// Names are users, in the forms in which a task can name its user. Each user with the same id as one of them is
+	// denied, and each user with the group of one of them, unless the account of the user is in that group.
 	Names []string
 
 	// ForeignGroups are all groups of this machine that the account of the task's user is not in. A user without
@@ -31,7 +31,7 @@ func (d *Denied) Check(name string) error {
 	if slices.Contains(d.Names, name) {
 		return fmt.Errorf("running as user %q is disallowed", name)
 	}
-	userName, groupName, hasGroup := split(name)
+	userName, groupName, hasGroup := splitUserAndGroup(name)
 	cred, hasAccount, err := lookupUser(userName)
 	if err != nil {
 		return nil
@@ -78,9 +78,9 @@ func (d *Denied) CheckCredential(cred *syscall.Credential) error {
 	return nil
 }
 
-// IDs returns the denied ids that a task with these ids must not take: all except its own. It looks up the
-// accounts of this machine.
-func (d *Denied) IDs(own *syscall.Credential) (uids, gids idrange.Set) {
+// DeniedIDs returns the denied user and group ids that a task must not switch to: all denied ids except those in own, the
+// credential of the task. It looks up the accounts of this machine.
+func (d *Denied) DeniedIDs(own *syscall.Credential) (uids, gids idrange.Set) {
 	uids, gids = slices.Clone(d.UIDs), slices.Clone(d.GIDs)
 	for _, denied := range d.Names {
 		forbidden, err := Lookup(denied)

@@ -57,11 +57,11 @@ func TestIDsOfDeniedUsers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			uids, gids := d.IDs(&syscall.Credential{Uid: 4711, Gid: 4711})
+			uids, gids := d.DeniedIDs(&syscall.Credential{Uid: 4711, Gid: 4711})
 			if !uids.Contains(denied.Uid) || !gids.Contains(denied.Gid) || !uids.Contains(4001) || !gids.Contains(5001) {
 				t.Errorf("denied is %q: %v, %v", entry, uids, gids)
 			}
-			uids, gids = d.IDs(&syscall.Credential{Uid: denied.Uid, Gid: 4711, Groups: []uint32{denied.Gid}})
+			uids, gids = d.DeniedIDs(&syscall.Credential{Uid: denied.Uid, Gid: 4711, Groups: []uint32{denied.Gid}})
 			if uids.Contains(denied.Uid) || gids.Contains(denied.Gid) || !uids.Contains(4000) || !gids.Contains(5000) {
 				t.Errorf("denied is %q, which the task is: %v, %v", entry, uids, gids)
 			}

@@ -8,13 +8,14 @@ import (
 	"syscall"
 )
 
-// madeUpPrefix starts the name of a user that the host has made up for one task: nomad-<uid>.
+// madeUpPrefix is the prefix of the name of a user without an account, which the host has chosen for one task:
+// nomad-<uid>.
 const madeUpPrefix = "nomad-"
 
 // Lookup returns the ids of the user that a task names: a name, a uid, user:group, or
 // nomad-<uid> for a user without an account. A name of digits that no account has is a uid.
 func Lookup(name string) (*syscall.Credential, error) {
-	userName, groupName, hasGroup := split(name)
+	userName, groupName, hasGroup := splitUserAndGroup(name)
 	cred, _, err := lookupUser(userName)
 	if err != nil || !hasGroup {
 		return cred, err
@@ -28,7 +29,7 @@ func Lookup(name string) (*syscall.Credential, error) {
 
 // UID returns the user id of the user that a task names, and false if this machine does not know it.
 func UID(name string) (uint32, bool) {
-	userName, _, _ := split(name)
+	userName, _, _ := splitUserAndGroup(name)
 	cred, _, err := lookupUser(userName)
 	if err != nil {
 		return 0, false
@@ -36,7 +37,7 @@ func UID(name string) (uint32, bool) {
 	return cred.Uid, true
 }
 
-func split(name string) (userName, groupName string, hasGroup bool) {
+func splitUserAndGroup(name string) (userName, groupName string, hasGroup bool) {
 	if text, ok := strings.CutPrefix(name, madeUpPrefix); ok {
 		if _, err := parseID(text); err == nil {
 			return name, "", false
@@ -45,8 +46,8 @@ func split(name string) (userName, groupName string, hasGroup bool) {
 	return strings.Cut(name, ":")
 }
 
-// lookupUser also reports whether the user has an account. Without one it has the group with the same
-// number only.
+// lookupUser returns the ids of a user, and whether the user has an account. Without an account, the only group of the
+// user has the same number as the user.
 func lookupUser(name string) (cred *syscall.Credential, hasAccount bool, err error) {
 	if text, ok := strings.CutPrefix(name, madeUpPrefix); ok {
 		if id, err := parseID(text); err == nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// APIVersion is the version of the device plugin protocol, as in base.Info.
+// APIVersion is the version of the device plugin protocol, for base.Info.APIVersions.
 const APIVersion = "v0.1.0"
 
 // Plugin is the contract between the host and one device plugin. Both the host's client and
@@ -62,8 +62,8 @@ type Fingerprint struct {
 // GroupID is the name of a group of equal devices. Jobs request devices by type, by vendor/type
 // or by vendor/type/name.
 type GroupID struct {
-	Vendor string // such as "nvidia"
-	Type   string // such as "gpu"
+	Vendor string // vendor of the device, such as "nvidia"
+	Type   string // kind of device, such as "gpu"
 	Name   string // model, such as "Tesla T4"
 }
 
@@ -81,8 +81,8 @@ type Group struct {
 type Device struct {
 	ID                string // unique in the group; the argument of Reserve
 	Healthy           bool   // the host gives unhealthy devices to no task
-	HealthDescription string // reason, for an unhealthy device
-	PCIBusID          string // such as "00000000:65:00.0"; empty if unknown
+	HealthDescription string // why the device is unhealthy
+	PCIBusID          string // PCI address, such as "00000000:65:00.0"; empty if unknown
 }
 
 // Reservation is what a task needs to use devices.
@@ -142,6 +142,6 @@ type StatValue struct {
 	// Max is the maximum of a number, such as the size of a memory, and has the type of
 	// Value; nil if there is none.
 	Max         any
-	Unit        string // such as "MiB"; any text
-	Description string // such as "used memory / total memory"
+	Unit        string // unit of Value and Max, such as "MiB"; any text
+	Description string // description of Value and Max, such as "used memory / total memory"
 }

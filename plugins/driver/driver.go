@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 )
 
-// APIVersion is the version of the driver protocol, as in base.Info.
+// APIVersion is the version of the driver protocol, for base.Info.APIVersions.
 const APIVersion = "v0.1.0"
 
 // Driver is the contract between the host and one task driver. Both the host's client and

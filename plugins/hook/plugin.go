@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// APIVersion is the version of the hook protocol, as in base.Info.
+// APIVersion is the version of the hook protocol, for base.Info.APIVersions.
 const APIVersion = "v1"
 
 // ErrPluginDown means that the plugin process has exited. The caller requests another

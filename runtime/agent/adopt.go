@@ -18,9 +18,9 @@ import (
 // adoptUnknownTasks configures the orphan cleaner so that it adopts the tasks whose records were lost together with the whole state.
 func (a *Agent) adoptUnknownTasks(node model.NodeFacts) {
 	c := a.orphanCleaner
-	c.AdoptUnknown, c.DynamicUsers, c.Node = true, a.config.DynamicUsers, node
+	c.AdoptUnknownAllocs, c.DynamicUserIDs, c.Node = true, a.config.DynamicUsers, node
 	c.EndFormerPlugins = a.endFormerPlugins
-	c.StoreAdopted = func(ctx context.Context, j orphans.AdoptedJob) error {
+	c.StoreAdoptedJob = func(ctx context.Context, j orphans.AdoptedJob) error {
 		return a.scheduler.AdoptJob(ctx, j.Job, j.Allocs, j.StoreRecords)
 	}
 }

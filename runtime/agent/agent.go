@@ -73,7 +73,7 @@ type Config struct {
 
 	Node        localnode.Settings
 	Limits      allocrunner.Limits // NodeCPUMHz and FileOperations are ignored: the agent sets them
-	GC          noderunner.GC
+	GC          noderunner.GCLimits
 	SchedulerGC scheduler.GCConfig
 
 	// EnvDenylist names the environment variables of the agent that no task inherits; nil means Nomad's
@@ -175,7 +175,7 @@ func (a *Agent) AllocDir(allocID string) (*allocdir.Dir, error) {
 // OpenAllocFiles opens the directory of an allocation for reading the files of its tasks.
 // The error is fs.ErrNotExist if the directory does not exist or was removed.
 func (a *Agent) OpenAllocFiles(allocID string) (*taskfiles.Dir, error) {
-	return a.taskFiles.Open(a.dataDirectory.allocDirRoot(), allocID)
+	return a.taskFiles.OpenAllocDir(a.dataDirectory.allocDirRoot(), allocID)
 }
 
 // HostStats returns the current resource usage of the machine, without its devices.
@@ -351,14 +351,14 @@ func (a *Agent) Run(ctx context.Context) {
 		settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
 		a.plugins.hookPlugins.RetryAllCleanups(settling)
-		a.allocNetworks.DestroyReleased(settling)
+		a.allocNetworks.DestroyUnused(settling)
 	}
 }
 
 // runnerConfig returns the configuration of the node runner. The node runner reports to trim when the agent is busy.
 func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 	limits := a.config.Limits
-	limits.NodeCPUMHz = int64(a.host.CPUMHz)
+	limits.NodeCPUMHz = int64(a.host.TotalCPUMHz)
 	if limit, err := osprocess.DescriptorLimit(); err == nil {
 		limits.FileOperations = descriptors.NewLimiter(limit)
 	}
@@ -392,8 +392,8 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 			AwaitExit:   withoutDriver.awaitExit,
 			Logger:      a.logger,
 		},
-		TaskEnvNode: a.node.TaskEnvNode,
-		OnStop:      trim.NotifyBusy,
+		NodeForTasks: a.node.TaskEnvNode,
+		OnStopping:   trim.NotifyBusy,
 		OnReport: func(u allocrunner.StatusUpdate) {
 			for _, task := range u.TaskStates {
 				if task.Restarts > 0 || task.State == model.TaskDead {
@@ -405,7 +405,7 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 		},
 		// The trim releases the memory of garbage-collected allocations even if no other allocation changes afterwards.
 		OnRemove: trim.PostponeTrim,
-		GC:       a.config.GC,
+		GCLimits: a.config.GC,
 		Logger:   a.logger,
 	}
 }
@@ -460,11 +460,11 @@ func (a *Agent) GCEndedAllocs() {
 
 // Reload applies the settings that can change while the agent runs: metadata, reservations and host volumes of the
 // node, limits of garbage collection, the plugins, and the rules for hooks. The caller must have
-// checked the rules with pluginhooks.CheckRules.
-func (a *Agent) Reload(node localnode.Settings, gc noderunner.GC, plugins *catalog.Catalog, rules []pluginhooks.Rule) {
+// checked the rules with pluginhooks.CheckRulesAgainstCatalog.
+func (a *Agent) Reload(node localnode.Settings, gc noderunner.GCLimits, plugins *catalog.Catalog, rules []pluginhooks.Rule) {
 	a.plugins.reload(plugins, rules)
 	if nodes := a.currentNodeRunner(); nodes != nil {
-		nodes.SetGC(gc)
+		nodes.SetGCLimits(gc)
 	}
 	a.node.Reload(node)
 }
@@ -488,7 +488,7 @@ func (a *Agent) KillUndestroyedAllocs(ctx context.Context, onGiveUp func()) {
 
 func (a *Agent) forwardTaskEvent(driverName string, event driver.TaskEvent) {
 	if nodes := a.currentNodeRunner(); nodes != nil {
-		nodes.HandleTaskEvent(driverName, event)
+		nodes.ForwardTaskEvent(driverName, event)
 	}
 }
 

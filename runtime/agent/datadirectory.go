@@ -77,7 +77,7 @@ func (d *dataDirectory) mountAllocDirs(c Config) {
 	var err error
 	if c.AllowSetuid {
 		err = errors.New(`the option "alloc_dir.allow_setuid" allows it`)
-	} else if err = allocdir.MountRoot(d.allocDirRoot()); err == nil && hasOwnMountNamespace() {
+	} else if err = allocdir.MountAllocsRoot(d.allocDirRoot()); err == nil && hasOwnMountNamespace() {
 		err = errors.New("the agent has a mount namespace of its own, so that other accounts do not see its mounts: have no option such as PrivateTmp= in its unit")
 	}
 	if err != nil {
@@ -108,7 +108,7 @@ func (d *dataDirectory) unmountAllocDirs(ended bool) error {
 			return nil // the mount stays for the next agent
 		}
 	}
-	return allocdir.UnmountRoot(d.allocDirRoot())
+	return allocdir.UnmountAllocsRoot(d.allocDirRoot())
 }
 
 // denyOtherUsers makes the data directory inaccessible to other accounts. It is called if the agent is not root: then all

@@ -21,11 +21,11 @@ import (
 func checkNoAgentTasks(dataDir string) error {
 	contents, err := store.Inspect(filepath.Join(dataDir, store.FileName))
 	if errors.Is(err, fs.ErrNotExist) {
-		contents, err = new(store.Contents), nil
+		contents, err = new(store.FileContents), nil
 	}
 	const remedyText = "use another directory, or give the job to the agent: nomad-lite job run"
 	if err == nil && len(contents.Damage) > 0 {
-		err = errors.New(contents.Damage[0].RecordName())
+		err = errors.New(contents.Damage[0].NameAndCause())
 	}
 	if err != nil {
 		return fmt.Errorf("data directory %s: it has the state of an agent, whose tasks would end with this run, and that state cannot be read: %w\n%s", dataDir, err, remedyText)
@@ -47,7 +47,7 @@ func checkNoAgentTasks(dataDir string) error {
 
 // recordedAllocIDs returns the ids of the allocations that an agent has recorded in its state, including allocations that are being
 // removed, and unknown allocations, whose records were lost together with an earlier state.
-func recordedAllocIDs(contents *store.Contents) []string {
+func recordedAllocIDs(contents *store.FileContents) []string {
 	ids := make(map[string]bool)
 	for _, r := range contents.Records {
 		if r.Table == store.Allocations {
@@ -55,7 +55,7 @@ func recordedAllocIDs(contents *store.Contents) []string {
 		}
 	}
 	for _, prefix := range []string{state.PendingRemovalPrefix, state.UnknownAllocPrefix} {
-		for id := range contents.Meta(prefix) {
+		for id := range contents.AgentRecords(prefix) {
 			ids[id] = true
 		}
 	}
@@ -66,7 +66,7 @@ func recordedAllocIDs(contents *store.Contents) []string {
 // agent's state has no allocations. These are allocations with running processes and, if the state file of the directory's agent was
 // removed or emptied, all allocations, because their tasks can be containers. The result is empty after a killed foreground run, whose
 // tasks belong to no agent.
-func findAllocsWithoutRecord(dataDir string, contents *store.Contents) (ids []string, err error) {
+func findAllocsWithoutRecord(dataDir string, contents *store.FileContents) (ids []string, err error) {
 	if _, err := os.Lstat(filepath.Join(dataDir, runStateFile)); err == nil {
 		return nil, nil
 	}
@@ -77,7 +77,7 @@ func findAllocsWithoutRecord(dataDir string, contents *store.Contents) (ids []st
 	if err != nil {
 		return nil, err
 	}
-	isStateLost := readOwnerFile(dataDir) != nil && contents.Meta(state.DirectoryOwnerName)[""] == nil
+	isStateLost := readOwnerFile(dataDir) != nil && contents.AgentRecords(state.DirectoryOwnerName)[""] == nil
 	tasks, err := osprocess.AllTaskEnvIDs()
 	if err != nil {
 		return nil, err

@@ -36,7 +36,7 @@ func TestRunRefusesTasksOfAgent(t *testing.T) {
 		t.Helper()
 		s := openTestStore(t, filepath.Join(dir, store.FileName))
 		_, err := s.Update(t.Context(), func(tx *store.Txn) error {
-			tx.PutMeta(name, value)
+			tx.PutAgentRecord(name, value)
 			return nil
 		})
 		if err != nil {

@@ -55,7 +55,7 @@ func (h *helperProcesses) start(ctx context.Context) (err error) {
 	}
 	h.collector, err = logs.New(logs.Config{
 		Keeper:        h.keeper,
-		Dir:           d.path,
+		DataDir:       d.path,
 		CollectorArgs: []string{argv0, "log-collector"},
 		OnLoss:        h.onOutputLoss,
 		Logger:        h.logger,

@@ -23,7 +23,7 @@ func (p *plugins) checkHookRules(ctx context.Context) (trouble []error) {
 		case err != nil:
 			err = fmt.Errorf("%w; %s", err, meanwhile)
 		default:
-			if err = rule.Validate(takes); err != nil {
+			if err = rule.ValidateAgainstDescription(takes); err != nil {
 				err = fmt.Errorf("hook %q: %w; correct the config of the hook block: %s", rule.Name, err, meanwhile)
 			}
 		}
@@ -31,7 +31,7 @@ func (p *plugins) checkHookRules(ctx context.Context) (trouble []error) {
 			break
 		}
 		if err != nil {
-			trouble = append(trouble, rule.WrapWithPosition(err))
+			trouble = append(trouble, rule.ErrorWithPosition(err))
 		}
 	}
 	return trouble

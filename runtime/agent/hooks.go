@@ -26,7 +26,7 @@ import (
 // no key is stored, or if the stored key is unreadable, so that the store has moved it into the quarantine.
 func loadHookTokenKey(s *store.Store, logger hclog.Logger) hostservice.Key {
 	var storedKey state.HookKey
-	known, err := s.Snapshot().Meta(state.HookKeyName, &storedKey)
+	known, err := s.Snapshot().AgentRecord(state.HookKeyName, &storedKey)
 	if err == nil && known {
 		return hostservice.Key(storedKey)
 	}
@@ -36,7 +36,7 @@ func loadHookTokenKey(s *store.Store, logger hclog.Logger) hostservice.Key {
 	key := make(hostservice.Key, state.HookKeySize)
 	rand.Read(key) // never fails
 	s.UpdateWithNext(func(tx *store.Txn) error {
-		tx.PutMeta(state.HookKeyName, state.HookKey(key))
+		tx.PutAgentRecord(state.HookKeyName, state.HookKey(key))
 		return nil
 	})
 	if _, err := s.Update(context.Background(), func(*store.Txn) error { return nil }); err != nil {
@@ -50,7 +50,7 @@ func loadHookTokenKey(s *store.Store, logger hclog.Logger) hostservice.Key {
 func (p *plugins) startHookService(c Config, s *store.Store, sockets *socketDir, alloc func(id string) *allocrunner.Runner) error {
 	key := loadHookTokenKey(s, p.logger)
 	p.hookPlugins = pluginhooks.New(pluginhooks.Config{
-		FindPlugin: func(ctx context.Context, name string, until time.Time) (pluginhooks.RemoteHook, *hook.Description, error) {
+		FindHook: func(ctx context.Context, name string, until time.Time) (pluginhooks.RemoteHook, *hook.Description, error) {
 			client, takes, err := p.supervisor.Hook(ctx, name, until)
 			if err != nil {
 				return nil, nil, err
@@ -95,11 +95,11 @@ const missingHookHint = "give the directory of its program with -plugin-dir, for
 func (p *plugins) checkHookAttachments(ctx context.Context, job *api.Job) (faults []admission.HookFault, trouble []error) {
 	for _, at := range model.HookAttachments(job) {
 		if at.Hook == "" {
-			faults = append(faults, admission.HookFault{At: at, Err: fmt.Errorf("the name of a hook is missing: write %sNAME", model.HookPrefix)})
+			faults = append(faults, admission.HookFault{Attachment: at, Err: fmt.Errorf("the name of a hook is missing: write %sNAME", model.HookPrefix)})
 			continue
 		}
-		if err := pluginhooks.CheckHookName(at.Hook); err != nil {
-			faults = append(faults, admission.HookFault{At: at, Err: err})
+		if err := pluginhooks.CheckNotBuiltinBlockHook(at.Hook); err != nil {
+			faults = append(faults, admission.HookFault{Attachment: at, Err: err})
 			continue
 		}
 		missing := false
@@ -118,7 +118,7 @@ func (p *plugins) checkHookAttachments(ctx context.Context, job *api.Job) (fault
 			}
 		}
 		if err != nil {
-			faults = append(faults, admission.HookFault{At: at, Missing: missing, Err: err})
+			faults = append(faults, admission.HookFault{Attachment: at, IsHookMissing: missing, Err: err})
 		}
 	}
 	return faults, trouble
@@ -137,9 +137,9 @@ type hookCleanupStore struct {
 // List implements pluginhooks.CleanupStore.
 func (s hookCleanupStore) List() (list []state.PendingCleanup) {
 	snapshot := s.store.Snapshot()
-	for _, name := range snapshot.MetaKeys(state.CleanupPrefix) {
+	for _, name := range snapshot.AgentRecordNames(state.CleanupPrefix) {
 		var record state.CleanupRecord
-		known, err := snapshot.Meta(name, &record)
+		known, err := snapshot.AgentRecord(name, &record)
 		if err != nil || !known {
 			continue // the record is unreadable and the store quarantines it, or it was deleted meanwhile
 		}
@@ -156,7 +156,7 @@ func (s hookCleanupStore) List() (list []state.PendingCleanup) {
 		}
 		s.logger.Warn("cleanup of a hook abandoned", "hook", cleanup.Hook, "alloc_id", cleanup.AllocID, "hook_point", cleanup.Point)
 		_, _ = s.store.Update(context.Background(), func(tx *store.Txn) error { // if the deletion fails, the next call repeats it
-			tx.DeleteMeta(name)
+			tx.DeleteAgentRecord(name)
 			return nil
 		})
 	}
@@ -167,10 +167,10 @@ func (s hookCleanupStore) List() (list []state.PendingCleanup) {
 // it. If the write fails, the next call of List sets a later end.
 func (s hookCleanupStore) storeRetryDeadline(name string, cleanup state.PendingCleanup) {
 	_, err := s.store.Update(context.Background(), func(tx *store.Txn) error {
-		if known, err := tx.Meta(name, new(state.CleanupRecord)); err != nil || !known {
+		if known, err := tx.AgentRecord(name, new(state.CleanupRecord)); err != nil || !known {
 			return err
 		}
-		tx.PutMeta(name, state.NewCleanupRecord(cleanup))
+		tx.PutAgentRecord(name, state.NewCleanupRecord(cleanup))
 		return nil
 	})
 	if err != nil {
@@ -181,7 +181,7 @@ func (s hookCleanupStore) storeRetryDeadline(name string, cleanup state.PendingC
 // Put implements pluginhooks.CleanupStore.
 func (s hookCleanupStore) Put(cleanup state.PendingCleanup) error {
 	_, err := s.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutMeta(state.CleanupPrefix+cleanup.ID(), state.NewCleanupRecord(cleanup))
+		tx.PutAgentRecord(state.CleanupPrefix+cleanup.ID(), state.NewCleanupRecord(cleanup))
 		return nil
 	})
 	return err
@@ -190,7 +190,7 @@ func (s hookCleanupStore) Put(cleanup state.PendingCleanup) error {
 // Delete implements pluginhooks.CleanupStore.
 func (s hookCleanupStore) Delete(cleanup state.PendingCleanup) error {
 	_, err := s.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.DeleteMeta(state.CleanupPrefix + cleanup.ID())
+		tx.DeleteAgentRecord(state.CleanupPrefix + cleanup.ID())
 		return nil
 	})
 	return err

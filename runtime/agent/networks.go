@@ -15,7 +15,7 @@ var _ network.Store = allocNetworkStore{}
 
 // Networks implements network.Store.
 func (n allocNetworkStore) Networks() (list []state.AllocNetwork) {
-	for _, name := range n.store.Snapshot().MetaKeys(state.NetworkPrefix) {
+	for _, name := range n.store.Snapshot().AgentRecordNames(state.NetworkPrefix) {
 		if record := n.readNetwork(name); record != nil {
 			list = append(list, *record)
 		}
@@ -32,7 +32,7 @@ func (n allocNetworkStore) Network(allocID string) *state.AllocNetwork {
 // unreadable, so that the store quarantines it.
 func (n allocNetworkStore) readNetwork(name string) *state.AllocNetwork {
 	var record state.NetworkRecord
-	if known, err := n.store.Snapshot().Meta(name, &record); err != nil || !known {
+	if known, err := n.store.Snapshot().AgentRecord(name, &record); err != nil || !known {
 		return nil
 	}
 	return new(record.AllocNetwork())
@@ -41,7 +41,7 @@ func (n allocNetworkStore) readNetwork(name string) *state.AllocNetwork {
 // PutNetwork implements network.Store.
 func (n allocNetworkStore) PutNetwork(record state.AllocNetwork) error {
 	_, err := n.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutMeta(state.NetworkPrefix+record.AllocID, state.NewNetworkRecord(record))
+		tx.PutAgentRecord(state.NetworkPrefix+record.AllocID, state.NewNetworkRecord(record))
 		return nil
 	})
 	return err
@@ -50,7 +50,7 @@ func (n allocNetworkStore) PutNetwork(record state.AllocNetwork) error {
 // DeleteNetwork implements network.Store.
 func (n allocNetworkStore) DeleteNetwork(allocID string) error {
 	_, err := n.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.DeleteMeta(state.NetworkPrefix + allocID)
+		tx.DeleteAgentRecord(state.NetworkPrefix + allocID)
 		return nil
 	})
 	return err

@@ -39,7 +39,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 		a.logger.Debug("limit of open files not raised", "limit", limit, "error", err)
 	}
 	if rules := a.config.Hooks; len(rules) > 0 {
-		if err := pluginhooks.CheckRules(rules, a.config.Plugins.Entries()); err != nil {
+		if err := pluginhooks.CheckRulesAgainstCatalog(rules, a.config.Plugins.Entries()); err != nil {
 			return err
 		}
 	}
@@ -69,8 +69,8 @@ func (a *Agent) openState() (err error) {
 	}
 	a.allocSync = localnode.NewAllocSync(a.store, a.logger)
 	a.orphanCleaner = &orphans.Cleaner{
-		Store: a.store, AllocDirs: d.allocDirRoot(), Rebooted: detectReboot(a.store, a.logger), Logger: a.logger,
-		EphemeralState: d.ephemeralState, EndUnknown: a.config.EndUnknownTasks,
+		Store: a.store, AllocDirRoot: d.allocDirRoot(), Rebooted: detectReboot(a.store, a.logger), Logger: a.logger,
+		StateWasEphemeral: d.ephemeralState, EndUnknownTasks: a.config.EndUnknownTasks,
 		OnUnknownProcess: func(allocID, task string, p osprocess.ID) { reserveUserOfProcess(pool, allocID, task, p) },
 	}
 	a.processRetention = &processRetention{store: a.store, orphanCleaner: a.orphanCleaner, logger: a.logger}
@@ -97,12 +97,12 @@ func (a *Agent) openNode(ctx context.Context) (err error) {
 	nodeID := localnode.LoadNodeID(a.store)
 	a.scheduler = a.newScheduler(nodeID)
 	settings := a.config.Node
-	a.host = settings.Fingerprint(fingerprint.Options{DataDir: a.dataDirectory.path, Version: a.config.Version}, a.logger)
-	a.hostSampler.Dir, a.hostSampler.MHz = a.dataDirectory.allocDirRoot(), a.host.CPUMHz
+	a.host = settings.Fingerprint(fingerprint.Options{DataDir: a.dataDirectory.path, AgentVersion: a.config.Version}, a.logger)
+	a.hostSampler.Dir, a.hostSampler.MHz = a.dataDirectory.allocDirRoot(), a.host.TotalCPUMHz
 	settings = settings.WithDefaults(a.host.Hostname)
-	settings.Networks.CacheDir = a.dataDirectory.cniCacheDir()
+	settings.Networks.CNICacheDir = a.dataDirectory.cniCacheDir()
 	settings.FingerprintNetworks(ctx, &a.host, a.logger)
-	settings.Networks.Bridge.OtherAddresses = a.host.OtherAddresses()
+	settings.Networks.Bridge.HostIPOnlyAddresses = a.host.OtherAddresses()
 	a.identities = identity.New(identity.Config{Store: a.store, Region: settings.Region, URL: a.config.OIDCIssuer})
 	if err := a.identities.DeleteOrphanedTokens(ctx); err != nil {
 		a.logger.Warn("tokens of removed allocations stay in the state until the next start", "error", err)
@@ -165,9 +165,9 @@ func (a *Agent) IsPortFree(p scheduler.HostPort) bool {
 		return false
 	}
 	if address, err := netip.ParseAddr(p.Address); err == nil {
-		return hostport.FreeAt(address, p.Port)
+		return hostport.IsFreeAt(address, p.Port)
 	}
-	return hostport.Free(p.Port, a.host.OtherAddresses()...)
+	return hostport.IsFree(p.Port, a.host.OtherAddresses()...)
 }
 
 // detectReboot reports whether the machine was booted since the last agent ran.
@@ -178,13 +178,13 @@ func detectReboot(s *store.Store, logger hclog.Logger) (rebooted bool) {
 		return false
 	}
 	before := ""
-	known, err := s.Snapshot().Meta(state.BootIDName, &before)
+	known, err := s.Snapshot().AgentRecord(state.BootIDName, &before)
 	if err == nil && known && before == now {
 		return false
 	}
 	// If a later start of a task were stored without the id of this boot, the next agent would start the task twice.
 	s.UpdateWithNext(func(tx *store.Txn) error {
-		tx.PutMeta(state.BootIDName, now)
+		tx.PutAgentRecord(state.BootIDName, now)
 		return nil
 	})
 	if _, err := s.Update(context.Background(), func(*store.Txn) error { return nil }); err != nil {

@@ -42,9 +42,9 @@ func newOutputLossReporter(a *Agent) *outputLossReporter {
 // reportLoss adds an event about lost or resumed output to the task, and wakes run. It does not block.
 func (o *outputLossReporter) reportLoss(loss logs.OutputLoss) {
 	if runner := o.allocRunner(loss.AllocID); runner != nil {
-		event := model.EventOutputLost(string(loss.Stream), loss.Bytes, loss.Reason)
+		event := model.EventOutputLost(string(loss.Stream), loss.DroppedBytes, loss.Reason)
 		if loss.WritingResumed {
-			event = model.EventOutputResumed(string(loss.Stream), loss.Bytes)
+			event = model.EventOutputResumed(string(loss.Stream), loss.DroppedBytes)
 		}
 		_ = runner.EmitEvent(loss.Task, event) // a task that is unknown has no events
 	}

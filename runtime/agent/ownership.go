@@ -186,7 +186,7 @@ func bootOrContainerID() (string, error) {
 // readRecordedOwner returns nil if the state has no record of an owner.
 func (i *directoryIdentity) readRecordedOwner() (*directoryOwner, error) {
 	var r state.DirectoryOwner
-	known, err := i.store.Snapshot().Meta(state.DirectoryOwnerName, &r)
+	known, err := i.store.Snapshot().AgentRecord(state.DirectoryOwnerName, &r)
 	if err != nil || !known {
 		return nil, err
 	}
@@ -203,10 +203,10 @@ func ownerFromRecord(r *state.DirectoryOwner) *directoryOwner {
 // findOwnerOfTasks returns the directory that owns the tasks in the state of the directory at path. It returns nil if the directory
 // itself is the owner. contents is the state, or nil if the state cannot be read. In that case findOwnerOfTasks reads the file
 // keeper.OwnerFile, which is also in a copy of the directory.
-func findOwnerOfTasks(path string, contents *store.Contents) (*directoryOwner, error) {
+func findOwnerOfTasks(path string, contents *store.FileContents) (*directoryOwner, error) {
 	recorded := readOwnerFile(path)
 	if contents != nil {
-		if r := contents.Meta(state.DirectoryOwnerName)[""]; r != nil {
+		if r := contents.AgentRecords(state.DirectoryOwnerName)[""]; r != nil {
 			var stored state.DirectoryOwner
 			if r.Decode(&stored) == nil {
 				recorded = ownerFromRecord(&stored)
@@ -248,7 +248,7 @@ func (i *directoryIdentity) recordAsOwner(ctx context.Context, keeperProcess osp
 	// If a later change were stored without this record, a copy of the state would count as the owner after a reboot.
 	i.store.UpdateWithNext(func(tx *store.Txn) error {
 		o := i.owner
-		tx.PutMeta(state.DirectoryOwnerName, &state.DirectoryOwner{
+		tx.PutAgentRecord(state.DirectoryOwnerName, &state.DirectoryOwner{
 			ID: o.ID, Boot: o.Boot, Device: o.Device, Inode: o.Inode, Path: o.Path, Keeper: state.ProcessRecord(o.Keeper), Agent: state.ProcessRecord(o.Agent),
 		})
 		return nil

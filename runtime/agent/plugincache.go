@@ -30,13 +30,13 @@ type pluginCache interface {
 type storeCache struct{ store *store.Store }
 
 func (c storeCache) load() (infos []state.PluginInfo, err error) {
-	_, err = c.store.Snapshot().Meta(state.PluginInfoName, &infos)
+	_, err = c.store.Snapshot().AgentRecord(state.PluginInfoName, &infos)
 	return infos, err
 }
 
 func (c storeCache) save(infos []state.PluginInfo) error {
 	_, err := c.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutMeta(state.PluginInfoName, infos)
+		tx.PutAgentRecord(state.PluginInfoName, infos)
 		return nil
 	})
 	return err
@@ -235,9 +235,9 @@ func (k *knownPlugins) lastKnownInfo(p supervisor.Plugin) (state.PluginInfo, boo
 
 // unknownPlugins returns the plugins that have never reported a description, and the state of their first launch; the keys are
 // plugin names. The channel is closed when the result may have changed.
-func (k *knownPlugins) unknownPlugins() (map[string]pluginhooks.FirstLaunch, <-chan struct{}) {
+func (k *knownPlugins) unknownPlugins() (map[string]pluginhooks.FirstLaunchState, <-chan struct{}) {
 	changed := k.pluginLister.Changed()
-	var unknown map[string]pluginhooks.FirstLaunch
+	var unknown map[string]pluginhooks.FirstLaunchState
 	for _, p := range k.pluginLister.Plugins() {
 		if p.Builtin || p.Serves.Name != "" {
 			continue
@@ -247,7 +247,7 @@ func (k *knownPlugins) unknownPlugins() (map[string]pluginhooks.FirstLaunch, <-c
 			continue
 		}
 		if unknown == nil {
-			unknown = make(map[string]pluginhooks.FirstLaunch)
+			unknown = make(map[string]pluginhooks.FirstLaunchState)
 		}
 		unknown[p.Name] = pluginhooks.LaunchPending
 		if p.LaunchAttempted || found {

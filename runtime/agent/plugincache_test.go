@@ -263,13 +263,13 @@ func TestPluginCacheReplacesUnreadableRecords(t *testing.T) {
 // starts.
 func TestPluginCacheRecordsFailedLaunches(t *testing.T) {
 	c := newCacheTest(t)
-	expect := func(when string, want map[string]pluginhooks.FirstLaunch) {
+	expect := func(when string, want map[string]pluginhooks.FirstLaunchState) {
 		t.Helper()
 		if got, _ := c.newKnownPlugins(c.path, false).unknownPlugins(); !maps.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", when, got, want)
 		}
 	}
-	expect("before the first run", map[string]pluginhooks.FirstLaunch{"audit": pluginhooks.LaunchPending})
+	expect("before the first run", map[string]pluginhooks.FirstLaunchState{"audit": pluginhooks.LaunchPending})
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	failLaunch := func() {
@@ -281,11 +281,11 @@ func TestPluginCacheRecordsFailedLaunches(t *testing.T) {
 		k.storeInfoChanges(ended)
 	}
 	failLaunch()
-	expect("after a failed launch", map[string]pluginhooks.FirstLaunch{"audit": pluginhooks.LaunchFailed})
+	expect("after a failed launch", map[string]pluginhooks.FirstLaunchState{"audit": pluginhooks.LaunchFailed})
 	c.write(c.path, "#!/bin/sh\nexec audit 0\n")
-	expect("after a change of the file", map[string]pluginhooks.FirstLaunch{"audit": pluginhooks.LaunchPending})
+	expect("after a change of the file", map[string]pluginhooks.FirstLaunchState{"audit": pluginhooks.LaunchPending})
 	failLaunch()
-	expect("after a failed launch of the changed file", map[string]pluginhooks.FirstLaunch{"audit": pluginhooks.LaunchFailed})
+	expect("after a failed launch of the changed file", map[string]pluginhooks.FirstLaunchState{"audit": pluginhooks.LaunchFailed})
 	c.run(c.path)
 	expect("after a launch", nil)
 
@@ -295,5 +295,5 @@ func TestPluginCacheRecordsFailedLaunches(t *testing.T) {
 		t.Errorf("expected hooks %v, want audit", got)
 	}
 	c.write(c.path, "#!/bin/sh\nexec audit 2\n")
-	expect("after a change of the file", map[string]pluginhooks.FirstLaunch{"audit": pluginhooks.LaunchPending})
+	expect("after a change of the file", map[string]pluginhooks.FirstLaunchState{"audit": pluginhooks.LaunchPending})
 }

@@ -39,9 +39,9 @@ func newSupervisorRecord(p state.PluginProcess) supervisor.Record {
 func (p pluginProcessRecords) Plugins() (map[string]supervisor.Record, error) {
 	snapshot := p.store.Snapshot()
 	all := make(map[string]supervisor.Record)
-	for _, name := range snapshot.MetaKeys(state.PluginProcessPrefix) {
+	for _, name := range snapshot.AgentRecordNames(state.PluginProcessPrefix) {
 		var process state.PluginProcess
-		if known, err := snapshot.Meta(name, &process); err == nil && known {
+		if known, err := snapshot.AgentRecord(name, &process); err == nil && known {
 			all[strings.TrimPrefix(name, state.PluginProcessPrefix)] = newSupervisorRecord(process)
 		}
 	}
@@ -51,7 +51,7 @@ func (p pluginProcessRecords) Plugins() (map[string]supervisor.Record, error) {
 // PutPlugin implements supervisor.RecordStore.
 func (p pluginProcessRecords) PutPlugin(key string, r supervisor.Record) error {
 	_, err := p.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutMeta(state.PluginProcessPrefix+key, newPluginProcessRecord(r))
+		tx.PutAgentRecord(state.PluginProcessPrefix+key, newPluginProcessRecord(r))
 		return nil
 	})
 	return err
@@ -60,7 +60,7 @@ func (p pluginProcessRecords) PutPlugin(key string, r supervisor.Record) error {
 // DeletePlugin implements supervisor.RecordStore.
 func (p pluginProcessRecords) DeletePlugin(key string) error {
 	_, err := p.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.DeleteMeta(state.PluginProcessPrefix + key)
+		tx.DeleteAgentRecord(state.PluginProcessPrefix + key)
 		return nil
 	})
 	return err

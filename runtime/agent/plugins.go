@@ -69,7 +69,7 @@ func (p *plugins) start(ctx context.Context) {
 // plugins, until ctx ends. The node runner closes loaded when it has listed the allocations of an earlier agent.
 func (p *plugins) run(ctx context.Context, loaded <-chan struct{}) {
 	var runningWG sync.WaitGroup
-	runningWG.Go(func() { p.hookPlugins.Run(ctx) })
+	runningWG.Go(func() { p.hookPlugins.RetryCleanupsUntilDone(ctx) })
 	runningWG.Go(func() { p.logHookRuleErrors(ctx) })
 	runningWG.Go(func() { p.knownPlugins.storeInfoChanges(ctx) })
 	select {
@@ -106,7 +106,7 @@ func (p *plugins) unusedPIDs() []int {
 	if p == nil {
 		return nil
 	}
-	return p.supervisor.UnusedPIDs()
+	return p.supervisor.PIDsWithoutTasks()
 }
 
 // reload replaces the plugins and the rules for hooks.

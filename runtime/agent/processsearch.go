@@ -74,8 +74,8 @@ func newProcessSearch(path string, dir *keeper.Directory) (*processSearch, error
 }
 
 // recordedPluginProcesses returns the plugin processes in a state that were started since the machine was booted.
-func recordedPluginProcesses(contents *store.Contents) (found []foundProcess, err error) {
-	for key, record := range contents.Meta(state.PluginProcessPrefix) {
+func recordedPluginProcesses(contents *store.FileContents) (found []foundProcess, err error) {
+	for key, record := range contents.AgentRecords(state.PluginProcessPrefix) {
 		var stored state.PluginProcess
 		if record.Decode(&stored) != nil {
 			continue // findProcesses finds the process as a child of the keeper

@@ -149,7 +149,7 @@ func TestUnusableMetaRecordsAreQuarantined(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			put(func(tx *store.Txn) { tx.PutMeta(test.fact, test.content) })
+			put(func(tx *store.Txn) { tx.PutAgentRecord(test.fact, test.content) })
 			test.read(t, s)
 			put(func(*store.Txn) {}) // the writer runs this update after the one that quarantines the record
 			if d := s.Damage(); len(d) != 1 || d[0].Key != test.fact || d[0].KeptIn != "quarantine" {
@@ -163,7 +163,7 @@ func TestUnusableMetaRecordsAreQuarantined(t *testing.T) {
 func TestStartWithUnchangeableState(t *testing.T) {
 	s := openTestStore(t, filepath.Join(t.TempDir(), "state.db"))
 	_, err := s.Update(t.Context(), func(tx *store.Txn) error {
-		tx.PutMeta(state.BootIDName, "an earlier boot")
+		tx.PutAgentRecord(state.BootIDName, "an earlier boot")
 		return nil
 	})
 	if err != nil {

@@ -117,8 +117,8 @@ func (r *processRetention) remainingAccordingToState() *remainingProcesses {
 // status running, or if the orphans have not been destroyed.
 func (r *remainingProcesses) addTasksFromState(s *store.Store, orphansDestroyed bool) {
 	state := s.Snapshot()
-	for _, id := range state.LocalAllocations() {
-		for _, task := range state.LocalTasks(id) {
+	for _, id := range state.AllocationsWithLocalRecords() {
+		for _, task := range state.TasksWithLocalRecords(id) {
 			local, known, err := state.TaskLocalState(id, task)
 			switch {
 			case err != nil:

@@ -98,7 +98,7 @@ func simulate(t *testing.T, seed uint64) (violations error) {
 		return err
 	}
 	defer func() {
-		if err := allocdir.RemoveAllocDir(dir); err != nil {
+		if err := allocdir.UnmountAndRemoveDir(dir); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -188,12 +188,12 @@ func (s *simulation) start() {
 			Hooks:        simHooks{s, g},
 			Logger:       logger,
 		},
-		GC:     noderunner.GC{DiskUsage: 101, InodeUsage: 101},
-		Logger: logger,
+		GCLimits: noderunner.GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101},
+		Logger:   logger,
 	})
 	ctx, end := context.WithCancelCause(context.Background())
 	g.end = end
-	(&orphans.Cleaner{Store: s.store, AllocDirs: allocs, Logger: logger}).DestroyOrphans(ctx, up)
+	(&orphans.Cleaner{Store: s.store, AllocDirRoot: allocs, Logger: logger}).DestroyOrphans(ctx, up)
 	if _, err := s.store.Update(ctx, func(tx *store.Txn) error { node := *s.node; tx.PutNode(&node); return nil }); err != nil {
 		s.host.addViolation("node: %v", err)
 	}
@@ -531,7 +531,7 @@ func (s *simulation) checkNothingLeftBehind() {
 		s.host.addViolation("I3: %d directories are left, %v", len(dirs), err)
 	}
 	snapshot := s.store.Snapshot()
-	if ids, facts := snapshot.LocalAllocations(), snapshot.MetaKeys(""); len(ids)+len(facts) > 0 {
+	if ids, facts := snapshot.AllocationsWithLocalRecords(), snapshot.AgentRecordNames(""); len(ids)+len(facts) > 0 {
 		s.host.addViolation("I3: records are left: %v %v", ids, facts)
 	}
 }

@@ -89,6 +89,6 @@ func removeTemporaryDataDir(dir string) error {
 		removeSockets(dir), // called first, because removeSockets needs the inode of the directory
 		cgroup.RemoveAllocCgroups(filepath.Join(dir, allocDir)),
 		hostnet.RemoveLeftovers(filepath.Join(dir, allocDir)),
-		allocdir.RemoveAllocDir(dir),
+		allocdir.UnmountAndRemoveDir(dir),
 	)
 }

@@ -22,11 +22,11 @@ func newUserPool(s *store.Store, ids idrange.Range, logger hclog.Logger) *users.
 	}
 	pool := users.NewPool(ids)
 	snapshot := s.Snapshot()
-	for _, allocID := range snapshot.LocalAllocations() {
+	for _, allocID := range snapshot.AllocationsWithLocalRecords() {
 		if snapshot.AllocationEnded(allocID) {
 			continue
 		}
-		for _, task := range snapshot.LocalTasks(allocID) {
+		for _, task := range snapshot.TasksWithLocalRecords(allocID) {
 			local, _, err := snapshot.TaskLocalState(allocID, task)
 			if err != nil {
 				logger.Warn("another task may get the user id of this task", "alloc_id", allocID, "task", task, "error", err)

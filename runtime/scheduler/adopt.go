@@ -10,9 +10,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// AdoptJob stores a job whose allocations run already, because the state that had it was lost, and its namespace if that is
-// missing. The job need not be canonical. Job and allocations belong to the scheduler after the call; edit makes other changes
-// of the same transaction, and may be called several times. The error is a RequestError if a job with this id is stored.
+// AdoptJob stores a job whose allocations run already, because the state that had the job was lost. It also stores the
+// job's namespace if no such namespace exists. The job need not be canonical. The caller must not modify the job or the
+// allocations after the call. edit makes other changes in the same transaction; AdoptJob may call edit several times. The
+// error is a RequestError if a job with this id is already stored.
 func (s *Scheduler) AdoptJob(ctx context.Context, job *api.Job, allocs []*api.Allocation, edit func(*store.Txn)) error {
 	model.Canonicalize(job)
 	namespace := *job.Namespace

@@ -14,25 +14,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// AllocReport has the state of an allocation that the node reports.
+// AllocReport is the state of one allocation, as the node reports it.
 type AllocReport struct {
 	AllocID           string
 	ClientStatus      string
 	ClientDescription string
 	TaskStates        map[string]*api.TaskState
 	NetworkStatus     *api.AllocNetworkStatus
-	// Healthy is the health of the allocation in its deployment, nil while it is
-	// undecided. Once it is set it does not change.
+	// Healthy is the health of the allocation in its deployment. Nil means that the health
+	// is undecided. A health that is set never changes.
 	Healthy     *bool
 	HealthyTime time.Time
 	// DeploymentID is the deployment to which Healthy applies.
 	DeploymentID string
-	// TasksEnded means that all tasks and hooks of the allocation have ended for good.
+	// TasksEnded means that all tasks and hooks of the allocation have ended and will not start again.
 	TasksEnded bool
 }
 
-// Report stores reports about allocations and makes the changes that follow from them, such as replacements. It ignores
-// allocations that no longer exist.
+// Report stores reports about allocations and makes the changes that follow from the reports, such as replacements of
+// failed allocations. It ignores allocations that are not stored.
 func (s *Scheduler) Report(ctx context.Context, reports ...AllocReport) (index uint64, err error) {
 	env := s.newPreparedEnv()
 	env.expectPlacementsAfterReports(reports)
@@ -43,13 +43,13 @@ func (s *Scheduler) Report(ctx context.Context, reports ...AllocReport) (index u
 			changed = c.applyReport(r) || changed
 		}
 		if changed {
-			c.tx.AddNodeEvent(c.s.nodeID) // notifies clients of the event stream that the node's allocations have changed
+			c.tx.AddNodeEvent(c.scheduler.nodeID) // notifies clients of the event stream that the node's allocations have changed
 		}
 		return nil
 	})
 }
 
-// applyReport stores a report. It returns whether the allocation has changed.
+// applyReport stores a report about one allocation, and reports whether the stored allocation has changed.
 func (c *txn) applyReport(r AllocReport) bool {
 	old := c.tx.Allocation(nil, r.AllocID)
 	if old == nil {
@@ -68,7 +68,7 @@ func (c *txn) applyReport(r AllocReport) bool {
 	}
 	c.applyHealth(&a, r)
 	if !r.TasksEnded && reflect.DeepEqual(&a, old) {
-		return false // a restarted agent repeats the last report of the agent before it
+		return false // a restarted agent repeats the last report that the previous agent sent
 	}
 	a.ModifyTime = c.now.UnixNano()
 	c.wroteAllocs = true
@@ -80,18 +80,18 @@ func (c *txn) applyReport(r AllocReport) bool {
 	switch {
 	case r.TasksEnded:
 		c.tx.EndAllocation(a.ID)
-		c.desiredAllocsChanged = true // a replacement may have waited for the end of this allocation
-		c.nodeUsage.Remove(&a)
+		c.desiredAllocsChanged = true // a replacement can start now if it waited for the end of this allocation
+		c.nodeUsage.RemoveAlloc(&a)
 		c.resourcesFreed = true
 	case !c.tx.AllocationEnded(a.ID):
-		c.nodeUsage.Put(&a)
+		c.nodeUsage.PutAlloc(&a)
 	}
-	c.markJobDirty(JobKey{a.Namespace, a.JobID})
+	c.reconcileJobLater(JobKey{a.Namespace, a.JobID})
 	return true
 }
 
-// applyHealth sets the health of an allocation in its deployment. An allocation that fails before its health is known
-// becomes unhealthy.
+// applyHealth sets the health of an allocation in its deployment from a report. An allocation that fails before its
+// health is decided becomes unhealthy.
 func (c *txn) applyHealth(a *api.Allocation, r AllocReport) {
 	healthy, at := r.Healthy, r.HealthyTime
 	if r.DeploymentID != a.DeploymentID {
@@ -123,8 +123,8 @@ type StopOptions struct {
 	Reschedule, NoShutdownDelay bool
 }
 
-// StopAlloc stops an allocation and replaces it. An allocation of a batch or
-// sysbatch job is replaced only with Reschedule, and an adopted one never.
+// StopAlloc stops an allocation and replaces it. An allocation of a batch or sysbatch job is
+// replaced only if StopOptions.Reschedule is set. An allocation of an adopted job is never replaced.
 func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (out RequestOutcome, err error) {
 	env := s.newPreparedEnv()
 	if a := s.store.Snapshot().Allocation(nil, id); a != nil {
@@ -160,23 +160,23 @@ func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (ou
 	return out, err
 }
 
-// DesiredAllocs returns the allocations that the node must run or keep, oldest first. An allocation that has not
-// started is left out while its name is still in use: while an allocation of the same name that was created no later is
-// terminal and has not ended. Other allocations are included as long as their records are kept.
+// DesiredAllocs returns the allocations that the node must run or keep, oldest first. It leaves out an allocation that
+// has not started while an earlier allocation of the same name is terminal and has not ended: the two would use the same
+// resources. All other stored allocations are included, also the ended ones.
 func DesiredAllocs(state store.Reader) []*api.Allocation {
 	all := state.Allocations(nil, "")
-	// leaving has, by name, the lowest CreateIndex of the terminal allocations that have not ended.
-	leaving := make(map[allocNameKey]uint64)
+	// stoppingSince maps each allocation name to the lowest CreateIndex of its terminal allocations that have not ended.
+	stoppingSince := make(map[allocNameKey]uint64)
 	for _, a := range all {
 		if !model.AllocTerminal(a) || state.AllocationEnded(a.ID) {
 			continue
 		}
-		if first, some := leaving[allocNameKeyOf(a)]; !some || a.CreateIndex < first {
-			leaving[allocNameKeyOf(a)] = a.CreateIndex
+		if first, some := stoppingSince[allocNameKeyOf(a)]; !some || a.CreateIndex < first {
+			stoppingSince[allocNameKeyOf(a)] = a.CreateIndex
 		}
 	}
 	desired := slices.DeleteFunc(all, func(a *api.Allocation) bool {
-		first, some := leaving[allocNameKeyOf(a)]
+		first, some := stoppingSince[allocNameKeyOf(a)]
 		return some && first <= a.CreateIndex && !model.AllocTerminal(a) && !hasStarted(a)
 	})
 	slices.SortStableFunc(desired, func(a, b *api.Allocation) int {

@@ -10,10 +10,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// resourceAmounts has an amount of each shared resource: the free amount of a node, or the demand of a group.
+// resourceAmounts has one amount for each of the resourceDimensions, such as the capacity of a node or the demand of a
+// group.
 type resourceAmounts [len(resourceDimensions)]float64
 
-// Indexes of resourceAmounts and resourceDimensions. Node.Reserved has the first three.
+// Indexes of resourceAmounts and resourceDimensions. PlacementNode.ReservedAmounts has only the first three.
 const (
 	cpuDimension = iota
 	memoryDimension
@@ -25,9 +26,9 @@ const (
 	pipesDimension
 )
 
-// resourceDimensions are the shared resources, each with the node attribute that has
-// the total, the number of attribute units in one unit of the job file, and what to do when
-// the resource is exhausted.
+// resourceDimensions are the resources that allocations share. attribute is the node attribute with the
+// total amount, scale the number of units of the attribute in one unit of the job file, and remedy the
+// advice to a user when the resource is exhausted.
 var resourceDimensions = [...]struct {
 	name, unit, attribute string
 	scale                 float64
@@ -37,7 +38,7 @@ var resourceDimensions = [...]struct {
 	memoryDimension:      {"memory", "MB", "memory.totalbytes", 1 << 20, demandLess},
 	diskDimension:        {"disk", "MB", "unique.storage.bytestotal", 1 << 20, demandLess},
 	coresDimension:       {"cores", "cores", "cpu.reservablecores", 1, demandLess},
-	allocsDimension:      {"max allocation exceeded", "allocations", "", 1, "stop a job, lower the count, or raise client.node_max_allocs in the configuration of the agent"}, // the limit is Node.MaxAllocs; the name is Nomad's
+	allocsDimension:      {"max allocation exceeded", "allocations", "", 1, "stop a job, lower the count, or raise client.node_max_allocs in the configuration of the agent"}, // the limit is PlacementNode.MaxAllocs; the name is Nomad's
 	descriptorsDimension: {"descriptors", "descriptors", descriptors.AttributeDescriptors, 1, "stop a job, lower the count, or raise the hard limit of open files of the agent (ulimit -Hn, LimitNOFILE= of its service) and restart it"},
 	pidsDimension:        {"pids", "processes", descriptors.AttributeProcesses, 1, "stop a job, lower the count, or raise kernel.pid_max, kernel.threads-max and pids.max of the cgroup, for an agent that is not root also the limit of processes (ulimit -u), and restart the agent"},
 	pipesDimension:       {"pipes", "pipes", descriptors.AttributePipes, 1, "stop a job, lower the count, or raise fs.pipe-user-pages-hard, and restart the agent"},
@@ -45,22 +46,23 @@ var resourceDimensions = [...]struct {
 
 const demandLess = "ask for less in the resources of its tasks, or lower the count"
 
-// Demand of a task for resources that a job file does not mention. It is the least that each task takes: the
-// kernel counts threads as processes, and the output of a task has two pipes.
+// The demand of each task for resources that a job file cannot request. It is the minimum that a task uses: the
+// kernel counts threads as processes, and a task has one pipe for stdout and one for stderr.
 const (
 	processesPerTask = 2
 	pipesPerTask     = 2
 )
 
-// nodeCapacity returns the capacity of a node. A missing attribute means no limit.
-func nodeCapacity(node Node) resourceAmounts {
+// nodeCapacity returns the amounts of a node that allocations can use: its total minus what is reserved. A resource
+// without a node attribute is unlimited.
+func nodeCapacity(node PlacementNode) resourceAmounts {
 	var c resourceAmounts
 	for i, d := range resourceDimensions {
 		c[i] = math.Inf(1)
 		if n, err := strconv.ParseFloat(node.Attributes[d.attribute], 64); err == nil && n > 0 {
 			c[i] = n / d.scale
-			if i < len(node.Reserved) {
-				c[i] -= node.Reserved[i]
+			if i < len(node.ReservedAmounts) {
+				c[i] -= node.ReservedAmounts[i]
 			}
 		}
 	}
@@ -70,16 +72,16 @@ func nodeCapacity(node Node) resourceAmounts {
 	return c
 }
 
-// add adds the amounts of another resourceAmounts, multiplied by times.
-func (c *resourceAmounts) add(amount resourceAmounts, times float64) {
+// addMultiple adds times*amount to c; a negative times subtracts.
+func (c *resourceAmounts) addMultiple(amount resourceAmounts, times float64) {
 	for i := range c {
 		c[i] += times * amount[i]
 	}
 }
 
-// coreMHz returns the CPU of one core of a node, 0 if it is not known. Where the frequency is unknown, it is a part of the
-// CPU that the operator has configured.
-func coreMHz(node Node) float64 {
+// coreMHz returns the CPU of one core of a node in MHz, or 0 if it is not known. If the node has no frequency attribute,
+// coreMHz divides the usable CPU of the node by its number of cores.
+func coreMHz(node PlacementNode) float64 {
 	if mhz, err := strconv.ParseFloat(node.Attributes["cpu.frequency"], 64); err == nil {
 		return mhz
 	}
@@ -91,7 +93,7 @@ func coreMHz(node Node) float64 {
 	return math.Floor(total / cores)
 }
 
-// taskCPU returns the CPU of a task in MHz: that of its reserved cores, if it has some.
+// taskCPU returns the CPU that a task requests, in MHz. A task with reserved cores gets the CPU of these cores.
 func taskCPU(t *api.Task, coreMHz float64) float64 {
 	if cores := pointer.Value(t.Resources.Cores); cores > 0 {
 		return float64(cores) * coreMHz

@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// Triggers of evaluations.
+// Values of api.Evaluation.TriggeredBy.
 const (
 	triggerRegister    = "job-register"
 	triggerDeregister  = "job-deregister"
@@ -26,32 +26,32 @@ const (
 	triggerDrain       = "node-drain"
 )
 
-// txn is a store transaction in progress. It collects the changes that follow from the request: it plans and stores
-// evaluations, and reconciles the jobs that the transaction has changed. Types that embed txn make the other parts of a
-// change: jobVersions, childJobLauncher, rollout, nodeDrain, clockAdjustment, collection.
+// txn is a store transaction in progress. It adds the changes that follow from the request: it plans and stores
+// evaluations, and reconciles the jobs that the transaction has changed. The types that embed txn make other changes in
+// the same transaction: jobVersions, childJobLauncher, deploymentUpdater, nodeDrain, clockAdjustment, garbageCollection.
 type txn struct {
-	tx            *store.Txn
-	s             *Scheduler
-	env           *preparedEnv
-	now           time.Time
-	node          Node
-	nodeUsage     *NodeUsage
-	operationName string // the current operation
+	tx             *store.Txn
+	scheduler      *Scheduler
+	env            *preparedEnv
+	now            time.Time
+	node           PlacementNode
+	nodeUsage      *NodeUsage
+	eventOperation string // operation that the event stream shows for the current writes, see setOperation
 
 	wroteAllocs          bool
-	desiredAllocsChanged bool     // the allocations that the node must run have changed: see Config.OnDesiredChange
-	resourcesFreed       bool     // resources may have become free for blocked evaluations
+	desiredAllocsChanged bool     // DesiredAllocs may return another result: Config.OnDesiredChange must be called
+	resourcesFreed       bool     // blocked evaluations may fit now, because resources may have become free
 	jobsToReconcile      []JobKey // jobs to reconcile at the end of the change
-	undoClockAdjustment  func()   // makes a later change adjust the stored times, if this one is not stored; may be called twice
+	undoClockAdjustment  func()   // undoes wallClock.recordAdjustment if the transaction fails; may be called twice
 }
 
-// update makes a change of the store: edit writes it to a transaction. An error of edit is returned unchanged, and
-// nothing is written. edit may be called several times; only its last call has effect.
+// update commits a transaction that edit fills, and returns the index of the store. If edit returns an error, update
+// returns the same error and stores nothing. update may call edit several times; only the last call has an effect.
 func (s *Scheduler) update(ctx context.Context, edit func(*txn) error) (uint64, error) {
 	return s.updateWithEnv(ctx, s.newPreparedEnv(), edit)
 }
 
-// updateWithEnv is like update. The expected placements of the change were announced to env.
+// updateWithEnv is like update, with an env to which the caller has announced the expected placements.
 func (s *Scheduler) updateWithEnv(ctx context.Context, env *preparedEnv, edit func(*txn) error) (uint64, error) {
 	for {
 		env.prepare()
@@ -62,32 +62,32 @@ func (s *Scheduler) updateWithEnv(ctx context.Context, env *preparedEnv, edit fu
 	}
 }
 
-// tryUpdate makes one attempt of a change. It returns errPreparedEnvTooSmall if env had too few prepared ids or ports.
+// tryUpdate makes one attempt of a transaction. It returns errPreparedEnvTooSmall if env had too few ids or ports.
 func (s *Scheduler) tryUpdate(ctx context.Context, env *preparedEnv, edit func(*txn) error) (uint64, error) {
 	var c *txn
 	index, err := s.store.Update(ctx, func(tx *store.Txn) (err error) {
 		clock := s.wallClock.read(s.env)
-		c = &txn{tx: tx, s: s, env: env, now: clock.now, undoClockAdjustment: func() {}}
+		c = &txn{tx: tx, scheduler: s, env: env, now: clock.now, undoClockAdjustment: func() {}}
 		defer func() {
 			if err != nil {
-				c.undoClockAdjustment() // here, because the next change begins before Update returns
+				c.undoClockAdjustment() // here, because the next transaction can start before Update returns
 			}
 		}()
 		c.setOperation(opEvaluation)
-		c.loadNodeUsage()
+		c.takeCachedNodeUsage()
 		if clock.needsAdjustment {
-			clockAdjustment{c}.adjustState(clock)
+			clockAdjustment{c}.adjustStoredTimes(clock)
 			c.setOperation(opEvaluation)
 		}
 		if err := edit(c); err != nil {
 			return err
 		}
 		nodeDrain{c}.continueDrain()
-		c.reconcileDirtyJobs()
-		if env.isIncomplete() {
+		c.reconcileJobs()
+		if env.hadTooFew() {
 			return errPreparedEnvTooSmall
 		}
-		c.saveNodeUsage()
+		c.cacheNodeUsage()
 		return nil
 	})
 	if err != nil {
@@ -95,7 +95,7 @@ func (s *Scheduler) tryUpdate(ctx context.Context, env *preparedEnv, edit func(*
 			c.undoClockAdjustment()
 		}
 		s.mu.Lock()
-		s.nodeUsage = nil // the cached usage may include the change, which was not stored
+		s.cachedNodeUsage = nil // the usage may include placements that were not stored
 		s.mu.Unlock()
 		return 0, err
 	}
@@ -108,40 +108,42 @@ func (s *Scheduler) tryUpdate(ctx context.Context, env *preparedEnv, edit func(*
 	return index, nil
 }
 
-// setOperation sets the operation that the event stream shows for the following writes.
+// setOperation sets the operation that the event stream shows for the writes that follow in this transaction.
 func (c *txn) setOperation(name string) {
-	c.operationName = name
+	c.eventOperation = name
 	c.tx.SetOperation(name)
 }
 
-// loadNodeUsage takes the cached usage of the node, or builds it from the state.
-func (c *txn) loadNodeUsage() {
-	s := c.s
+// takeCachedNodeUsage moves the usage of the node from the cache of the scheduler into the transaction. If the cache is
+// outdated, it computes the usage from the stored allocations.
+func (c *txn) takeCachedNodeUsage() {
+	s := c.scheduler
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	node := c.tx.Node(nil, c.s.nodeID)
-	if s.usageNode != node || s.usageNode == nil {
-		s.usageNode, s.usageNodeFacts, s.nodeUsage = node, NodeOf(node), nil
+	node := c.tx.Node(nil, c.scheduler.nodeID)
+	if s.cachedNode != node || s.cachedNode == nil {
+		s.cachedNode, s.cachedPlacementNode, s.cachedNodeUsage = node, PlacementNodeOf(node), nil
 	}
-	c.node = s.usageNodeFacts
-	if s.nodeUsage == nil || s.nodeUsageIndex != c.tx.TableIndex(nil, store.Allocations) {
-		s.nodeUsage = NodeUsageOf(c.tx.Reader, c.node)
-		s.nodeUsageIndex = c.tx.TableIndex(nil, store.Allocations)
+	c.node = s.cachedPlacementNode
+	if s.cachedNodeUsage == nil || s.cachedNodeUsageIndex != c.tx.TableIndex(nil, store.Allocations) {
+		s.cachedNodeUsage = NodeUsageOf(c.tx.Reader, c.node)
+		s.cachedNodeUsageIndex = c.tx.TableIndex(nil, store.Allocations)
 	}
-	c.nodeUsage, s.nodeUsage = s.nodeUsage, nil
+	c.nodeUsage, s.cachedNodeUsage = s.cachedNodeUsage, nil
 }
 
-func (c *txn) saveNodeUsage() {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	c.s.nodeUsage = c.nodeUsage
+// cacheNodeUsage moves the usage of the node, with the changes of this transaction, back to the cache.
+func (c *txn) cacheNodeUsage() {
+	c.scheduler.mu.Lock()
+	defer c.scheduler.mu.Unlock()
+	c.scheduler.cachedNodeUsage = c.nodeUsage
 	if c.wroteAllocs {
-		c.s.nodeUsageIndex = c.tx.Index()
+		c.scheduler.cachedNodeUsageIndex = c.tx.Index()
 	}
 }
 
-// markJobDirty adds a job to the jobs that are reconciled at the end of the change.
-func (c *txn) markJobDirty(key JobKey) {
+// reconcileJobLater makes reconcileJobs reconcile a job at the end of the transaction.
+func (c *txn) reconcileJobLater(key JobKey) {
 	if !slices.Contains(c.jobsToReconcile, key) {
 		c.jobsToReconcile = append(c.jobsToReconcile, key)
 	}
@@ -151,17 +153,18 @@ func (c *txn) putAlloc(a *api.Allocation) {
 	c.wroteAllocs, c.desiredAllocsChanged = true, true
 	c.tx.PutAllocation(a)
 	if !c.tx.AllocationEnded(a.ID) {
-		c.nodeUsage.Put(a)
+		c.nodeUsage.PutAlloc(a)
 	}
 }
 
 func (c *txn) putEval(e *api.Evaluation) {
 	c.tx.PutEvaluation(e)
-	c.trackEval(e)
+	c.trackPendingAndBlockedEval(e)
 }
 
-// trackEval updates the timers and the blocked evaluations for a stored evaluation.
-func (c *txn) trackEval(e *api.Evaluation) {
+// trackPendingAndBlockedEval sets the timer of a pending evaluation and remembers a blocked one for retryBlockedEvals.
+// An evaluation with another status loses both.
+func (c *txn) trackPendingAndBlockedEval(e *api.Evaluation) {
 	id, at := e.ID, time.Time{}
 	if e.Status == api.EvalStatusPending {
 		at = e.WaitUntil
@@ -171,23 +174,23 @@ func (c *txn) trackEval(e *api.Evaluation) {
 	}
 	blocked := e.Status == api.EvalStatusBlocked
 	c.tx.OnCommit(func() {
-		c.s.evalTimers.set(id, at)
-		c.s.mu.Lock()
-		defer c.s.mu.Unlock()
+		c.scheduler.evalTimers.setDueTime(id, at)
+		c.scheduler.mu.Lock()
+		defer c.scheduler.mu.Unlock()
 		if blocked {
-			c.s.blockedEvals[id] = true
+			c.scheduler.blockedEvals[id] = true
 		} else {
-			delete(c.s.blockedEvals, id)
+			delete(c.scheduler.blockedEvals, id)
 		}
 	})
 }
 
-// newEval returns a new evaluation of a job. It is stored when it has been
-// processed.
+// newEval returns a new pending evaluation of a job. It does not store it:
+// processEval does.
 func (c *txn) newEval(job *api.Job, trigger string) *api.Evaluation {
 	now := c.now.UnixNano()
 	return &api.Evaluation{
-		ID:             c.env.newID(),
+		ID:             c.env.preparedID(),
 		Namespace:      *job.Namespace,
 		Priority:       *job.Priority,
 		Type:           *job.Type,
@@ -201,15 +204,16 @@ func (c *txn) newEval(job *api.Job, trigger string) *api.Evaluation {
 	}
 }
 
-// processEval makes the plan for the job of an evaluation and stores its changes.
+// processEval plans the job of an evaluation and stores the changes of the plan.
 func (c *txn) processEval(eval *api.Evaluation) {
 	c.applyPlan(eval, c.planEval(eval))
 }
 
-// processEvalIfChanged is like processEval, but stores nothing if the plan changes nothing.
+// processEvalIfChanged is like processEval, but stores neither the evaluation nor the plan if the plan has no changes,
+// and its failed placements already have a blocked evaluation.
 func (c *txn) processEvalIfChanged(eval *api.Evaluation) {
 	out := c.planEval(eval)
-	if len(out.Place)+len(out.Update)+len(out.Deployments) > 0 ||
+	if len(out.PlacedAllocs)+len(out.UpdatedAllocs)+len(out.Deployments) > 0 ||
 		len(out.Eval.FailedTGAllocs) > 0 && !c.hasBlockedEval(JobKey{eval.Namespace, eval.JobID}) {
 		c.applyPlan(eval, out)
 	}
@@ -237,23 +241,23 @@ func (c *txn) planEval(eval *api.Evaluation) PlanChanges {
 	})
 }
 
-// operationsWithEvalEvent are the operations whose events include new evaluations. For other operations the event of a new
-// evaluation has a separate operation.
+// operationsWithEvalEvent are the operations that include the event of a new evaluation. In other operations, the event
+// of a new evaluation has the operation opEvaluation.
 var operationsWithEvalEvent = map[string]bool{opJobRegistered: true, opJobDeregistered: true, opAllocStop: true}
 
-// applyPlan stores the plan of an evaluation in one change. Nomad needs three changes:
-// the evaluation is created, the plan is applied, the evaluation is completed. The
-// events are the same as Nomad's.
+// applyPlan stores an evaluation and its plan in one transaction. Nomad uses three transactions:
+// to create the evaluation, to apply the plan, and to complete the evaluation. applyPlan adds the events of
+// all three, so that clients see the same events as from Nomad.
 func (c *txn) applyPlan(eval *api.Evaluation, out PlanChanges) {
 	pending := *eval
 	pending.ModifyIndex = c.tx.Index()
 	if c.tx.Evaluation(nil, eval.ID) == nil {
-		if !operationsWithEvalEvent[c.operationName] {
+		if !operationsWithEvalEvent[c.eventOperation] {
 			c.setOperation(opEvaluation)
 		}
 		c.tx.AddEvaluationEvent(&pending)
 	}
-	planned := len(out.Deployments)+len(out.Update)+len(out.Place) > 0
+	planned := len(out.Deployments)+len(out.UpdatedAllocs)+len(out.PlacedAllocs) > 0
 	if planned {
 		c.setOperation(opPlan)
 	}
@@ -261,75 +265,75 @@ func (c *txn) applyPlan(eval *api.Evaluation, out PlanChanges) {
 		c.tx.PutDeployment(d)
 		deploymentUpdater{c}.setDeploymentTimer(d)
 	}
-	for _, a := range out.Update {
+	for _, a := range out.UpdatedAllocs {
 		c.putAlloc(a)
 	}
-	for _, a := range out.Place {
+	for _, a := range out.PlacedAllocs {
 		c.putAlloc(a)
 	}
-	for _, claim := range out.Claims {
+	for _, claim := range out.NewVolumeClaims {
 		c.tx.PutVolumeClaim(claim)
 	}
 	if planned {
 		c.tx.AddEvaluationEvent(&pending)
 	}
 	c.setOperation(opEvaluation)
-	for _, e := range out.Evals {
+	for _, e := range out.OtherEvals {
 		c.putEval(e)
 	}
-	if old := c.tx.Evaluation(nil, out.Eval.ID); old == nil || !sameEval(old, out.Eval) {
+	if old := c.tx.Evaluation(nil, out.Eval.ID); old == nil || !sameEvalResult(old, out.Eval) {
 		out.Eval.SnapshotIndex = c.tx.Index()
 		c.putEval(out.Eval)
 	}
 	if planned {
-		c.setOperation(opPlan) // the status of the job follows from the allocations, so its change is part of this operation
+		c.setOperation(opPlan) // reconcileJob then writes the status of the job, which follows from the plan
 	}
-	c.markJobDirty(JobKey{out.Eval.Namespace, out.Eval.JobID})
+	c.reconcileJobLater(JobKey{out.Eval.Namespace, out.Eval.JobID})
 }
 
-// sameEval reports whether two evaluations have the same status, queued allocations and failed allocations.
-func sameEval(a, b *api.Evaluation) bool {
+// sameEvalResult reports whether two evaluations have the same status, queued allocations and failed placements.
+func sameEvalResult(a, b *api.Evaluation) bool {
 	return a.Status == b.Status && reflect.DeepEqual(a.QueuedAllocations, b.QueuedAllocations) && reflect.DeepEqual(a.FailedTGAllocs, b.FailedTGAllocs)
 }
 
-// processDueEval processes a pending evaluation whose timer has expired. If the evaluation is due later, because this
-// change has moved it by a step of the clock, processDueEval sets the timer again.
+// processDueEval processes a pending evaluation whose timer has expired. If a clock step in this transaction has moved
+// the evaluation to a later time, processDueEval only sets the timer again.
 func (c *txn) processDueEval(id string) {
 	switch e := c.tx.Evaluation(nil, id); {
 	case e == nil:
-		c.tx.OnCommit(func() { c.s.evalTimers.set(id, time.Time{}) })
+		c.tx.OnCommit(func() { c.scheduler.evalTimers.setDueTime(id, time.Time{}) })
 	case e.Status != api.EvalStatusPending || e.WaitUntil.After(c.now):
-		c.trackEval(e)
+		c.trackPendingAndBlockedEval(e)
 	default:
-		c.processStoredEval(e)
+		c.processDelayedOrBlockedEval(e)
 	}
 }
 
-// retryBlockedEvals retries all blocked evaluations, by priority and then by age.
+// retryBlockedEvals processes all blocked evaluations again: the highest priority first, and then the oldest first.
 func (c *txn) retryBlockedEvals() {
-	c.s.mu.Lock()
+	c.scheduler.mu.Lock()
 	var evals []*api.Evaluation
-	for id := range c.s.blockedEvals {
+	for id := range c.scheduler.blockedEvals {
 		if e := c.tx.Evaluation(nil, id); e != nil && e.Status == api.EvalStatusBlocked {
 			evals = append(evals, e)
 		} else {
-			delete(c.s.blockedEvals, id)
+			delete(c.scheduler.blockedEvals, id)
 		}
 	}
-	c.s.mu.Unlock()
+	c.scheduler.mu.Unlock()
 	slices.SortFunc(evals, func(a, b *api.Evaluation) int {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.CreateIndex, b.CreateIndex), cmp.Compare(a.ID, b.ID))
 	})
 	for _, e := range evals {
 		if e = c.tx.Evaluation(nil, e.ID); e.Status == api.EvalStatusBlocked {
-			c.processStoredEval(e)
+			c.processDelayedOrBlockedEval(e)
 		}
 	}
 }
 
-// processStoredEval processes an evaluation that was delayed or blocked. If its job does not exist, it cancels the
-// evaluation. (The purge of a job ends the evaluations of the job, so the job is missing for another reason.)
-func (c *txn) processStoredEval(e *api.Evaluation) {
+// processDelayedOrBlockedEval processes a stored evaluation that was delayed or blocked. It cancels an evaluation whose
+// job is not stored. (A purge of the job is not the reason: a purge cancels the evaluations of the job.)
+func (c *txn) processDelayedOrBlockedEval(e *api.Evaluation) {
 	if c.tx.Job(nil, e.Namespace, e.JobID) != nil {
 		c.processEval(e)
 		return

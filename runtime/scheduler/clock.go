@@ -13,35 +13,35 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// clockStepTolerance is the difference between wall clock and monotonic clock from which the wall clock has made a step.
-// Because of it, a correction of less than a second does not repeat the launch of a periodic job.
+// clockStepTolerance is the smallest change of the wall clock against the monotonic clock that counts as a step. With a
+// smaller tolerance, a correction of less than a second could repeat the launch of a periodic job.
 const clockStepTolerance = time.Second
 
-// wallClock detects steps of the wall clock. A suspend of the machine is a step
-// too, because the monotonic clock stands still during it.
+// wallClock detects steps of the wall clock. A suspend of the machine counts as a step
+// too, because the monotonic clock stops while the machine is suspended.
 type wallClock struct {
 	mu            sync.Mutex
-	offset        time.Duration // difference between wall clock and monotonic clock at the last adjustment of the state
-	stateAdjusted bool          // the state was adjusted since this scheduler was created
+	lastOffset    time.Duration // wall clock minus monotonic clock, when the stored times were adjusted last
+	stateAdjusted bool          // this scheduler has adjusted the stored times at least once
 }
 
-// clockReading is the current time, and how the wall clock differs from its last reading.
+// clockReading is the current time, and the step of the wall clock since the last adjustment of the stored times.
 type clockReading struct {
 	now             time.Time
 	offset          time.Duration
-	step            time.Duration // step since the last adjustment of the state, or zero
-	needsAdjustment bool          // stored times must be adjusted to the clock
+	step            time.Duration // step since the stored times were adjusted last; zero if it is below clockStepTolerance
+	needsAdjustment bool          // the next transaction must adjust the stored times
 }
 
 func newWallClock(h Env) *wallClock {
 	w := new(wallClock)
 	if h.Uptime != nil {
-		w.offset = h.clockOffset(h.Now())
+		w.lastOffset = h.clockOffset(h.Now())
 	}
 	return w
 }
 
-// clockOffset returns the wall clock minus the monotonic clock.
+// clockOffset returns the wall clock minus the monotonic clock, or 0 without a monotonic clock.
 func (h Env) clockOffset(now time.Time) time.Duration {
 	if h.Uptime == nil {
 		return 0
@@ -54,35 +54,35 @@ func (w *wallClock) read(h Env) clockReading {
 	r := clockReading{now: now, offset: h.clockOffset(now)}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if step := r.offset - w.offset; step.Abs() >= clockStepTolerance {
+	if step := r.offset - w.lastOffset; step.Abs() >= clockStepTolerance {
 		r.step = step
 	}
 	r.needsAdjustment = !w.stateAdjusted || r.step != 0
 	return r
 }
 
-// recordAdjustment records that a change adjusts the stored times to the clock. The caller calls undo if the change is
-// not stored; only its first call has an effect.
+// recordAdjustment records that a transaction adjusts the stored times to the clock, so that the next transaction does
+// not. The caller calls undo if the transaction fails; only the first call of undo has an effect.
 func (w *wallClock) recordAdjustment(r clockReading) (undo func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	offset, adjusted := w.offset, w.stateAdjusted
+	offset, adjusted := w.lastOffset, w.stateAdjusted
 	w.stateAdjusted = true
 	if r.step != 0 {
-		w.offset = r.offset
+		w.lastOffset = r.offset
 	}
 	return sync.OnceFunc(func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.offset, w.stateAdjusted = offset, adjusted
+		w.lastOffset, w.stateAdjusted = offset, adjusted
 	})
 }
 
-// ClockStepped makes Run check the clock. It does not block.
+// ClockStepped makes Run check whether the wall clock has made a step. It does not block.
 func (s *Scheduler) ClockStepped() { notify(s.clockCheckRequested) }
 
-// runClockChecks adjusts the state after steps of the clock, until ctx ends. Any other
-// change of the state makes the same adjustment first.
+// runClockChecks adjusts the stored times after steps of the wall clock, until ctx ends. Every other
+// transaction makes the same adjustment at its start.
 func (s *Scheduler) runClockChecks(ctx context.Context) {
 	for {
 		select {
@@ -97,33 +97,33 @@ func (s *Scheduler) runClockChecks(ctx context.Context) {
 	}
 }
 
-// clockAdjustment adjusts stored times to the clock.
+// clockAdjustment is a txn that adjusts the stored times to the wall clock.
 type clockAdjustment struct{ *txn }
 
-// adjustState adjusts stored times to the clock: the times that an earlier scheduler stored, and all times after a step
-// of the clock.
-func (c clockAdjustment) adjustState(r clockReading) {
+// adjustStoredTimes adjusts the stored times to the wall clock: at the first transaction of a scheduler, and after each
+// step of the clock.
+func (c clockAdjustment) adjustStoredTimes(r clockReading) {
 	if r.step != 0 {
-		c.s.logger.Info("clock stepped", "step", r.step)
+		c.scheduler.logger.Info("clock stepped", "step", r.step)
 		c.moveDeadlines(r.step)
 	}
-	c.clearFutureTimes()
+	c.replaceFutureTimes()
 	if r.step != 0 {
 		c.restoreTimers()
 	}
-	// The step is recorded before the commit: the next change can begin earlier, and must not adjust the times again.
-	c.undoClockAdjustment = c.s.wallClock.recordAdjustment(r)
+	// The adjustment is recorded before the commit: the next transaction can start earlier, and must not adjust again.
+	c.undoClockAdjustment = c.scheduler.wallClock.recordAdjustment(r)
 	c.tx.OnCommit(func() {
-		// The timers must be recomputed: after a step, the same times are reached after other durations.
-		notify(c.s.evalTimers.changed)
-		notify(c.s.deploymentTimers.changed)
-		notify(c.s.launchTimers.changed)
-		notify(c.s.drainTimer.changed)
+		// The timer queues compute their delays again: after a step, the time until a deadline is another duration.
+		notify(c.scheduler.evalTimers.timesChanged)
+		notify(c.scheduler.deploymentTimers.timesChanged)
+		notify(c.scheduler.launchTimers.timesChanged)
+		notify(c.scheduler.drainTimer.timesChanged)
 	})
 }
 
-// moveDeadlines moves deadlines that were set as durations by the step of the clock, so that the remaining durations
-// stay the same.
+// moveDeadlines adds the step of the clock to the deadlines that were computed from durations, so that the remaining
+// durations stay the same.
 func (c clockAdjustment) moveDeadlines(step time.Duration) {
 	for _, e := range c.tx.Evaluations(nil, "") {
 		if e.Status == api.EvalStatusPending && !e.WaitUntil.IsZero() {
@@ -135,10 +135,10 @@ func (c clockAdjustment) moveDeadlines(step time.Duration) {
 	}
 	for _, d := range c.tx.Deployments(nil, "") {
 		if model.DeploymentActive(d) {
-			c.setProgressDeadlines(d, func(s *api.DeploymentState) time.Time { return s.RequireProgressBy.Add(step) })
+			c.updateProgressDeadlines(d, func(s *api.DeploymentState) time.Time { return s.RequireProgressBy.Add(step) })
 		}
 	}
-	if n := c.tx.Node(nil, c.s.nodeID); n != nil && n.DrainStrategy != nil && !n.DrainStrategy.ForceDeadline.IsZero() {
+	if n := c.tx.Node(nil, c.scheduler.nodeID); n != nil && n.DrainStrategy != nil && !n.DrainStrategy.ForceDeadline.IsZero() {
 		moved, strategy := *n, *n.DrainStrategy
 		strategy.ForceDeadline = strategy.ForceDeadline.Add(step)
 		moved.DrainStrategy = &strategy
@@ -146,15 +146,15 @@ func (c clockAdjustment) moveDeadlines(step time.Duration) {
 	}
 }
 
-// isFutureTime reports whether a stored time is in the future, so that it comes from a clock that was ahead.
+// isFutureTime reports whether a stored time is in the future. Such a time was stored while the clock was ahead.
 func (c clockAdjustment) isFutureTime(at time.Time) bool { return at.Sub(c.now) > clockStepTolerance }
 
-// clearFutureTimes replaces stored times of a clock that was ahead: event times in the future become the current time,
-// and deadlines that are too far in the future become the current time plus their duration. Otherwise actions that
-// depend on these times would be blocked until the clock reaches the times again.
-func (c clockAdjustment) clearFutureTimes() {
+// replaceFutureTimes replaces the times that were stored while the clock was ahead: times of past events become the
+// current time, and deadlines become at most the current time plus their duration. Otherwise actions that depend on
+// these times would be blocked until the clock reaches the times again.
+func (c clockAdjustment) replaceFutureTimes() {
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
-		if key := KeyOf(job); c.isFutureTime(lastLaunch(c.tx.Reader, key)) {
+		if key := JobKeyOf(job); c.isFutureTime(lastLaunchTime(c.tx.Reader, key)) {
 			childJobLauncher(c).putLaunchTime(key)
 		}
 	}
@@ -166,10 +166,10 @@ func (c clockAdjustment) clearFutureTimes() {
 		}
 	}
 	for _, e := range c.tx.Evaluations(nil, "") {
-		c.clearFutureTimesOfEval(e)
+		c.replaceFutureTimesOfEval(e)
 	}
 	for _, a := range c.tx.Allocations(nil, "") {
-		c.clearFutureTimesOfAlloc(a)
+		c.replaceFutureTimesOfAlloc(a)
 	}
 	for _, d := range c.tx.Deployments(nil, "") {
 		if c.isFutureTime(time.Unix(0, d.ModifyTime)) {
@@ -179,7 +179,7 @@ func (c clockAdjustment) clearFutureTimes() {
 			d = &copied
 		}
 		if model.DeploymentActive(d) {
-			c.setProgressDeadlines(d, func(s *api.DeploymentState) time.Time {
+			c.updateProgressDeadlines(d, func(s *api.DeploymentState) time.Time {
 				if latest := c.now.Add(s.ProgressDeadline); s.RequireProgressBy.After(latest) {
 					return latest
 				}
@@ -187,10 +187,10 @@ func (c clockAdjustment) clearFutureTimes() {
 			})
 		}
 	}
-	c.clearFutureTimesOfDrain()
+	c.replaceFutureTimesOfDrain()
 }
 
-func (c clockAdjustment) clearFutureTimesOfEval(e *api.Evaluation) {
+func (c clockAdjustment) replaceFutureTimesOfEval(e *api.Evaluation) {
 	created, modified := time.Unix(0, e.CreateTime), time.Unix(0, e.ModifyTime)
 	if !c.isFutureTime(created) && !c.isFutureTime(modified) {
 		return
@@ -206,7 +206,7 @@ func (c clockAdjustment) clearFutureTimesOfEval(e *api.Evaluation) {
 	c.tx.PutEvaluation(&copied)
 }
 
-func (c clockAdjustment) clearFutureTimesOfAlloc(a *api.Allocation) {
+func (c clockAdjustment) replaceFutureTimesOfAlloc(a *api.Allocation) {
 	now := c.now.UnixNano()
 	copied, changed := *a, false
 	for _, at := range []*int64{&copied.CreateTime, &copied.ModifyTime} {
@@ -219,11 +219,11 @@ func (c clockAdjustment) clearFutureTimesOfAlloc(a *api.Allocation) {
 		status.Timestamp = c.now
 		copied.DeploymentStatus, changed = &status, true
 	}
-	if t := a.RescheduleTracker; t != nil && slices.ContainsFunc(t.Events, c.isFutureEvent) {
+	if t := a.RescheduleTracker; t != nil && slices.ContainsFunc(t.Events, c.isFutureRescheduleEvent) {
 		tracker := *t
 		tracker.Events = slices.Clone(t.Events)
 		for i, event := range tracker.Events {
-			if c.isFutureEvent(event) {
+			if c.isFutureRescheduleEvent(event) {
 				moved := *event
 				moved.RescheduleTime = now
 				tracker.Events[i] = &moved
@@ -237,16 +237,16 @@ func (c clockAdjustment) clearFutureTimesOfAlloc(a *api.Allocation) {
 	c.wroteAllocs = true
 	c.tx.PutReportedAllocation(&copied)
 	if !c.tx.AllocationEnded(a.ID) {
-		c.nodeUsage.Put(&copied)
+		c.nodeUsage.PutAlloc(&copied)
 	}
 }
 
-func (c clockAdjustment) isFutureEvent(e *api.RescheduleEvent) bool {
+func (c clockAdjustment) isFutureRescheduleEvent(e *api.RescheduleEvent) bool {
 	return c.isFutureTime(time.Unix(0, e.RescheduleTime))
 }
 
-func (c clockAdjustment) clearFutureTimesOfDrain() {
-	n := c.tx.Node(nil, c.s.nodeID)
+func (c clockAdjustment) replaceFutureTimesOfDrain() {
+	n := c.tx.Node(nil, c.scheduler.nodeID)
 	if n == nil || n.DrainStrategy == nil {
 		return
 	}
@@ -263,8 +263,9 @@ func (c clockAdjustment) clearFutureTimesOfDrain() {
 	}
 }
 
-// setProgressDeadlines stores a copy of a deployment with new progress deadlines if they differ.
-func (c clockAdjustment) setProgressDeadlines(d *api.Deployment, deadline func(*api.DeploymentState) time.Time) {
+// updateProgressDeadlines sets the progress deadline of each group to the result of the function deadline, and stores the
+// deployment if a deadline differs. Groups without a progress deadline are left out.
+func (c clockAdjustment) updateProgressDeadlines(d *api.Deployment, deadline func(*api.DeploymentState) time.Time) {
 	copied, changed := copyDeployment(d), false
 	for _, state := range copied.TaskGroups {
 		if state.RequireProgressBy.IsZero() {

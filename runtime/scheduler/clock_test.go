@@ -20,7 +20,7 @@ import (
 // bubble.
 type wallClock struct {
 	start       time.Time
-	offset      atomic.Int64
+	lastOffset  atomic.Int64
 	uptimeError atomic.Int64 // added to Uptime
 }
 
@@ -28,7 +28,9 @@ func newWallClock() *wallClock { return &wallClock{start: time.Now()} }
 
 // Now returns a time without monotonic part, like a time that was read from the
 // disk.
-func (w *wallClock) Now() time.Time { return time.Now().Round(0).Add(time.Duration(w.offset.Load())) }
+func (w *wallClock) Now() time.Time {
+	return time.Now().Round(0).Add(time.Duration(w.lastOffset.Load()))
+}
 
 func (w *wallClock) Uptime() time.Duration {
 	return time.Since(w.start) + time.Duration(w.uptimeError.Load())
@@ -36,7 +38,7 @@ func (w *wallClock) Uptime() time.Duration {
 
 // Step sets the clock forward or back. A suspend looks like a step forward, because
 // the monotonic clock stands still.
-func (w *wallClock) Step(by time.Duration) { w.offset.Add(int64(by)) }
+func (w *wallClock) Step(by time.Duration) { w.lastOffset.Add(int64(by)) }
 
 // clockHarness is a harness with a clock that can be set.
 type clockHarness struct {
@@ -48,9 +50,9 @@ type clockHarness struct {
 
 // newClockHarness returns a harness that runs until the test ends.
 func newClockHarness(t *testing.T, life func(*api.Allocation) schedtest.AllocTimes) *clockHarness {
-	b := &clockHarness{harness: &harness{t: t, store: schedtest.NewStore(t, schedtest.NewNode(1000))}, clock: newWallClock(), env: newTestEnv()}
+	b := &clockHarness{harness: &harness{t: t, store: schedtest.NewStore(t, schedtest.NewAPINode(1000))}, clock: newWallClock(), env: newTestEnv()}
 	b.env.Now, b.env.Uptime = b.clock.Now, b.clock.Uptime
-	b.node = &schedtest.Node{Store: b.store, AllocTimes: life, Now: b.clock.Now}
+	b.node = &schedtest.SimulatedNode{Store: b.store, AllocTimes: life, Now: b.clock.Now}
 	b.transcript = schedtest.NewTranscript(b.store)
 	b.startScheduler()
 	b.node.Scheduler = b.Scheduler
@@ -75,7 +77,7 @@ func (b *clockHarness) startScheduler() {
 	}
 	s := scheduler.New(scheduler.Config{NodeID: "node", Store: b.store, Env: b.env, Logger: hclog.NewNullLogger()})
 	b.Scheduler = s
-	b.node.Use(s)
+	b.node.SetScheduler(s)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -126,7 +128,7 @@ func TestPeriodicJobContinuesAfterClockIsSetBack(t *testing.T) {
 	for name, step := range clockStepCases {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newClockHarness(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: time.Second} })
+				b := newClockHarness(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{RunDuration: time.Second} })
 				b.clock.Step(365 * 24 * time.Hour)
 				b.startScheduler()
 				b.register(periodicJob("*/10 * * * *"))
@@ -144,7 +146,7 @@ func TestPeriodicJobContinuesAfterClockIsSetBack(t *testing.T) {
 
 func TestPeriodicJobIsLaunchedOnceAfterClockIsSetForward(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newClockHarness(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: time.Second} })
+		b := newClockHarness(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{RunDuration: time.Second} })
 		b.register(periodicJob("0 * * * *"))
 		b.advance(5 * time.Minute)
 		b.clock.Step(5 * time.Hour)
@@ -159,7 +161,7 @@ func TestPeriodicJobIsLaunchedOnceAfterClockIsSetForward(t *testing.T) {
 // A correction of less than a second, as by a time daemon, repeats no launch.
 func TestSmallCorrectionRepeatsNoLaunch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newClockHarness(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: time.Second} })
+		b := newClockHarness(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{RunDuration: time.Second} })
 		b.register(periodicJob("*/10 * * * *"))
 		b.advance(10*time.Minute + 100*time.Millisecond)
 		b.clock.Step(-500 * time.Millisecond)
@@ -191,7 +193,7 @@ func TestRescheduleDelayIgnoresClockSteps(t *testing.T) {
 			t.Run(name+" by "+by.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := newClockHarness(t, func(*api.Allocation) schedtest.AllocTimes {
-						return schedtest.AllocTimes{Run: time.Second, FailAtEnd: true}
+						return schedtest.AllocTimes{RunDuration: time.Second, FailAtEnd: true}
 					})
 					b.clock.Step(365 * 24 * time.Hour)
 					b.startScheduler()
@@ -220,7 +222,7 @@ func TestRescheduleDelayIgnoresClockSteps(t *testing.T) {
 func TestEvaluationIsProcessedAfterInaccurateClockStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newClockHarness(t, func(*api.Allocation) schedtest.AllocTimes {
-			return schedtest.AllocTimes{Run: time.Second, FailAtEnd: true}
+			return schedtest.AllocTimes{RunDuration: time.Second, FailAtEnd: true}
 		})
 		b.clock.uptimeError.Store(int64(time.Millisecond))
 		b.startScheduler()
@@ -243,9 +245,9 @@ func TestRescheduleAttemptsExpireAfterClockIsSetBack(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newClockHarness(t, func(a *api.Allocation) schedtest.AllocTimes {
 					if a.RescheduleTracker != nil && len(a.RescheduleTracker.Events) == 1 {
-						return schedtest.AllocTimes{Run: 90 * time.Minute, FailAtEnd: true}
+						return schedtest.AllocTimes{RunDuration: 90 * time.Minute, FailAtEnd: true}
 					}
-					return schedtest.AllocTimes{Run: time.Second, FailAtEnd: true}
+					return schedtest.AllocTimes{RunDuration: time.Second, FailAtEnd: true}
 				})
 				b.clock.Step(365 * 24 * time.Hour)
 				b.startScheduler()

@@ -13,45 +13,45 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// GCConfig has the ages at which unneeded records are deleted. Zero values mean the
-// defaults.
+// GCConfig configures the garbage collection: how often it runs, and how old an unneeded record must be to be
+// deleted. Zero values mean the defaults.
 type GCConfig struct {
-	// Interval is the time between two sweeps; default: 5 minutes.
-	Interval time.Duration
-	// Jobs is the minimum age of dead jobs; default: 4 hours.
-	Jobs time.Duration
-	// Evals is the minimum age of evaluations and allocations; default: 1 hour.
-	Evals time.Duration
-	// BatchEvals replaces Evals for batch jobs that are not dead; default: 24
+	// SweepInterval is the time between two garbage collections; default: 5 minutes.
+	SweepInterval time.Duration
+	// MinJobAge is the minimum age of dead jobs; default: 4 hours.
+	MinJobAge time.Duration
+	// MinEvalAge is the minimum age of ended evaluations and allocations; default: 1 hour.
+	MinEvalAge time.Duration
+	// MinBatchEvalAge replaces MinEvalAge for batch and sysbatch jobs that are not dead; default: 24
 	// hours.
-	BatchEvals time.Duration
-	// Deployments is the minimum age of deployments; default: 1 hour.
-	Deployments time.Duration
-	// MaxAllocs and MaxEvals limit the number of unneeded records that are kept,
-	// whatever their age; defaults: 5000 and 10000.
+	MinBatchEvalAge time.Duration
+	// MinDeploymentAge is the minimum age of ended deployments; default: 1 hour.
+	MinDeploymentAge time.Duration
+	// MaxAllocs and MaxEvals limit the number of unneeded records. The oldest records above the limit
+	// are deleted whatever their age; defaults: 5000 and 10000.
 	MaxAllocs, MaxEvals int
 }
 
-func (g GCConfig) orDefault() GCConfig {
+func (g GCConfig) withDefaults() GCConfig {
 	return GCConfig{
-		Interval:    cmp.Or(g.Interval, 5*time.Minute),
-		Jobs:        cmp.Or(g.Jobs, 4*time.Hour),
-		Evals:       cmp.Or(g.Evals, time.Hour),
-		BatchEvals:  cmp.Or(g.BatchEvals, 24*time.Hour),
-		Deployments: cmp.Or(g.Deployments, time.Hour),
-		MaxAllocs:   cmp.Or(g.MaxAllocs, 5000),
-		MaxEvals:    cmp.Or(g.MaxEvals, 10000),
+		SweepInterval:    cmp.Or(g.SweepInterval, 5*time.Minute),
+		MinJobAge:        cmp.Or(g.MinJobAge, 4*time.Hour),
+		MinEvalAge:       cmp.Or(g.MinEvalAge, time.Hour),
+		MinBatchEvalAge:  cmp.Or(g.MinBatchEvalAge, 24*time.Hour),
+		MinDeploymentAge: cmp.Or(g.MinDeploymentAge, time.Hour),
+		MaxAllocs:        cmp.Or(g.MaxAllocs, 5000),
+		MaxEvals:         cmp.Or(g.MaxEvals, 10000),
 	}
 }
 
 // runGarbageCollection deletes old records every Interval, until ctx ends.
 func (s *Scheduler) runGarbageCollection(ctx context.Context) {
-	ticker := time.NewTicker(s.gc.Interval)
+	ticker := time.NewTicker(s.gcConfig.SweepInterval)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ticker.C:
-			s.updateWithRetry(ctx, "collection of records", nil, func(c *txn) { garbageCollection{c, s.gc}.collectAll() })
+			s.updateWithRetry(ctx, "collection of records", nil, func(c *txn) { garbageCollection{c, s.gcConfig}.collectAll() })
 		case <-ctx.Done():
 			return
 		}
@@ -66,24 +66,24 @@ func (s *Scheduler) CollectGarbage(ctx context.Context) (index uint64, err error
 	})
 }
 
-// garbageCollection deletes unneeded records.
+// garbageCollection is a txn that deletes unneeded records.
 type garbageCollection struct {
 	*txn
 	GCConfig
 }
 
-// collectAll deletes records that are older than the configuration allows. It never deletes an
-// allocation that has not ended.
+// collectAll deletes the unneeded jobs, allocations, evaluations and deployments that are old enough. It never
+// deletes an allocation that has not ended.
 func (c garbageCollection) collectAll() {
 	c.setOperation(opJobsCollected)
 	var deadJobs []*api.Job
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
-		if c.isJobDead(job, c.Jobs) {
+		if c.isJobDeadForAge(job, c.MinJobAge) {
 			deadJobs = append(deadJobs, job)
 		}
 	}
 	for _, job := range deadJobs {
-		c.removeJob(job)
+		c.deleteJobAndRecords(job)
 	}
 	c.collectAllocs()
 	c.collectEvals()
@@ -94,13 +94,14 @@ func (c garbageCollection) isOlderThan(nanoseconds int64, age time.Duration) boo
 	return c.now.Sub(time.Unix(0, nanoseconds)) >= age
 }
 
-// isJobDead reports whether a job and all its records have been dead for at least
-// age.
-func (c garbageCollection) isJobDead(job *api.Job, age time.Duration) bool {
+// isJobDeadForAge reports whether a job can be deleted: the job is dead, and the job, its evaluations and its
+// ended allocations were last modified at least age ago. A job must also have been stopped by a user, unless it
+// is a batch or sysbatch job without children.
+func (c garbageCollection) isJobDeadForAge(job *api.Job, age time.Duration) bool {
 	if pointer.Value(job.Status) != model.JobDead || !pointer.Value(job.Stop) && (model.HasChildren(job) || !isBatchLike(job)) || !c.isOlderThan(pointer.Value(job.SubmitTime), age) {
 		return false
 	}
-	key := KeyOf(job)
+	key := JobKeyOf(job)
 	for _, a := range c.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
 		if !model.AllocTerminal(a) || !c.tx.AllocationEnded(a.ID) || !c.isOlderThan(a.ModifyTime, age) {
 			return false
@@ -114,8 +115,8 @@ func (c garbageCollection) isJobDead(job *api.Job, age time.Duration) bool {
 	return true
 }
 
-func (c garbageCollection) removeJob(job *api.Job) {
-	key := KeyOf(job)
+func (c garbageCollection) deleteJobAndRecords(job *api.Job) {
+	key := JobKeyOf(job)
 	for _, a := range c.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
 		c.deleteAlloc(a)
 	}
@@ -128,8 +129,8 @@ func (c garbageCollection) removeJob(job *api.Job) {
 	jobVersions{c.txn}.deleteJob(key)
 }
 
-// isSurplus reports whether a record of an allocation can be deleted because no plan needs it.
-func (c garbageCollection) isSurplus(a *api.Allocation) bool {
+// isUnneededAlloc reports whether an allocation has ended and no later plan needs its record.
+func (c garbageCollection) isUnneededAlloc(a *api.Allocation) bool {
 	if !model.AllocTerminal(a) || !c.tx.AllocationEnded(a.ID) {
 		return false
 	}
@@ -149,35 +150,34 @@ func (c garbageCollection) isSurplus(a *api.Allocation) bool {
 	if a.NextAllocation != "" || a.DesiredStatus != api.AllocDesiredStatusRun && !stoppedWithoutReplacement(a) {
 		return true
 	}
-	// Plans count completed allocations, and failed ones that are not replaced, if they have the current version of the
-	// job.
+	// The other allocations are needed: plans count completed allocations, and failed ones that are not replaced.
 	return terminalAllocActions[*job.Type][a.ClientStatus] == replaceAlloc
 }
 
 func (c garbageCollection) collectAllocs() {
 	var candidates []*api.Allocation
 	for _, a := range c.tx.Allocations(nil, "") {
-		if c.isSurplus(a) {
+		if c.isUnneededAlloc(a) {
 			candidates = append(candidates, a)
 		}
 	}
 	slices.SortFunc(candidates, func(a, b *api.Allocation) int { return cmp.Compare(a.ModifyTime, b.ModifyTime) })
 	for i, a := range candidates {
-		if c.isOlderThan(a.ModifyTime, c.minAge(a.Namespace, a.JobID)) || c.MaxAllocs > 0 && len(candidates)-i > c.MaxAllocs {
+		if c.isOlderThan(a.ModifyTime, c.minEvalAndAllocAge(a.Namespace, a.JobID)) || c.MaxAllocs > 0 && len(candidates)-i > c.MaxAllocs {
 			c.deleteAlloc(a)
 		}
 	}
 }
 
-// minAge returns the minimum age for deleting evaluations and allocations of a job.
-func (c garbageCollection) minAge(namespace, id string) time.Duration {
+// minEvalAndAllocAge returns the age from which unneeded evaluations and allocations of a job can be deleted.
+func (c garbageCollection) minEvalAndAllocAge(namespace, id string) time.Duration {
 	if job := c.tx.Job(nil, namespace, id); job != nil && isBatchLike(job) && pointer.Value(job.Status) != model.JobDead {
-		return c.BatchEvals
+		return c.MinBatchEvalAge
 	}
-	return c.Evals
+	return c.MinEvalAge
 }
 
-// collectEvals deletes old evaluations that have no allocations left.
+// collectEvals deletes ended evaluations that no allocation refers to, if they are old enough.
 func (c garbageCollection) collectEvals() {
 	placed := make(map[string]bool)
 	for _, a := range c.tx.Allocations(nil, "") {
@@ -192,20 +192,20 @@ func (c garbageCollection) collectEvals() {
 	}
 	slices.SortFunc(candidates, func(a, b *api.Evaluation) int { return cmp.Compare(a.ModifyTime, b.ModifyTime) })
 	for i, e := range candidates {
-		if c.isOlderThan(e.ModifyTime, c.minAge(e.Namespace, e.JobID)) || c.MaxEvals > 0 && len(candidates)-i > c.MaxEvals {
+		if c.isOlderThan(e.ModifyTime, c.minEvalAndAllocAge(e.Namespace, e.JobID)) || c.MaxEvals > 0 && len(candidates)-i > c.MaxEvals {
 			c.tx.DeleteEvaluation(e.ID)
 		}
 	}
 }
 
-// collectDeployments deletes deployments that are neither active nor the newest of
+// collectDeployments deletes old deployments that are neither active nor the newest of
 // their job.
 func (c garbageCollection) collectDeployments() {
 	var unneededDeployments []*api.Deployment
 	for _, d := range c.tx.Deployments(nil, "") {
 		key := JobKey{d.Namespace, d.JobID}
 		newest := c.tx.Job(nil, key.Namespace, key.ID) != nil && c.tx.LatestDeployment(nil, key.Namespace, key.ID).ID == d.ID
-		if !model.DeploymentActive(d) && !newest && c.isOlderThan(d.ModifyTime, c.Deployments) {
+		if !model.DeploymentActive(d) && !newest && c.isOlderThan(d.ModifyTime, c.MinDeploymentAge) {
 			unneededDeployments = append(unneededDeployments, d)
 		}
 	}

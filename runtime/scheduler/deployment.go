@@ -11,9 +11,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// findDeployment finds the deployment of the current version of the job, and
-// cancels an active deployment of another version.
-func (p *planner) findDeployment() {
+// findOrCancelDeployment sets p.deployment to a copy of the latest deployment if it belongs to the current
+// version of the job. It cancels an active deployment of a stopped job or of another version.
+func (p *planner) findOrCancelDeployment() {
 	d := p.Deployment
 	if d == nil {
 		return
@@ -47,10 +47,11 @@ func copyDeployment(d *api.Deployment) *api.Deployment {
 	return &c
 }
 
-// createDeployment adds the group to a deployment if the plan rolls out a new version of the job. Replacements of the
-// same version need no deployment.
-func (g *groupPlan) createDeployment(changing, destructive bool) {
-	if g.rollingUpdate == nil || *g.taskGroup.Count == 0 || g.deployment != nil && !g.deploymentIsNew || g.hadCurrentVersion && !changing {
+// addGroupToDeployment adds the group to the plan's new deployment if the plan rolls out a new version of the job. It
+// creates the deployment for the first group. Replacements of the same version need no deployment. changing means that an
+// allocation must be updated, destructive that one must be replaced.
+func (g *groupPlan) addGroupToDeployment(changing, destructive bool) {
+	if g.rollingUpdate == nil || *g.taskGroup.Count == 0 || g.deployment != nil && !g.deploymentIsNew || g.hadAllocOfCurrentVersion && !changing {
 		return
 	}
 	d := g.deployment
@@ -63,12 +64,12 @@ func (g *groupPlan) createDeployment(changing, destructive bool) {
 		ProgressDeadline: pointer.Value(g.rollingUpdate.ProgressDeadline),
 		AutoRevert:       pointer.Value(g.rollingUpdate.AutoRevert),
 	}
-	// A system job has one allocation on the only node, and a canary would be a second one.
+	// A system job gets no canaries: it has one allocation on each node, and a canary would be a second one.
 	if destructive && *g.Job.Type == api.JobTypeService {
 		state.DesiredCanaries = pointer.Value(g.rollingUpdate.Canary)
 	}
-	d.TaskGroups[g.name] = state
-	d.StatusDescription = runningDescription(d, g.Job)
+	d.TaskGroups[g.groupName] = state
+	d.StatusDescription = runningDeploymentDescription(d, g.Job)
 }
 
 func (p *planner) newDeployment() *api.Deployment {
@@ -88,9 +89,9 @@ func (p *planner) newDeployment() *api.Deployment {
 	}
 }
 
-// runningDescription returns the description of a running deployment of a version of a
-// job.
-func runningDescription(d *api.Deployment, job *api.Job) string {
+// runningDeploymentDescription returns the status description of a running deployment: whether it waits
+// for a promotion.
+func runningDeploymentDescription(d *api.Deployment, job *api.Job) string {
 	text := model.DeploymentRunning
 	for name, state := range d.TaskGroups {
 		switch {
@@ -113,31 +114,32 @@ func (g *groupPlan) activeDeploymentState() *api.DeploymentState {
 	if g.deployment == nil || !model.DeploymentActive(g.deployment) {
 		return nil
 	}
-	return g.groupDeploymentState(g.name)
+	return g.groupDeploymentState(g.groupName)
 }
 
-// hasUnpromotedCanaries reports whether the group's canaries are not promoted yet.
+// hasUnpromotedCanaries reports whether the group has canaries in an active deployment that are not promoted yet.
 func (g *groupPlan) hasUnpromotedCanaries() bool {
 	state := g.activeDeploymentState()
 	return state != nil && state.DesiredCanaries > 0 && !state.Promoted
 }
 
-// isPausedOrFailed reports whether the deployment is paused or failed, which prevents new placements.
-func (g *groupPlan) isPausedOrFailed() bool {
+// isDeploymentPausedOrFailed reports whether the deployment is paused or failed, which prevents new placements.
+func (g *groupPlan) isDeploymentPausedOrFailed() bool {
 	d := g.deployment
 	return d != nil && (d.Status == api.DeploymentStatusPaused || d.Status == api.DeploymentStatusFailed)
 }
 
-// setProgressDeadline sets the first progress deadline.
-func (p *planner) setProgressDeadline(state *api.DeploymentState) {
+// setFirstProgressDeadline sets the progress deadline of a group that has none yet, when its first allocation is placed
+// or updated.
+func (p *planner) setFirstProgressDeadline(state *api.DeploymentState) {
 	if state.ProgressDeadline > 0 && state.RequireProgressBy.IsZero() {
 		state.RequireProgressBy = p.Now.Add(state.ProgressDeadline)
 	}
 }
 
-// modifiesDeployment reports whether the plan has changed the deployment. If so it sets the deployment's modification
-// time.
-func (p *planner) modifiesDeployment(d *api.Deployment) bool {
+// updateDeploymentModifyTime sets the ModifyTime of d, the plan's copy of the deployment, if the plan has changed the
+// copy. It reports whether it has.
+func (p *planner) updateDeploymentModifyTime(d *api.Deployment) (changed bool) {
 	if maps.EqualFunc(d.TaskGroups, p.Deployment.TaskGroups, func(a, b *api.DeploymentState) bool { return reflect.DeepEqual(a, b) }) {
 		return false
 	}

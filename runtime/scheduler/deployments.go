@@ -10,19 +10,20 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// deploymentUpdater makes changes of deployments in a transaction.
+// deploymentUpdater is a txn that updates deployments.
 type deploymentUpdater struct{ *txn }
 
-// handleDeploymentDeadline checks a deployment whose deadline has passed.
-func (c deploymentUpdater) handleDeploymentDeadline(id string) {
+// checkDeploymentAtDeadline is called when the timer of a deployment has expired. It removes the timer and makes
+// reconcileJobs check the deployment.
+func (c deploymentUpdater) checkDeploymentAtDeadline(id string) {
 	c.setOperation(opDeployment)
 	if d := c.tx.Deployment(nil, id); d != nil {
-		c.markJobDirty(JobKey{d.Namespace, d.JobID})
+		c.reconcileJobLater(JobKey{d.Namespace, d.JobID})
 	}
-	c.tx.OnCommit(func() { c.s.deploymentTimers.set(id, zeroTime) })
+	c.tx.OnCommit(func() { c.scheduler.deploymentTimers.setDueTime(id, zeroTime) })
 }
 
-// setDeploymentTimer sets the timer for the first progress deadline of a deployment.
+// setDeploymentTimer sets the timer of a running deployment to the earliest progress deadline of its groups.
 func (c deploymentUpdater) setDeploymentTimer(d *api.Deployment) {
 	id, first := d.ID, time.Time{}
 	if d.Status == api.DeploymentStatusRunning {
@@ -32,12 +33,13 @@ func (c deploymentUpdater) setDeploymentTimer(d *api.Deployment) {
 			}
 		}
 	}
-	c.tx.OnCommit(func() { c.s.deploymentTimers.set(id, first) })
+	c.tx.OnCommit(func() { c.scheduler.deploymentTimers.setDueTime(id, first) })
 }
 
-// checkDeployment checks the active deployment of a job and applies the changes that result.
+// checkDeployment applies the result of the function CheckDeployment to the active deployment of the current version of a
+// job, if there is one.
 func (c deploymentUpdater) checkDeployment(job *api.Job) {
-	key := KeyOf(job)
+	key := JobKeyOf(job)
 	d := c.tx.LatestDeployment(nil, key.Namespace, key.ID)
 	if d == nil || !model.DeploymentActive(d) || d.JobCreateIndex != *job.CreateIndex || d.JobVersion != *job.Version {
 		return
@@ -46,16 +48,16 @@ func (c deploymentUpdater) checkDeployment(job *api.Job) {
 	c.applyDeploymentChanges(job, d, v, v.Deployment != nil && v.Deployment.Status != d.Status)
 }
 
-// applyDeploymentChanges stores the changes of a deployment and evaluates the job. With alwaysEvaluate it creates an evaluation
-// in any case and returns its id. Otherwise it evaluates only if the changes require it, and stores nothing if the plan
-// changes nothing.
+// applyDeploymentChanges stores changes of a deployment, reverts the job if the deployment has failed, and evaluates the
+// job. With alwaysEvaluate it stores an evaluation in any case and returns its id. Otherwise it evaluates the job only if
+// the changes need it, and stores no evaluation if the plan has no changes.
 func (c deploymentUpdater) applyDeploymentChanges(job *api.Job, d *api.Deployment, v DeploymentChanges, alwaysEvaluate bool) (evalID string) {
 	for _, a := range v.Allocs {
 		c.putAlloc(a)
 	}
 	if next := v.Deployment; next != nil {
 		if next.Status == api.DeploymentStatusFailed && d.Status != next.Status {
-			if reverted := c.rollBack(job, next); reverted != nil {
+			if reverted := c.autoRevertJob(job, next); reverted != nil {
 				job = reverted
 			}
 		}
@@ -65,7 +67,7 @@ func (c deploymentUpdater) applyDeploymentChanges(job *api.Job, d *api.Deploymen
 		}
 	}
 	id := d.ID
-	c.tx.OnCommit(func() { c.s.deploymentTimers.set(id, v.NextCheck) })
+	c.tx.OnCommit(func() { c.scheduler.deploymentTimers.setDueTime(id, v.NextCheck) })
 	if !alwaysEvaluate && !v.NeedsEvaluation {
 		return ""
 	}
@@ -80,9 +82,10 @@ func (c deploymentUpdater) applyDeploymentChanges(job *api.Job, d *api.Deploymen
 	return eval.ID
 }
 
-// rollBack completes the status description of a failed deployment. If a group has auto_revert, it stores the latest
-// stable job version as a new version and returns it.
-func (c deploymentUpdater) rollBack(job *api.Job, d *api.Deployment) *api.Job {
+// autoRevertJob reverts the job of the failed deployment d if a group has auto_revert: it stores the latest stable version
+// before the current one as a new version, and returns it. It adds the result to d.StatusDescription. It returns nil if
+// the job is not reverted.
+func (c deploymentUpdater) autoRevertJob(job *api.Job, d *api.Deployment) *api.Job {
 	revert := false
 	for _, state := range d.TaskGroups {
 		revert = revert || state.AutoRevert
@@ -95,21 +98,21 @@ func (c deploymentUpdater) rollBack(job *api.Job, d *api.Deployment) *api.Job {
 	case stable == nil:
 		d.StatusDescription = fmt.Sprintf(model.DeploymentNoStableVersion, d.StatusDescription)
 		return nil
-	case sameExceptStop(stable, job):
+	case sameSpecExceptStop(stable, job):
 		d.StatusDescription = fmt.Sprintf(model.DeploymentRollbackSameSpec, d.StatusDescription, *stable.Version)
 		return nil
 	}
 	d.StatusDescription = fmt.Sprintf(model.DeploymentRollback, d.StatusDescription, *stable.Version)
-	return jobVersions(c).putOldVersion(stable, job)
+	return jobVersions(c).putOldVersionAsNewest(stable, job)
 }
 
-func sameExceptStop(a, b *api.Job) bool {
+func sameSpecExceptStop(a, b *api.Job) bool {
 	c := *a
 	c.Stop = b.Stop
 	return model.SameSpec(&c, b)
 }
 
-// updateDeployment applies a user's change to an active deployment.
+// updateDeployment applies a user's change to an active deployment. name is the verb of the change in error texts.
 func (s *Scheduler) updateDeployment(ctx context.Context, id, name string, edit func(c *txn, d *api.Deployment, job *api.Job) (DeploymentChanges, error)) (out RequestOutcome, err error) {
 	out.Index, err = s.update(ctx, func(c *txn) error {
 		out = RequestOutcome{}
@@ -138,14 +141,14 @@ func (s *Scheduler) updateDeployment(ctx context.Context, id, name string, edit 
 			out.RevertedJobVersion = deploymentUpdater{c}.versionRevertedTo(key, before)
 		}
 		out.DeploymentModifyIndex = c.tx.Index()
-		c.markJobDirty(key)
+		c.reconcileJobLater(key)
 		return nil
 	})
 	return out, err
 }
 
-// versionRevertedTo returns the number of the latest stable version before the given version, to which a failed deployment
-// reverts the job, or nil.
+// versionRevertedTo returns the number of the latest stable version before the given version, or nil. A failed deployment
+// of the given version reverts the job to this stable version.
 func (c deploymentUpdater) versionRevertedTo(key JobKey, version uint64) *uint64 {
 	if bad := c.tx.JobVersion(nil, key.Namespace, key.ID, version); bad != nil {
 		if stable := jobVersions(c).previousStableVersion(bad); stable != nil {
@@ -168,7 +171,7 @@ func (s *Scheduler) PromoteDeployment(ctx context.Context, id string, groups []s
 	})
 }
 
-// FailDeployment ends a deployment as failed, which may revert the job.
+// FailDeployment sets the status of an active deployment to failed. This reverts the job if a group has auto_revert.
 func (s *Scheduler) FailDeployment(ctx context.Context, id string) (RequestOutcome, error) {
 	return s.updateDeployment(ctx, id, "fail", func(c *txn, d *api.Deployment, _ *api.Job) (DeploymentChanges, error) {
 		failed := copyDeployment(d)
@@ -178,7 +181,7 @@ func (s *Scheduler) FailDeployment(ctx context.Context, id string) (RequestOutco
 	})
 }
 
-// PauseDeployment pauses or resumes the placements of a deployment.
+// PauseDeployment pauses an active deployment, or resumes it if pause is false.
 func (s *Scheduler) PauseDeployment(ctx context.Context, id string, pause bool) (RequestOutcome, error) {
 	name := "resume"
 	if pause {
@@ -201,13 +204,14 @@ func (s *Scheduler) PauseDeployment(ctx context.Context, id string, pause bool) 
 	})
 }
 
-// UnblockDeployment has no effect: only multi-region deployments block.
+// UnblockDeployment returns an error if the deployment is not active. It changes nothing: only multi-region deployments
+// can be blocked.
 func (s *Scheduler) UnblockDeployment(ctx context.Context, id string) (RequestOutcome, error) {
 	return s.updateDeployment(ctx, id, "unblock", func(*txn, *api.Deployment, *api.Job) (DeploymentChanges, error) { return DeploymentChanges{}, nil })
 }
 
-// SetAllocHealth sets the health of allocations of a deployment, whatever its
-// health_check is.
+// SetAllocHealth sets the health of the allocations with the given ids in a deployment, whatever
+// the health_check of their groups is.
 func (s *Scheduler) SetAllocHealth(ctx context.Context, id string, healthy, unhealthy []string) (RequestOutcome, error) {
 	return s.updateDeployment(ctx, id, "set health of allocations for a", func(c *txn, d *api.Deployment, job *api.Job) (DeploymentChanges, error) {
 		c.setOperation(opAllocHealth)

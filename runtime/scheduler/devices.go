@@ -14,14 +14,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// deviceInstance identifies one device of a node.
+// deviceInstance identifies one instance of a device group on the node.
 type deviceInstance struct{ vendor, deviceType, name, id string }
 
-func instanceOf(g *api.NodeDeviceResource, id string) deviceInstance {
+func deviceInstanceOf(g *api.NodeDeviceResource, id string) deviceInstance {
 	return deviceInstance{g.Vendor, g.Type, g.Name, id}
 }
 
-// allocatedDevices returns the devices that an allocation holds.
+// allocatedDevices returns the device instances that an allocation holds.
 func allocatedDevices(a *api.Allocation) []deviceInstance {
 	if a.AllocatedResources == nil {
 		return nil
@@ -37,49 +37,51 @@ func allocatedDevices(a *api.Allocation) []deviceInstance {
 	return devices
 }
 
-// deviceRequest is a device block of a task, with the groups of devices that meet it.
+// deviceRequest is a device block of a task, with the device groups that match its name and constraints.
 type deviceRequest struct {
-	task       string
+	taskName   string
 	block      *api.RequestedDevice
-	candidates []deviceCandidate // by decreasing affinity
+	candidates []deviceCandidate // sorted by decreasing affinity score
 }
 
-// deviceCandidate is a group of devices that meets a request.
+// deviceCandidate is a device group that matches a device block.
 type deviceCandidate struct {
-	group     *api.NodeDeviceResource
-	score     float64
-	instances []string // ids of the healthy instances that the constraints admit
+	deviceGroup         *api.NodeDeviceResource
+	affinityScore       float64
+	suitableInstanceIDs []string // preparedIDs of the healthy instances that the constraints admit
 }
 
-func (r *deviceRequest) count() int { return int(min(pointer.Value(r.block.Count), 1<<20)) }
+func (r *deviceRequest) requestedCount() int { return int(min(pointer.Value(r.block.Count), 1<<20)) }
 
-// newDeviceRequest matches a device block with the devices of a node. Reservations are not considered.
-func newDeviceRequest(task string, block *api.RequestedDevice, node *Node) *deviceRequest {
-	r := &deviceRequest{task: task, block: block}
+// newDeviceRequest matches a device block with the device groups of a node. The candidates include instances that
+// allocations hold.
+func newDeviceRequest(task string, block *api.RequestedDevice, node *PlacementNode) *deviceRequest {
+	r := &deviceRequest{taskName: task, block: block}
 	for _, group := range node.Devices {
 		if !model.MatchesDevice(block.Name, group) || slices.ContainsFunc(block.Constraints, func(c *api.Constraint) bool {
 			return !model.DeviceConstraintHolds(c, group, &node.NodeFacts)
 		}) {
 			continue
 		}
-		c := deviceCandidate{group: group, score: model.DeviceAffinityScore(block.Affinities, group, &node.NodeFacts)}
+		c := deviceCandidate{deviceGroup: group, affinityScore: model.DeviceAffinityScore(block.Affinities, group, &node.NodeFacts)}
 		for _, d := range group.Instances {
 			if d.Healthy && !slices.ContainsFunc(block.Constraints, func(c *api.Constraint) bool { return !model.DeviceConstraintAdmits(c, d, &node.NodeFacts) }) {
-				c.instances = append(c.instances, d.ID)
+				c.suitableInstanceIDs = append(c.suitableInstanceIDs, d.ID)
 			}
 		}
 		r.candidates = append(r.candidates, c)
 	}
-	slices.SortStableFunc(r.candidates, func(a, b deviceCandidate) int { return cmp.Compare(b.score, a.score) })
+	slices.SortStableFunc(r.candidates, func(a, b deviceCandidate) int { return cmp.Compare(b.affinityScore, a.affinityScore) })
 	return r
 }
 
-// deviceRequestsOf returns the requests of the group's tasks that ask for at least one device, in the order of the job.
-func deviceRequestsOf(g *api.TaskGroup, node *Node) []*deviceRequest {
+// deviceRequestsOf returns the device blocks of the group's tasks that request at least one instance, in the order of the
+// job.
+func deviceRequestsOf(g *api.TaskGroup, node *PlacementNode) []*deviceRequest {
 	var requests []*deviceRequest
 	for _, t := range g.Tasks {
 		for _, block := range t.Resources.Devices {
-			if r := newDeviceRequest(t.Name, block, node); r.count() > 0 {
+			if r := newDeviceRequest(t.Name, block, node); r.requestedCount() > 0 {
 				requests = append(requests, r)
 			}
 		}
@@ -87,20 +89,21 @@ func deviceRequestsOf(g *api.TaskGroup, node *Node) []*deviceRequest {
 	return requests
 }
 
-// checkDevices returns an error if the node cannot meet a device block even when no device is reserved. It is not part
-// of checkFeasible, because an allocation that has its devices continues although they are unhealthy or missing.
-func checkDevices(g *api.TaskGroup, node Node) error {
+// checkDevices returns an error if the node has too few suitable instances for a device block, even if no allocation
+// holds any. It is not part of checkFeasible, which plans call for running allocations too: a running allocation keeps its
+// devices even if they become unhealthy or disappear.
+func checkDevices(g *api.TaskGroup, node PlacementNode) error {
 	var errs []error
 	for _, r := range deviceRequestsOf(g, &node) {
-		if !slices.ContainsFunc(r.candidates, func(c deviceCandidate) bool { return len(c.instances) >= r.count() }) {
-			errs = append(errs, &filteredError{"missing devices", fmt.Errorf("task %q: device %q: %s", r.task, r.block.Name, r.missingText(&node))})
+		if !slices.ContainsFunc(r.candidates, func(c deviceCandidate) bool { return len(c.suitableInstanceIDs) >= r.requestedCount() }) {
+			errs = append(errs, &filteredError{"missing devices", fmt.Errorf("task %q: device %q: %s", r.taskName, r.block.Name, r.unmetReason(&node))})
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// missingText describes why the node cannot meet the request.
-func (r *deviceRequest) missingText(node *Node) string {
+// unmetReason returns the text why the node cannot satisfy the request.
+func (r *deviceRequest) unmetReason(node *PlacementNode) string {
 	if len(node.Devices) == 0 {
 		return "this node has no devices: name a device plugin in a plugin block of the agent's configuration; nomad-lite plugin list shows why a plugin reports none"
 	}
@@ -118,13 +121,13 @@ func (r *deviceRequest) missingText(node *Node) string {
 		if !model.MatchesDevice(r.block.Name, group) {
 			continue
 		}
-		reasons = append(reasons, group.ID()+" "+r.unfitText(group, node))
+		reasons = append(reasons, group.ID()+" "+r.groupUnfitReason(group, node))
 	}
 	return admission.JoinTruncated(reasons)
 }
 
-// unfitText describes why a group of devices with the requested name does not meet the request.
-func (r *deviceRequest) unfitText(group *api.NodeDeviceResource, node *Node) string {
+// groupUnfitReason returns the text why a device group with the requested name does not satisfy the request.
+func (r *deviceRequest) groupUnfitReason(group *api.NodeDeviceResource, node *PlacementNode) string {
 	for _, c := range r.block.Constraints {
 		if !model.DeviceConstraintHolds(c, group, &node.NodeFacts) {
 			return fmt.Sprintf("does not satisfy the constraint %q%s", admission.ConstraintText(c), deviceValueText(c.LTarget, group))
@@ -136,11 +139,12 @@ func (r *deviceRequest) unfitText(group *api.NodeDeviceResource, node *Node) str
 			healthy++
 		}
 	}
-	i := slices.IndexFunc(r.candidates, func(c deviceCandidate) bool { return c.group == group })
-	return fmt.Sprintf("has %d instances, %d healthy, %d that the constraints admit, and %d are requested", len(group.Instances), healthy, len(r.candidates[i].instances), r.count())
+	i := slices.IndexFunc(r.candidates, func(c deviceCandidate) bool { return c.deviceGroup == group })
+	return fmt.Sprintf("has %d instances, %d healthy, %d that the constraints admit, and %d are requested", len(group.Instances), healthy, len(r.candidates[i].suitableInstanceIDs), r.requestedCount())
 }
 
-// deviceValueText describes the value of an attribute that a constraint compares.
+// deviceValueText returns the end of a message with the value of the device attribute that a constraint compares. It is
+// empty if target names no device attribute.
 func deviceValueText(target string, group *api.NodeDeviceResource) string {
 	name, ok := strings.CutPrefix(target, "${device.attr.")
 	if !ok {
@@ -152,11 +156,13 @@ func deviceValueText(target string, group *api.NodeDeviceResource) string {
 	return ": it is not set here"
 }
 
-// assignDevices chooses free devices for the tasks of a group. Requests with fewer suitable devices choose first, because
-// a request that any device meets would otherwise take the only device that meets another one.
+// assignDevices chooses free device instances for the tasks of a group. Requests with the fewest suitable instances choose
+// first: otherwise a request that any instance satisfies could get the only instance that satisfies another request.
 func (p *allocPlacer) assignDevices(g *api.TaskGroup) (map[*api.RequestedDevice]*api.AllocatedDeviceResource, error) {
 	requests := deviceRequestsOf(g, &p.node)
-	slices.SortStableFunc(requests, func(a, b *deviceRequest) int { return cmp.Compare(a.instanceCount(), b.instanceCount()) })
+	slices.SortStableFunc(requests, func(a, b *deviceRequest) int {
+		return cmp.Compare(a.suitableInstanceCount(), b.suitableInstanceCount())
+	})
 	granted := make(map[*api.RequestedDevice]*api.AllocatedDeviceResource, len(requests))
 	chosen := make(map[deviceInstance]bool)
 	for _, r := range requests {
@@ -169,44 +175,45 @@ func (p *allocPlacer) assignDevices(g *api.TaskGroup) (map[*api.RequestedDevice]
 	return granted, nil
 }
 
-func (r *deviceRequest) instanceCount() (n int) {
+func (r *deviceRequest) suitableInstanceCount() (n int) {
 	for _, c := range r.candidates {
-		n += len(c.instances)
+		n += len(c.suitableInstanceIDs)
 	}
 	return n
 }
 
-// assignDevice chooses instances of one group for a request, and adds them to chosen.
+// assignDevice chooses free instances of one device group for a request, and adds them to chosen, the instances that the
+// same allocation has chosen so far.
 func (p *allocPlacer) assignDevice(r *deviceRequest, chosen map[deviceInstance]bool) (*api.AllocatedDeviceResource, error) {
 	var shortages []string
 	var heldBy *allocNameReservations
 	for _, c := range r.candidates {
 		var free []string
-		for _, id := range c.instances {
-			instance := instanceOf(c.group, id)
-			by, _ := p.nodeUsage.deviceHolders.find(p.allocNameKey, instance, devicesOf)
+		for _, id := range c.suitableInstanceIDs {
+			instance := deviceInstanceOf(c.deviceGroup, id)
+			by, _ := p.nodeUsage.deviceHolders.findConflict(p.allocNameKey, instance, devicesOf)
 			if by != nil {
 				heldBy = cmp.Or(heldBy, by)
 			} else if !chosen[instance] {
 				free = append(free, id)
 			}
-			if len(free) == r.count() {
+			if len(free) == r.requestedCount() {
 				break
 			}
 		}
-		if len(free) < r.count() {
-			shortages = append(shortages, fmt.Sprintf("%d of %d instances of %s are free", len(free), len(c.instances), c.group.ID()))
+		if len(free) < r.requestedCount() {
+			shortages = append(shortages, fmt.Sprintf("%d of %d instances of %s are free", len(free), len(c.suitableInstanceIDs), c.deviceGroup.ID()))
 			continue
 		}
 		for _, id := range free {
-			chosen[instanceOf(c.group, id)] = true
+			chosen[deviceInstanceOf(c.deviceGroup, id)] = true
 		}
-		return &api.AllocatedDeviceResource{Vendor: c.group.Vendor, Type: c.group.Type, Name: c.group.Name, DeviceIDs: free}, nil
+		return &api.AllocatedDeviceResource{Vendor: c.deviceGroup.Vendor, Type: c.deviceGroup.Type, Name: c.deviceGroup.Name, DeviceIDs: free}, nil
 	}
-	text := fmt.Sprintf("no devices match request %s (count %d): %s", r.block.Name, r.count(), admission.JoinTruncated(shortages))
+	text := fmt.Sprintf("no devices match request %s (count %d): %s", r.block.Name, r.requestedCount(), admission.JoinTruncated(shortages))
 	err := errors.New(text)
 	if heldBy != nil {
 		err = fmt.Errorf("%s; allocation %q of job %q holds one. Stop it, or ask for fewer devices", text, heldBy.key.name, heldBy.key.job)
 	}
-	return nil, &exhaustedError{"devices: " + text, fmt.Errorf("task %q: %w", r.task, err)}
+	return nil, &exhaustedError{"devices: " + text, fmt.Errorf("task %q: %w", r.taskName, err)}
 }

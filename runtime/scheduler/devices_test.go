@@ -10,7 +10,7 @@ import (
 )
 
 // deviceNode returns a node with two models of one vendor and one of another.
-func deviceNode() Node {
+func deviceNode() PlacementNode {
 	group := func(vendor, name string, memory int64, ids ...string) *api.NodeDeviceResource {
 		g := &api.NodeDeviceResource{Vendor: vendor, Type: "gpu", Name: name, Attributes: map[string]*api.Attribute{"memory": {IntVal: &memory, Unit: "GiB"}}}
 		for _, id := range ids {
@@ -136,26 +136,26 @@ func TestDevicesAreReservedUntilTheAllocationEnds(t *testing.T) {
 	refused("the device is in use")
 
 	node.Devices[2].Instances[0].Healthy = false // the task continues on its unhealthy device
-	usage.Put(first)
+	usage.PutAlloc(first)
 	node.Devices[2].Instances[0].Healthy = true
 	refused("the device was unhealthy for a moment")
 
 	stopped := *first
 	stopped.DesiredStatus = api.AllocDesiredStatusStop
 	stopped.AllocModifyIndex = 5
-	usage.Put(&stopped)
+	usage.PutAlloc(&stopped)
 	refused("the allocation is stopping")
 
 	second, err := place("j1", "j1.g[0]")
 	if err != nil || devicesText(second) != `other/gpu/big["a"]` {
 		t.Fatalf("the replacement of the stopped allocation: %v", err)
 	}
-	usage.Remove(&stopped)
+	usage.RemoveAlloc(&stopped)
 	if clone := usage.Clone(); len(clone.deviceHolders) != 1 {
 		t.Errorf("the clone has %v", clone.deviceHolders)
 	}
 	refused("the replacement has the device")
-	usage.Remove(second)
+	usage.RemoveAlloc(second)
 	if third, err := place("j2", "j2.g[0]"); err != nil || devicesText(third) != `other/gpu/big["a"]` {
 		t.Errorf("after the end: %v", err)
 	}
@@ -163,7 +163,7 @@ func TestDevicesAreReservedUntilTheAllocationEnds(t *testing.T) {
 
 func TestNodeOfHasDevices(t *testing.T) {
 	devices := deviceNode().Devices
-	if got := NodeOf(&api.Node{NodeResources: &api.NodeResources{Devices: devices}}).Devices; !slices.Equal(got, devices) {
+	if got := PlacementNodeOf(&api.Node{NodeResources: &api.NodeResources{Devices: devices}}).Devices; !slices.Equal(got, devices) {
 		t.Errorf("devices %v", got)
 	}
 }

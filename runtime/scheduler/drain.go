@@ -10,16 +10,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// DrainRequest starts or ends a drain of the node.
+// DrainRequest is the argument of Drain: it starts or ends a drain of the node.
 type DrainRequest struct {
-	// Spec has the options of the drain. Nil ends the current drain.
+	// Spec has the options of a new drain. Nil ends the current drain.
 	Spec *api.DrainSpec
 	// MarkEligible makes the node eligible again when a drain is ended.
 	MarkEligible bool
 	Meta         map[string]string
 }
 
-// NodeRequestOutcome is the result of a change of the node.
+// NodeRequestOutcome is the result of SetEligibility and Drain.
 type NodeRequestOutcome struct {
 	EvalIDs                                 []string
 	EvalCreateIndex, NodeModifyIndex, Index uint64
@@ -51,10 +51,10 @@ func (s *Scheduler) SetEligibility(ctx context.Context, eligibility string) (Nod
 	})
 }
 
-// Drain starts or ends the drain of the node. Allocations are stopped as the migrate blocks of their
-// groups specify; allocations of batch jobs can run until the deadline, and system jobs stop last.
-// The jobs are blocked until the node is eligible again. The completion of the drain does not make it
-// eligible.
+// Drain starts or ends the drain of the node. A drain stops allocations of service jobs as the migrate
+// blocks of their groups specify. Allocations of batch jobs can run until the deadline, and system jobs
+// stop last. The evaluations of the jobs are blocked until the node is eligible again. The node stays
+// ineligible when the drain is complete.
 func (s *Scheduler) Drain(ctx context.Context, r DrainRequest) (NodeRequestOutcome, error) {
 	return s.updateNode(ctx, opNodeDrain, func(c *txn, n *api.Node) error {
 		before := n.DrainStrategy
@@ -87,10 +87,10 @@ func (s *Scheduler) Drain(ctx context.Context, r DrainRequest) (NodeRequestOutco
 	})
 }
 
-// nodeDrain changes the drain of the node.
+// nodeDrain is a txn that continues or ends the drain of the node.
 type nodeDrain struct{ *txn }
 
-// endDrain edits the record of a node whose drain has ended.
+// endDrain ends the drain in n, which the caller then stores.
 func (c nodeDrain) endDrain(n *api.Node, status api.DrainStatus, message string) {
 	last := api.DrainMetadata{StartedAt: n.DrainStrategy.StartedAt}
 	if n.LastDrain != nil {
@@ -101,11 +101,12 @@ func (c nodeDrain) endDrain(n *api.Node, status api.DrainStatus, message string)
 	model.AppendNodeEvent(n, "Drain", message, nil, c.now)
 }
 
-// updateNode edits a copy of the node, stores it and continues the drain.
+// updateNode calls edit with a copy of the stored node, stores the copy and continues its drain. operation is the
+// operation of the event.
 func (s *Scheduler) updateNode(ctx context.Context, operation string, edit func(*txn, *api.Node) error) (out NodeRequestOutcome, err error) {
 	out.Index, err = s.update(ctx, func(c *txn) error {
 		out = NodeRequestOutcome{}
-		old := c.tx.Node(nil, c.s.nodeID)
+		old := c.tx.Node(nil, c.scheduler.nodeID)
 		if old == nil {
 			return requestErrorf(RequestNotFound, "node not found")
 		}
@@ -128,7 +129,7 @@ func (s *Scheduler) updateNode(ctx context.Context, operation string, edit func(
 
 func (c nodeDrain) putNode(n *api.Node) {
 	c.tx.PutNode(n)
-	c.node = NodeOf(n)
+	c.node = PlacementNodeOf(n)
 	c.setDrainTimer(n)
 }
 
@@ -138,8 +139,8 @@ func (c nodeDrain) putNode(n *api.Node) {
 // that stop quickly. Nomad batches the changes of a drain for a second.
 const drainStartDelay = 200 * time.Millisecond
 
-// setDrainTimer sets the timer for the first stops of a drain, and then for its
-// deadline.
+// setDrainTimer sets the drain timer to the next time at which a drain has something to do: the end of
+// drainStartDelay, and then the deadline. Without a drain it removes the timer.
 func (c nodeDrain) setDrainTimer(n *api.Node) {
 	var at time.Time
 	if n != nil && n.DrainStrategy != nil {
@@ -150,16 +151,16 @@ func (c nodeDrain) setDrainTimer(n *api.Node) {
 			}
 		}
 	}
-	c.tx.OnCommit(func() { c.s.drainTimer.set(drainTimerKey, at) })
+	c.tx.OnCommit(func() { c.scheduler.drainTimer.setDueTime(drainTimerKey, at) })
 }
 
-// continueDrain continues the drain of the node, if there is one, and returns the new
-// evaluations.
+// continueDrain stops the allocations that a drain of the node can stop now, or completes the drain. It returns
+// the ids of the new evaluations. It does nothing if the node is not draining.
 func (c nodeDrain) continueDrain() (evalIDs []string) {
-	if !c.node.Draining {
+	if !c.node.IsDraining {
 		return nil
 	}
-	n := c.tx.Node(nil, c.s.nodeID)
+	n := c.tx.Node(nil, c.scheduler.nodeID)
 	if c.now.Before(n.DrainStrategy.StartedAt.Add(drainStartDelay)) {
 		c.setDrainTimer(n)
 		return nil
@@ -193,29 +194,30 @@ func (c nodeDrain) continueDrain() (evalIDs []string) {
 	return evalIDs
 }
 
-// allocsToDrainNext returns the allocations that the drain stops next, sorted by name, and whether the drain is complete.
+// allocsToDrainNext returns the allocations that the drain stops now, and whether the drain is complete: all allocations
+// have ended. Allocations of the same group are sorted by their index.
 func allocsToDrainNext(d *api.DrainStrategy, allocs []*api.Allocation, ended func(id string) bool, now time.Time) (next []*api.Allocation, done bool) {
 	due := d.Deadline < 0 || !d.ForceDeadline.IsZero() && !now.Before(d.ForceDeadline)
 	type groupKey struct {
 		job  JobKey
 		name string
 	}
-	leaving := make(map[groupKey]int)
+	stopping := make(map[groupKey]int)
 	groups := make(map[groupKey][]*api.Allocation)
 	var groupOrder []groupKey
-	left, others := 0, 0 // left counts the allocations that have not ended, others excludes allocations of system jobs
+	unended, unendedNonSystem := 0, 0 // allocations that have not ended: all, and those of jobs that are not system jobs
 	for _, a := range allocs {
 		kind := *a.Job.Type
 		if ended(a.ID) || kind == api.JobTypeSystem && d.IgnoreSystemJobs {
 			continue
 		}
-		left++
+		unended++
 		if kind != api.JobTypeSystem {
-			others++
+			unendedNonSystem++
 		}
 		g := groupKey{JobKey{a.Namespace, a.JobID}, a.TaskGroup}
 		if model.AllocTerminal(a) || a.DesiredTransition.ShouldMigrate() {
-			leaving[g]++
+			stopping[g]++
 			continue
 		}
 		if groups[g] == nil {
@@ -228,9 +230,9 @@ func allocsToDrainNext(d *api.DrainStrategy, allocs []*api.Allocation, ended fun
 		n := len(members)
 		switch *members[0].Job.Type {
 		case api.JobTypeService:
-			n = maxParallelStops(members[0]) - leaving[g]
+			n = maxParallelStops(members[0]) - stopping[g]
 		case api.JobTypeSystem:
-			if others > 0 {
+			if unendedNonSystem > 0 {
 				n = 0
 			}
 		default:
@@ -242,10 +244,11 @@ func allocsToDrainNext(d *api.DrainStrategy, allocs []*api.Allocation, ended fun
 		sortByIndex(members)
 		next = append(next, members[:min(max(n, 0), len(members))]...)
 	}
-	return next, left == 0
+	return next, unended == 0
 }
 
-// maxParallelStops returns how many allocations of a group may be stopping at once.
+// maxParallelStops returns how many allocations of the group of a the drain may stop at one time: max_parallel of its
+// migrate block.
 func maxParallelStops(a *api.Allocation) int {
 	if g := model.FindGroup(a.Job, a.TaskGroup); g != nil && g.Migrate != nil && g.Migrate.MaxParallel != nil {
 		return max(*g.Migrate.MaxParallel, 1)
@@ -253,6 +256,6 @@ func maxParallelStops(a *api.Allocation) int {
 	return 1
 }
 
-// handleDrainDeadline sets the next timer. It need not stop allocations itself, because each change of the store calls
-// continueDrain.
-func (c nodeDrain) handleDrainDeadline() { c.setDrainTimer(c.tx.Node(nil, c.s.nodeID)) }
+// setNextDrainTimer is called when the drain timer has expired, and sets it to its next time. It need not stop
+// allocations itself: each transaction calls continueDrain.
+func (c nodeDrain) setNextDrainTimer() { c.setDrainTimer(c.tx.Node(nil, c.scheduler.nodeID)) }

@@ -18,7 +18,7 @@ import (
 func slowStopAllocTimes(a *api.Allocation) schedtest.AllocTimes {
 	l := schedtest.AllocTimes{StopDuration: time.Second}
 	if *a.Job.Type == api.JobTypeBatch {
-		l.Run = time.Minute
+		l.RunDuration = time.Minute
 	}
 	return l
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/admission"
 )
 
-// checkFeasible checks the constraints of the job, the group and its tasks against the
-// node, and returns all violations. jobCount and groupCount are the numbers of
+// checkFeasible checks whether the node has the drivers and networks of a group, and satisfies the constraints of
+// the job, the group and its tasks. The error joins all violations. jobCount and groupCount are the numbers of
 // allocations of the job and of the group on the node after the placement.
-func checkFeasible(job *api.Job, g *api.TaskGroup, node Node, jobCount, groupCount int) error {
+func checkFeasible(job *api.Job, g *api.TaskGroup, node PlacementNode, jobCount, groupCount int) error {
 	var errs []error
 	for _, t := range g.Tasks {
-		if node.Drivers != nil && !node.Drivers[t.Driver] {
+		if node.HealthyDrivers != nil && !node.HealthyDrivers[t.Driver] {
 			errs = append(errs, &filteredError{"missing drivers", fmt.Errorf("task %q: driver %q is not there, or is not healthy", t.Name, t.Driver)})
 		}
 	}

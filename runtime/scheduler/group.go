@@ -12,17 +12,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// terminalAllocAction selects how a plan treats a terminal allocation whose desired status is run.
+// terminalAllocAction is how a plan treats a terminal allocation whose desired status is run.
 type terminalAllocAction uint8
 
 const (
-	replaceAlloc           terminalAllocAction = iota // the plan places a new allocation in its place
+	replaceAlloc           terminalAllocAction = iota // the plan places a new allocation with the same index
 	countTerminalAsDone                               // the allocation counts as completed work
-	followReschedulePolicy                            // the reschedule policy decides
+	followReschedulePolicy                            // the reschedule policy decides whether and when it is replaced
 )
 
-// terminalAllocActions has the action for terminal allocations by job type and client status. Batch and sysbatch
-// allocations of an older job version are ignored instead.
+// terminalAllocActions maps job type and client status to the action for a terminal allocation. It does not apply to
+// batch and sysbatch allocations of an older job version, which plans ignore.
 var terminalAllocActions = map[string]map[string]terminalAllocAction{
 	api.JobTypeService:  {api.AllocClientStatusComplete: replaceAlloc, api.AllocClientStatusFailed: followReschedulePolicy, api.AllocClientStatusLost: replaceAlloc},
 	api.JobTypeBatch:    {api.AllocClientStatusComplete: countTerminalAsDone, api.AllocClientStatusFailed: followReschedulePolicy, api.AllocClientStatusLost: replaceAlloc},
@@ -30,28 +30,29 @@ var terminalAllocActions = map[string]map[string]terminalAllocAction{
 	api.JobTypeSysbatch: {api.AllocClientStatusComplete: countTerminalAsDone, api.AllocClientStatusFailed: countTerminalAsDone, api.AllocClientStatusLost: replaceAlloc},
 }
 
-// groupPlan is the plan for a group of the job. Each allocation that counts for the
-// group is in one of its lists.
+// groupPlan is the part of a plan for one group of the job. classifyAlloc puts each allocation that counts
+// for the group into one of the lists.
 type groupPlan struct {
 	*planner
 	taskGroup     *api.TaskGroup
-	name          string
+	groupName     string
 	rollingUpdate *api.UpdateStrategy // nil if all allocations may change at once
 	groupUpdates  *api.DesiredUpdates
 
 	liveAllocs         []*api.Allocation // allocations that run, or that have failed and are not replaced
-	rescheduleLater    []*delayedAlloc   // failed allocations that a later plan replaces; they are in live or canaries too
+	rescheduleLater    []*delayedAlloc   // failed allocations that a later plan replaces; liveAllocs or unpromotedCanaries has them too
 	unpromotedCanaries []*api.Allocation // canaries of the deployment that are not promoted
 	migratingAllocs    []*api.Allocation // allocations for which a user or a drain has requested a replacement
 	rescheduleNow      []*api.Allocation // failed allocations that this plan replaces
-	completedAllocs    []*api.Allocation // completed work
+	completedAllocs    []*api.Allocation // terminal allocations that are not replaced, and count as completed work
 
-	hadCurrentVersion bool // an allocation of the current version existed before this plan
-	placedCount       int
+	hadAllocOfCurrentVersion bool // an allocation of the current version existed before this plan
+	// placedBeforeRollingUpdate counts the placements of this plan before replaceOutdatedAllocs, which use up max_parallel.
+	placedBeforeRollingUpdate int
 }
 
 func (p *planner) planGroup(spec *api.TaskGroup, allocs []*api.Allocation) {
-	g := &groupPlan{planner: p, taskGroup: spec, name: *spec.Name, groupUpdates: p.desiredUpdatesOf(*spec.Name)}
+	g := &groupPlan{planner: p, taskGroup: spec, groupName: *spec.Name, groupUpdates: p.desiredUpdatesOf(*spec.Name)}
 	if u := spec.Update; !isBatchLike(p.Job) && u != nil && u.MaxParallel != nil && *u.MaxParallel > 0 {
 		g.rollingUpdate = u
 	}
@@ -61,16 +62,16 @@ func (p *planner) planGroup(spec *api.TaskGroup, allocs []*api.Allocation) {
 	g.stopDuplicateAllocs()
 	g.scaleDown()
 	inPlace, destroy := g.splitOutdatedAllocs()
-	g.createDeployment(len(inPlace)+len(destroy) > 0, len(destroy) > 0)
+	g.addGroupToDeployment(len(inPlace)+len(destroy) > 0, len(destroy) > 0)
 
 	for _, a := range inPlace {
 		g.updateInPlace(a)
 	}
 	g.placeCanaries(destroy)
 	g.replaceMigratingAllocs()
-	g.replaceFailed()
+	g.replaceFailedAllocs()
 	g.placeMissingAllocs()
-	destroyed := g.replaceOutdated(destroy)
+	destroyed := g.replaceOutdatedAllocs(destroy)
 	g.requestFollowUpEvals()
 	g.groupUpdates.Ignore = uint64(len(g.liveAllocs) + len(g.unpromotedCanaries) + len(g.completedAllocs) - len(inPlace) - destroyed)
 }
@@ -81,7 +82,7 @@ func isBatchLike(job *api.Job) bool {
 
 // classifyAlloc adds an allocation to one of the lists of the groupPlan.
 func (g *groupPlan) classifyAlloc(a *api.Allocation) {
-	g.hadCurrentVersion = g.hadCurrentVersion || g.hasCurrentVersion(a)
+	g.hadAllocOfCurrentVersion = g.hadAllocOfCurrentVersion || g.hasCurrentVersion(a)
 	switch terminal := a.ClientTerminalStatus(); {
 	case stoppedWithoutReplacement(a):
 		if !terminal && a.DesiredStatus == api.AllocDesiredStatusRun {
@@ -92,7 +93,7 @@ func (g *groupPlan) classifyAlloc(a *api.Allocation) {
 			g.completedAllocs = append(g.completedAllocs, a)
 		}
 	case !isUnreplaced(a):
-		// Nothing to do: the allocation is stopping or has been replaced.
+		// The allocation is ignored: it is stopping, or it has been replaced.
 	case isCanary(a) && !g.isNeededCanary(a):
 		if !terminal {
 			g.stopUnneededAlloc(a)
@@ -144,18 +145,18 @@ func isCanary(a *api.Allocation) bool {
 	return a.DeploymentStatus != nil && a.DeploymentStatus.Canary
 }
 
-// isNeededCanary reports whether a canary belongs to the current deployment and is still
-// needed.
+// isNeededCanary reports whether a canary belongs to the active deployment and its group is not
+// promoted yet.
 func (g *groupPlan) isNeededCanary(a *api.Allocation) bool {
 	d := g.deployment
 	if d == nil || a.DeploymentID != d.ID || !model.DeploymentActive(d) {
 		return false
 	}
-	state := d.TaskGroups[g.name]
+	state := d.TaskGroups[g.groupName]
 	return state != nil && !state.Promoted
 }
 
-// stoppedWithoutReplacement reports whether a user has stopped an allocation without a
+// stoppedWithoutReplacement reports whether a user has stopped an allocation in a way that forbids a
 // replacement.
 func stoppedWithoutReplacement(a *api.Allocation) bool {
 	return a.DesiredTransition.ShouldDisableMigrationPlacement() && a.NextAllocation == ""
@@ -167,8 +168,8 @@ func shouldMigrate(a *api.Allocation) bool {
 	return t.ShouldMigrate() || t.Reschedule != nil && *t.Reschedule
 }
 
-// rescheduleTime returns when a failed allocation must be replaced, or false if it
-// is not replaced.
+// rescheduleTime returns the time at which a failed allocation must be replaced, or false if it must
+// not be replaced.
 func (g *groupPlan) rescheduleTime(a *api.Allocation) (time.Time, bool) {
 	t := a.DesiredTransition
 	if t.ForceReschedule != nil && *t.ForceReschedule || a.FollowupEvalID != "" && a.FollowupEvalID == g.Eval.ID {
@@ -182,13 +183,12 @@ func (g *groupPlan) rescheduleTime(a *api.Allocation) (time.Time, bool) {
 	}
 	at, ok := model.NextReschedule(reschedulePolicyOf(a), a.RescheduleTracker, failureTime(a))
 	if i := slices.IndexFunc(g.Evals, func(e *api.Evaluation) bool { return e.ID == a.FollowupEvalID && model.EvalPending(e) }); ok && i >= 0 {
-		at = g.Evals[i].WaitUntil // the stored time is used because the clock may have been set since the failure
+		at = g.Evals[i].WaitUntil // clock steps since the failure have moved the stored time, see moveDeadlines
 	}
 	return at, ok
 }
 
-// reschedulePolicyOf returns the reschedule policy of the version with which an allocation
-// was placed.
+// reschedulePolicyOf returns the reschedule policy in the job version of an allocation, or nil.
 func reschedulePolicyOf(a *api.Allocation) *api.ReschedulePolicy {
 	if g := model.FindGroup(a.Job, a.TaskGroup); g != nil {
 		return g.ReschedulePolicy
@@ -196,8 +196,8 @@ func reschedulePolicyOf(a *api.Allocation) *api.ReschedulePolicy {
 	return nil
 }
 
-// failureTime returns when the last task of an allocation ended. The result is not later than the last
-// change of the allocation, which is never in the future because of clearFutureTimes.
+// failureTime returns when the last task of an allocation ended. The result is at most the modification time
+// of the allocation, which is not in the future: replaceFutureTimes replaces times in the future.
 func failureTime(a *api.Allocation) time.Time {
 	var lastFinish time.Time
 	for _, t := range a.TaskStates {
@@ -217,7 +217,8 @@ func (g *groupPlan) stopUnneededAlloc(a *api.Allocation) {
 	g.groupUpdates.Stop++
 }
 
-// stopDuplicateAllocs keeps one allocation of each name. Two exist when a canary was promoted.
+// stopDuplicateAllocs stops all but one allocation of each name. After the promotion of a canary, the canary and the
+// allocation of the older version have the same name.
 func (g *groupPlan) stopDuplicateAllocs() {
 	best := make(map[string]*api.Allocation, len(g.liveAllocs))
 	n := 0
@@ -237,21 +238,23 @@ func (g *groupPlan) stopDuplicateAllocs() {
 	}
 }
 
-// stopAllocsIf stops the allocations for which lost returns true. It also stops failed ones, so that no later plan
-// replaces them.
-func (g *groupPlan) stopAllocsIf(lost func(*api.Allocation) bool) {
+// stopAllocsIf stops the allocations for which unneeded returns true, and removes them from the lists of the groupPlan. It
+// also stops failed allocations, so that no later plan replaces them.
+func (g *groupPlan) stopAllocsIf(unneeded func(*api.Allocation) bool) {
 	for _, list := range []*[]*api.Allocation{&g.liveAllocs, &g.migratingAllocs, &g.rescheduleNow} {
 		*list = slices.DeleteFunc(*list, func(a *api.Allocation) bool {
-			if lost(a) {
+			if unneeded(a) {
 				g.stopUnneededAlloc(a)
 				return true
 			}
 			return false
 		})
 	}
-	g.rescheduleLater = slices.DeleteFunc(g.rescheduleLater, func(l *delayedAlloc) bool { return !isCanary(l.alloc) && lost(l.alloc) })
+	g.rescheduleLater = slices.DeleteFunc(g.rescheduleLater, func(l *delayedAlloc) bool { return !isCanary(l.alloc) && unneeded(l.alloc) })
 }
 
+// isPreferredToKeep reports whether stopDuplicateAllocs keeps a rather than b: it prefers allocations that are not
+// terminal, then the current job version, then the newest allocation.
 func (g *groupPlan) isPreferredToKeep(a, b *api.Allocation) bool {
 	if x, y := model.AllocTerminal(a), model.AllocTerminal(b); x != y {
 		return y
@@ -262,7 +265,7 @@ func (g *groupPlan) isPreferredToKeep(a, b *api.Allocation) bool {
 	return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), cmp.Compare(a.CreateTime, b.CreateTime), strings.Compare(a.ID, b.ID)) > 0
 }
 
-// scaleDown stops the allocations above the group's count, the highest index first.
+// scaleDown stops as many allocations as the group has above its count: those with the highest indexes.
 func (g *groupPlan) scaleDown() {
 	var all []*api.Allocation
 	for _, list := range [][]*api.Allocation{g.liveAllocs, g.migratingAllocs, g.rescheduleNow, g.completedAllocs} {
@@ -285,7 +288,7 @@ func (g *groupPlan) scaleDown() {
 	g.completedAllocs = slices.DeleteFunc(g.completedAllocs, func(a *api.Allocation) bool { return cut[a] })
 }
 
-// allocIndex returns the index at the end of an allocation's name.
+// allocIndex returns the index at the end of an allocation's name, such as 3 in "web.cache[3]".
 func allocIndex(a *api.Allocation) int {
 	open := strings.LastIndexByte(a.Name, '[')
 	if n, err := strconv.Atoi(strings.TrimSuffix(a.Name[open+1:], "]")); err == nil {
@@ -294,8 +297,8 @@ func allocIndex(a *api.Allocation) int {
 	return 0
 }
 
-// splitOutdatedAllocs returns the allocations of older versions, sorted by name: those that can
-// be updated in place, and those that must be replaced.
+// splitOutdatedAllocs returns the allocations of older job versions, each list sorted by index: those that
+// can be updated in place, and those that must be replaced.
 func (g *groupPlan) splitOutdatedAllocs() (inPlace, destroy []*api.Allocation) {
 	for _, a := range g.liveAllocs {
 		switch {
@@ -315,22 +318,24 @@ func sortByIndex(allocs []*api.Allocation) {
 	slices.SortStableFunc(allocs, func(a, b *api.Allocation) int { return cmp.Compare(allocIndex(a), allocIndex(b)) })
 }
 
+// updateInPlace gives a running allocation the current job version.
 func (g *groupPlan) updateInPlace(a *api.Allocation) {
-	c := g.editableCopy(a)
+	c := g.editableAlloc(a)
 	c.Job = g.Job
 	c.EvalID = g.Eval.ID
 	c.DeploymentID, c.DeploymentStatus = "", nil
 	if state := g.activeDeploymentState(); state != nil {
 		c.DeploymentID = g.deployment.ID
 		state.PlacedAllocs++
-		g.setProgressDeadline(state)
+		g.setFirstProgressDeadline(state)
 	}
 	g.groupUpdates.InPlaceUpdate++
 }
 
-// placeCanaries places canaries of the new job version. The allocations that they will replace continue to run.
+// placeCanaries places the missing canaries of the new job version, at first with the names of outdated allocations, which
+// continue to run until the promotion.
 func (g *groupPlan) placeCanaries(destroy []*api.Allocation) {
-	if !g.hasUnpromotedCanaries() || g.isPausedOrFailed() {
+	if !g.hasUnpromotedCanaries() || g.isDeploymentPausedOrFailed() {
 		return
 	}
 	taken := make(map[int]bool)
@@ -355,7 +360,7 @@ func (g *groupPlan) placeCanaries(destroy []*api.Allocation) {
 	}
 	for _, i := range canaryIndexes[:max(missing, 0)] {
 		g.groupUpdates.Canary++
-		if a := g.placeAlloc(g.Job, model.AllocName(g.Job, g.taskGroup, i), nil, g.name); a != nil {
+		if a := g.placeAlloc(g.Job, model.AllocName(g.Job, g.taskGroup, i), nil, g.groupName); a != nil {
 			g.markCanary(a)
 		}
 	}
@@ -367,17 +372,17 @@ func (g *groupPlan) canariesOf(allocs []*api.Allocation) []*api.Allocation {
 
 func (g *groupPlan) markCanary(a *api.Allocation) {
 	a.DeploymentStatus = &api.AllocDeploymentStatus{Canary: true}
-	state := g.groupDeploymentState(g.name)
+	state := g.groupDeploymentState(g.groupName)
 	state.PlacedCanaries = append(state.PlacedCanaries, a.ID)
 }
 
-// versionForReplacement returns the job version for the replacement of an allocation. While the canaries of the current version
-// are not promoted, and after its deployment has failed, an allocation of an older version is replaced by an allocation
-// of the same version.
+// versionForReplacement returns the job version for the replacement of an allocation: usually the current version. While
+// the canaries of the current version are not promoted, and after the deployment of the current version has failed, the
+// replacement has the version of the replaced allocation.
 func (g *groupPlan) versionForReplacement(a *api.Allocation) *api.Job {
 	d := g.deployment
-	unproven := g.hasUnpromotedCanaries() || d != nil && d.Status == api.DeploymentStatusFailed
-	if unproven && !g.hasCurrentVersion(a) && model.FindGroup(a.Job, g.name) != nil {
+	currentIsUnproven := g.hasUnpromotedCanaries() || d != nil && d.Status == api.DeploymentStatusFailed
+	if currentIsUnproven && !g.hasCurrentVersion(a) && model.FindGroup(a.Job, g.groupName) != nil {
 		return a.Job
 	}
 	return g.Job
@@ -393,9 +398,9 @@ func (g *groupPlan) replaceMigratingAllocs() {
 		}
 		g.groupUpdates.Migrate++
 		g.stopAlloc(a, description)
-		if b := g.placeAlloc(g.versionForReplacement(a), a.Name, a, g.name); b != nil {
+		if b := g.placeAlloc(g.versionForReplacement(a), a.Name, a, g.groupName); b != nil {
 			b.RescheduleTracker = a.RescheduleTracker
-			g.placedCount++
+			g.placedBeforeRollingUpdate++
 			if isCanary(a) {
 				g.markCanary(b)
 			}
@@ -403,11 +408,11 @@ func (g *groupPlan) replaceMigratingAllocs() {
 	}
 }
 
-func (g *groupPlan) replaceFailed() {
+func (g *groupPlan) replaceFailedAllocs() {
 	sortByIndex(g.rescheduleNow)
 	for _, a := range g.rescheduleNow {
 		g.groupUpdates.RescheduleNow++
-		b := g.placeAlloc(g.versionForReplacement(a), a.Name, a, g.name)
+		b := g.placeAlloc(g.versionForReplacement(a), a.Name, a, g.groupName)
 		if b == nil {
 			continue
 		}
@@ -417,14 +422,15 @@ func (g *groupPlan) replaceFailed() {
 			PrevNodeID:     a.NodeID,
 		})
 		g.stopAlloc(a, model.AllocRescheduled)
-		g.placedCount++
+		g.placedBeforeRollingUpdate++
 		if isCanary(a) {
 			g.markCanary(b)
 		}
 	}
 }
 
-// requestFollowUpEvals requests follow-up evaluations at the times at which failed allocations must be replaced.
+// requestFollowUpEvals makes the planner create follow-up evaluations for the failed allocations that must be replaced
+// later and have no pending follow-up evaluation.
 func (g *groupPlan) requestFollowUpEvals() {
 	for _, l := range g.rescheduleLater {
 		if g.isReplacedByPlan(l.alloc) {
@@ -439,19 +445,19 @@ func (g *groupPlan) requestFollowUpEvals() {
 	}
 }
 
-// isReplacedByPlan reports whether this plan has replaced the allocation.
+// isReplacedByPlan reports whether this plan has placed a replacement of the allocation.
 func (g *groupPlan) isReplacedByPlan(a *api.Allocation) bool {
-	c := g.planner.updatedAllocs[a.ID]
+	c := g.planner.updatedAllocsByID[a.ID]
 	return c != nil && c.NextAllocation != ""
 }
 
-// placeMissingAllocs places as many allocations as the group lacks, at the lowest free indexes.
+// placeMissingAllocs places as many allocations as the group has below its count, at the lowest free indexes.
 func (g *groupPlan) placeMissingAllocs() {
 	missing := *g.taskGroup.Count - len(g.liveAllocs) - len(g.rescheduleNow) - len(g.migratingAllocs) - len(g.completedAllocs)
 	missing += len(g.canariesOf(g.rescheduleNow)) + len(g.canariesOf(g.migratingAllocs))
-	// A rolling update does not delay placements of a system job: each evaluation replaces failed allocations.
-	held := g.rollingUpdate != nil && *g.Job.Type != api.JobTypeSystem && (g.isPausedOrFailed() || g.hasUnpromotedCanaries())
-	if missing <= 0 || held {
+	// A rolling update does not delay the placements of a system job, whose failed allocations each evaluation replaces.
+	delayed := g.rollingUpdate != nil && *g.Job.Type != api.JobTypeSystem && (g.isDeploymentPausedOrFailed() || g.hasUnpromotedCanaries())
+	if missing <= 0 || delayed {
 		return
 	}
 	taken := make(map[int]bool, *g.taskGroup.Count)
@@ -466,34 +472,35 @@ func (g *groupPlan) placeMissingAllocs() {
 		}
 		missing--
 		g.groupUpdates.Place++
-		if g.placeAlloc(g.Job, model.AllocName(g.Job, g.taskGroup, i), nil, g.name) != nil {
-			g.placedCount++
+		if g.placeAlloc(g.Job, model.AllocName(g.Job, g.taskGroup, i), nil, g.groupName) != nil {
+			g.placedBeforeRollingUpdate++
 		}
 	}
 }
 
-// replaceOutdated replaces as many allocations of older job versions as the rolling update allows now, and returns
-// their number.
-func (g *groupPlan) replaceOutdated(old []*api.Allocation) int {
+// replaceOutdatedAllocs replaces as many allocations of older job versions as the rolling update allows now. It returns
+// the number of replacements that it has tried.
+func (g *groupPlan) replaceOutdatedAllocs(old []*api.Allocation) int {
 	n := min(g.replacementLimit(len(old)), len(old))
 	for _, a := range old[:n] {
 		g.groupUpdates.DestructiveUpdate++
-		if g.placeAlloc(g.Job, a.Name, a, g.name) != nil {
+		if g.placeAlloc(g.Job, a.Name, a, g.groupName) != nil {
 			g.stopAlloc(a, model.AllocUpdating)
 		}
 	}
 	return n
 }
 
-// replacementLimit returns how many allocations a rolling update may replace now.
-func (g *groupPlan) replacementLimit(all int) int {
+// replacementLimit returns how many of the outdated allocations this plan may replace: all without a rolling update,
+// otherwise max_parallel minus the allocations that this plan has placed and those whose health is undecided.
+func (g *groupPlan) replacementLimit(outdated int) int {
 	if g.rollingUpdate == nil {
-		return all
+		return outdated
 	}
-	if g.isPausedOrFailed() || g.hasUnpromotedCanaries() {
+	if g.isDeploymentPausedOrFailed() || g.hasUnpromotedCanaries() {
 		return 0
 	}
-	n := *g.rollingUpdate.MaxParallel - g.placedCount
+	n := *g.rollingUpdate.MaxParallel - g.placedBeforeRollingUpdate
 	for _, a := range g.liveAllocs {
 		if g.deployment == nil || a.DeploymentID != g.deployment.ID {
 			continue

@@ -38,7 +38,7 @@ func jobWithPorts(id string, static, dynamic []api.Port) *api.Job {
 
 // A port of a host network has the address of the network, and the same number on the default network is another port.
 func TestPortsOfHostNetworks(t *testing.T) {
-	node := NodeOf(nodeWithNetworks())
+	node := PlacementNodeOf(nodeWithNetworks())
 	usage := NewNodeUsage(node)
 	env := testEnv()
 	busy := HostPort{Address: "203.0.113.7", Port: 443}
@@ -90,7 +90,7 @@ func TestPortsOfHostNetworks(t *testing.T) {
 		}
 		for _, reservations := range usage.reservationsByAllocName {
 			if reservations.key.job == "three" {
-				usage.Remove(&api.Allocation{ID: reservations.reservations[0].id, Namespace: "default", JobID: "three", Name: reservations.key.name})
+				usage.RemoveAlloc(&api.Allocation{ID: reservations.reservations[0].allocID, Namespace: "default", JobID: "three", Name: reservations.key.name})
 			}
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// RequestErrorKind is the kind of a RequestError.
+// RequestErrorKind is the reason for which a request was rejected.
 type RequestErrorKind uint8
 
 const (
@@ -23,7 +23,7 @@ const (
 	RequestNotFound                         // a named object does not exist
 )
 
-// RequestError is the error of a rejected request. Its text is the same as Nomad's.
+// RequestError is the error of a rejected request. Its text is the same as in Nomad.
 type RequestError struct {
 	Kind RequestErrorKind
 	Text string
@@ -37,12 +37,12 @@ func requestErrorf(kind RequestErrorKind, format string, args ...any) error {
 
 // RegisterOptions are the options of Register.
 type RegisterOptions struct {
-	// EnforceIndex rejects the job unless the stored job has the index in JobModifyIndex; zero means that no job may be
-	// stored.
+	// EnforceIndex makes Register reject the job unless the stored job has the index JobModifyIndex. A JobModifyIndex of
+	// zero then means that no such job may be stored.
 	EnforceIndex   bool
 	JobModifyIndex uint64
-	// PreserveCounts and PreserveResources keep the stored values of existing
-	// groups and tasks.
+	// PreserveCounts keeps the counts of the groups of the stored job, and PreserveResources the resources of its
+	// tasks.
 	PreserveCounts, PreserveResources bool
 	// EvalPriority is the priority of the evaluation; zero means the job's
 	// priority.
@@ -50,7 +50,7 @@ type RegisterOptions struct {
 	Submission   *api.JobSubmission
 }
 
-// RequestOutcome is the result of a change of a job, an allocation or a deployment.
+// RequestOutcome is the result of a request that changes a job, an allocation or a deployment.
 type RequestOutcome struct {
 	// EvalID is empty if no evaluation was necessary.
 	EvalID          string
@@ -59,15 +59,16 @@ type RequestOutcome struct {
 	// JobID is the id of the child job that was launched or dispatched.
 	JobID          string
 	JobCreateIndex uint64
-	// The next fields are set by deployment requests only.
+	// Only deployment requests set the next two fields.
 	DeploymentModifyIndex uint64
 	RevertedJobVersion    *uint64
 
 	Index uint64
 }
 
-// Register stores a new job or a new version, or evaluates an unchanged job. The job is canonical, and package admission
-// has accepted it. It belongs to the scheduler after the call. The error is from model.Validate, or a RequestError.
+// Register stores a job, or a new version if its spec has changed, and evaluates the job. The job must be canonical, and
+// package admission must have accepted it. The caller must not modify the job after the call. The error is from
+// model.Validate, or a RequestError, or an error of the store.
 func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOptions) (out RequestOutcome, err error) {
 	if err := checkPriority(o.EvalPriority); err != nil {
 		return RequestOutcome{}, err
@@ -85,7 +86,8 @@ func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOption
 			return err
 		}
 		next := preserveCountsAndResources(job, old, o)
-		// Only here the counts and resources of the stored job meet the new job, and the namespace cannot be deleted meanwhile.
+		// The caller has not validated the job together with the preserved counts and resources. Its namespace may have been
+		// deleted since the caller validated it.
 		missingNamespace := *job.Namespace != api.DefaultNamespace && c.tx.Namespace(nil, *job.Namespace) == nil
 		if next != job || missingNamespace {
 			if err := validateJob(next, c.tx.Reader); err != nil {
@@ -114,12 +116,13 @@ func checkPriority(p int) error {
 	return nil
 }
 
-// validateJob validates a canonical job. A copy that shares parts with a stored job must not be canonicalized again:
-// model.Canonicalize writes also to the parts of a canonical job, which other goroutines read.
+// validateJob validates a canonical job. It does not call model.Canonicalize, which would write to parts that the job
+// shares with a stored job and that other goroutines read.
 func validateJob(job *api.Job, state store.Reader) error {
 	return model.Validate(job, namespaceNames(state)...)
 }
 
+// enforceModifyIndex checks the option EnforceIndex against old, the stored job or nil.
 func enforceModifyIndex(old *api.Job, o RegisterOptions) error {
 	want := o.JobModifyIndex
 	switch {
@@ -134,7 +137,8 @@ func enforceModifyIndex(old *api.Job, o RegisterOptions) error {
 	return nil
 }
 
-// preserveCountsAndResources returns the new job, or a copy with the counts or resources of the old job.
+// preserveCountsAndResources returns the new job, or a copy with the counts or resources of the old job if the options
+// request it.
 func preserveCountsAndResources(job, old *api.Job, o RegisterOptions) *api.Job {
 	if old == nil || !o.PreserveCounts && !o.PreserveResources {
 		return job
@@ -165,10 +169,11 @@ func preserveCountsAndResources(job, old *api.Job, o RegisterOptions) *api.Job {
 	return &c
 }
 
-// evaluateJob evaluates a changed job. Periodic and parameterized jobs, which have no allocations, are not evaluated.
+// evaluateJob evaluates a changed job and sets the indexes and the evaluation in out. Periodic and parameterized jobs,
+// which have no allocations, are not evaluated. A priority of zero means the priority of the job.
 func (c *txn) evaluateJob(out *RequestOutcome, job *api.Job, trigger string, priority int) {
 	out.JobModifyIndex = *job.ModifyIndex
-	c.markJobDirty(KeyOf(job))
+	c.reconcileJobLater(JobKeyOf(job))
 	if model.HasChildren(job) {
 		return
 	}
@@ -226,6 +231,7 @@ func (s *Scheduler) Deregister(ctx context.Context, key JobKey, o DeregisterOpti
 	return out, err
 }
 
+// skipShutdownDelays makes the tasks of a job stop without their shutdown_delay.
 func (c *txn) skipShutdownDelays(key JobKey) {
 	for _, a := range c.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
 		if !model.AllocTerminal(a) {
@@ -236,8 +242,8 @@ func (c *txn) skipShutdownDelays(key JobKey) {
 	}
 }
 
-// Evaluate creates an evaluation of a job. With force, failed allocations are
-// replaced whatever their reschedule policy says.
+// Evaluate creates and processes an evaluation of a job. With force, it replaces failed allocations
+// even if their reschedule policy does not allow it.
 func (s *Scheduler) Evaluate(ctx context.Context, key JobKey, force bool) (out RequestOutcome, err error) {
 	out.Index, err = s.update(ctx, func(c *txn) error {
 		out = RequestOutcome{}
@@ -269,12 +275,12 @@ func (c *txn) forceReschedule(key JobKey) {
 	}
 }
 
-// DryRun returns the changes that Register would make, and the stored job or nil.
-// It changes nothing. The job is canonical and accepted as for Register.
+// DryRun returns the changes that Register would make, and the stored job or nil. It stores
+// nothing. As for Register, the job must be canonical, and package admission must have accepted it.
 func (s *Scheduler) DryRun(job *api.Job) (changes PlanChanges, stored *api.Job) {
 	state := s.store.Snapshot()
-	key := KeyOf(job)
-	node := NodeOf(state.Node(nil, s.nodeID))
+	key := JobKeyOf(job)
+	node := PlacementNodeOf(state.Node(nil, s.nodeID))
 	index := state.TableIndex(nil, store.Allocations) + 1
 	version, created := uint64(0), index
 	next, old := *job, state.Job(nil, key.Namespace, key.ID)
@@ -304,7 +310,7 @@ func (s *Scheduler) DryRun(job *api.Job) (changes PlanChanges, stored *api.Job) 
 	}), old
 }
 
-// newChildJob returns a new job derived from a parent. The caller may modify it.
+// newChildJob returns a copy of a periodic or parameterized job with the id of a child. The caller may modify the copy.
 func newChildJob(parent *api.Job, id string) *api.Job {
 	c := *parent
 	c.ID, c.Name, c.ParentID = &id, &id, parent.ID

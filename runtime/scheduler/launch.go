@@ -17,44 +17,45 @@ import (
 
 var zeroTime time.Time
 
-// isActivePeriodic reports whether a job has periodic launches.
+// isActivePeriodic reports whether a job is launched by its schedule: it is periodic, enabled and not stopped.
 func isActivePeriodic(job *api.Job) bool {
 	p := job.Periodic
 	return p != nil && pointer.Value(p.Enabled) && !pointer.Value(job.Stop) && !job.IsParameterized()
 }
 
-// childJobLauncher launches periodic jobs and dispatches parameterized jobs.
+// childJobLauncher is a txn that creates the child jobs of periodic and parameterized jobs.
 type childJobLauncher struct{ *txn }
 
 // setLaunchTimer sets the timer for the next launch of a periodic job. If launches were missed while no scheduler ran, the
-// job is launched once at the start.
+// timer expires at once, and the job is launched once. For other jobs it removes the timer.
 func (c childJobLauncher) setLaunchTimer(job *api.Job) {
-	key, at := KeyOf(job), zeroTime
+	key, at := JobKeyOf(job), zeroTime
 	if isActivePeriodic(job) {
-		last := lastLaunch(c.tx.Reader, key)
+		last := lastLaunchTime(c.tx.Reader, key)
 		if last.IsZero() {
 			last = c.now
 		}
 		at = model.NextLaunch(job, last)
 	}
-	c.tx.OnCommit(func() { c.s.launchTimers.set(key, at) })
+	c.tx.OnCommit(func() { c.scheduler.launchTimers.setDueTime(key, at) })
 }
 
-// launchDueJob launches a periodic job whose launch time has come, and sets the timer for the next launch.
+// launchDueJob launches a periodic job whose timer has expired, and sets the timer for the next launch. It skips the
+// launch if prohibit_overlap is set and a child is active.
 func (c childJobLauncher) launchDueJob(key JobKey) {
 	job := c.tx.Job(nil, key.Namespace, key.ID)
 	if job == nil || !isActivePeriodic(job) {
-		c.tx.OnCommit(func() { c.s.launchTimers.set(key, zeroTime) })
+		c.tx.OnCommit(func() { c.scheduler.launchTimers.setDueTime(key, zeroTime) })
 		return
 	}
 	if !pointer.Value(job.Periodic.ProhibitOverlap) || !c.hasActiveChildren(key) {
 		c.launchChild(job)
 	} else {
-		c.s.logger.Info("periodic launch skipped: the one before is still at work", "job_id", key.ID)
+		c.scheduler.logger.Info("periodic launch skipped: the one before is still at work", "job_id", key.ID)
 	}
 	c.putLaunchTime(key)
 	next := model.NextLaunch(job, c.now)
-	c.tx.OnCommit(func() { c.s.launchTimers.set(key, next) })
+	c.tx.OnCommit(func() { c.scheduler.launchTimers.setDueTime(key, next) })
 }
 
 // putLaunchTime stores the current time as the last launch of a periodic job.
@@ -65,14 +66,14 @@ func (c childJobLauncher) putLaunchTime(key JobKey) {
 // hasActiveChildren reports whether a child of a job is pending or running.
 func (c childJobLauncher) hasActiveChildren(key JobKey) bool {
 	return slices.ContainsFunc(c.tx.JobChildren(nil, key.Namespace, key.ID), func(child *api.Job) bool {
-		key := KeyOf(child)
+		key := JobKeyOf(child)
 		return slices.ContainsFunc(c.tx.EvaluationsByJob(nil, key.Namespace, key.ID), model.EvalPending) ||
 			slices.ContainsFunc(c.tx.AllocationsByJob(nil, key.Namespace, key.ID), func(a *api.Allocation) bool { return !model.AllocTerminal(a) })
 	})
 }
 
-// launchChild creates the child job for the current second. If it exists already, launch creates the child for the next
-// second that has none.
+// launchChild creates and evaluates a child of a periodic job. The id of the child contains the current second, or the
+// next second for which no child exists.
 func (c childJobLauncher) launchChild(job *api.Job) (evalID string) {
 	at := c.now.Unix()
 	id := func() string { return fmt.Sprintf("%s/periodic-%d", *job.ID, at) }
@@ -86,8 +87,8 @@ func (c childJobLauncher) launchChild(job *api.Job) (evalID string) {
 	return out.EvalID
 }
 
-// ForceLaunch launches a periodic job now, regardless of its schedule and of
-// running children.
+// ForceLaunch launches a periodic job now, whatever its schedule is and even if prohibit_overlap
+// is set and a child is running.
 func (s *Scheduler) ForceLaunch(ctx context.Context, key JobKey) (out RequestOutcome, err error) {
 	out.Index, err = s.update(ctx, func(c *txn) error {
 		out = RequestOutcome{}
@@ -107,7 +108,7 @@ func (s *Scheduler) ForceLaunch(ctx context.Context, key JobKey) (out RequestOut
 // maxPayload is the maximum size of a dispatch payload in bytes.
 const maxPayload = 16 << 10
 
-// DispatchRequest requests a child of a parameterized job.
+// DispatchRequest is the request to create a child of a parameterized job.
 type DispatchRequest struct {
 	Payload          []byte
 	Meta             map[string]string
@@ -116,7 +117,8 @@ type DispatchRequest struct {
 	IdempotencyToken string
 }
 
-// Dispatch creates a child of a parameterized job.
+// Dispatch creates and evaluates a child of a parameterized job. If an active child has the same idempotency token,
+// Dispatch returns that child and creates none.
 func (s *Scheduler) Dispatch(ctx context.Context, key JobKey, r DispatchRequest) (out RequestOutcome, err error) {
 	if err := s.store.CheckSpace(); err != nil {
 		return RequestOutcome{}, err
@@ -134,11 +136,11 @@ func (s *Scheduler) Dispatch(ctx context.Context, key JobKey, r DispatchRequest)
 		if err := CheckDispatch(parent, r); err != nil {
 			return err
 		}
-		if known := (childJobLauncher{c}).findDispatched(key, r.IdempotencyToken); known != nil {
+		if known := (childJobLauncher{c}).findChildByToken(key, r.IdempotencyToken); known != nil {
 			out.JobID, out.JobCreateIndex = *known.ID, *known.CreateIndex
 			return nil
 		}
-		job := jobVersions{c}.putNewVersion(childJobLauncher{c}.newChild(parent, r), nil, nil)
+		job := jobVersions{c}.putNewVersion(childJobLauncher{c}.newDispatchedChild(parent, r), nil, nil)
 		c.evaluateJob(&out, job, triggerRegister, 0)
 		out.JobID, out.JobCreateIndex = *job.ID, c.tx.Index()
 		return nil
@@ -187,9 +189,9 @@ func CheckDispatch(job *api.Job, r DispatchRequest) error {
 	return nil
 }
 
-// findDispatched returns the active child that was created for the same idempotency
-// token, or nil.
-func (c childJobLauncher) findDispatched(parent JobKey, token string) *api.Job {
+// findChildByToken returns the child that is not dead and was created with the idempotency token, or nil. It
+// returns nil for an empty token.
+func (c childJobLauncher) findChildByToken(parent JobKey, token string) *api.Job {
 	if token == "" {
 		return nil
 	}
@@ -201,14 +203,14 @@ func (c childJobLauncher) findDispatched(parent JobKey, token string) *api.Job {
 	return nil
 }
 
-func (c childJobLauncher) newChild(parent *api.Job, r DispatchRequest) *api.Job {
+func (c childJobLauncher) newDispatchedChild(parent *api.Job, r DispatchRequest) *api.Job {
 	var job *api.Job
 	for {
 		parts := []string{"dispatch"}
 		if r.IDPrefix != "" {
 			parts = append(parts, r.IDPrefix)
 		}
-		parts = append(parts, fmt.Sprint(c.now.Unix()), c.env.newID()[:8])
+		parts = append(parts, fmt.Sprint(c.now.Unix()), c.env.preparedID()[:8])
 		job = newChildJob(parent, *parent.ID+"/"+strings.Join(parts, "-"))
 		if c.tx.Job(nil, *job.Namespace, *job.ID) == nil {
 			break
@@ -222,8 +224,8 @@ func (c childJobLauncher) newChild(parent *api.Job, r DispatchRequest) *api.Job 
 	return job
 }
 
-// ApplyDispatch turns a parameterized job into an instance of it, with the payload and the metadata of the
-// request. The maps of the job are changed.
+// ApplyDispatch sets the payload and the metadata of a dispatch request in a copy of a parameterized job. It writes
+// to the map job.Meta.
 func ApplyDispatch(job *api.Job, r DispatchRequest) {
 	job.Dispatched = true
 	job.Payload = r.Payload

@@ -13,24 +13,24 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// NodeOf returns the properties of a node that placement needs. With a nil node nothing can be placed.
-func NodeOf(n *api.Node) Node {
+// PlacementNodeOf converts a stored node. For nil it returns an ineligible node.
+func PlacementNodeOf(n *api.Node) PlacementNode {
 	if n == nil {
-		return Node{Ineligible: true}
+		return PlacementNode{IsIneligible: true}
 	}
-	node := Node{
-		Features:   admission.Features{NodeFacts: model.NodeFactsOf(n), HostVolumes: n.HostVolumes},
-		IP:         n.Attributes["unique.network.ip-address"],
-		Drivers:    make(map[string]bool, len(n.Drivers)),
-		Ineligible: n.SchedulingEligibility == api.NodeSchedulingIneligible,
-		Draining:   n.DrainStrategy != nil,
-		MaxAllocs:  n.NodeMaxAllocs,
+	node := PlacementNode{
+		Features:       admission.Features{NodeFacts: model.NodeFactsOf(n), HostVolumes: n.HostVolumes},
+		IP:             n.Attributes["unique.network.ip-address"],
+		HealthyDrivers: make(map[string]bool, len(n.Drivers)),
+		IsIneligible:   n.SchedulingEligibility == api.NodeSchedulingIneligible,
+		IsDraining:     n.DrainStrategy != nil,
+		MaxAllocs:      n.NodeMaxAllocs,
 	}
 	for name, d := range n.Drivers {
-		node.Drivers[name] = d != nil && d.Detected && d.Healthy
+		node.HealthyDrivers[name] = d != nil && d.Detected && d.Healthy
 	}
 	if r := n.ReservedResources; r != nil {
-		node.Reserved = [3]float64{0, float64(r.Memory.MemoryMB), float64(r.Disk.DiskMB)}
+		node.ReservedAmounts = [3]float64{0, float64(r.Memory.MemoryMB), float64(r.Disk.DiskMB)}
 		node.ReservedPorts, _ = ParsePorts(r.Networks.ReservedHostPorts) // errors in the list were reported when the node was configured
 	}
 	if r := n.NodeResources; r != nil {
@@ -40,20 +40,21 @@ func NodeOf(n *api.Node) Node {
 		for _, n := range r.Networks {
 			node.NetworkModes = append(node.NetworkModes, n.Mode)
 			if n.IP == node.IP {
-				node.Interface = cmp.Or(n.Device, node.Interface)
+				node.InterfaceName = cmp.Or(n.Device, node.InterfaceName)
 			}
 		}
-		node.HostNetworks = hostNetworks(n.HostNetworks, r.Networks)
+		node.HostNetworks = hostNetworksWithAddress(n.HostNetworks, r.Networks)
 	}
 	return node
 }
 
-// hostNetworks returns the host networks of a node that have an address.
-func hostNetworks(infos map[string]*api.HostNetworkInfo, addresses []*api.NetworkResource) map[string]admission.HostNetwork {
+// hostNetworksWithAddress returns the host networks that select one of the addresses of the node, by name. A host network
+// gets the first address that it selects.
+func hostNetworksWithAddress(infos map[string]*api.HostNetworkInfo, addresses []*api.NetworkResource) map[string]admission.HostNetwork {
 	networks := make(map[string]admission.HostNetwork, len(infos))
 	for name, info := range infos {
 		for _, a := range addresses {
-			if selectsAddress(info, a) {
+			if hostNetworkHasAddress(info, a) {
 				reserved, _ := ParsePorts(info.ReservedPorts) // errors in the list were reported when the node was configured
 				networks[name] = admission.HostNetwork{Address: a.IP, ReservedPorts: reserved}
 				break
@@ -63,7 +64,8 @@ func hostNetworks(infos map[string]*api.HostNetworkInfo, addresses []*api.Networ
 	return networks
 }
 
-func selectsAddress(info *api.HostNetworkInfo, a *api.NetworkResource) bool {
+// hostNetworkHasAddress reports whether the interface and the CIDR of a host network select an address.
+func hostNetworkHasAddress(info *api.HostNetworkInfo, a *api.NetworkResource) bool {
 	address, err := netip.ParseAddr(a.IP)
 	if err != nil || a.Mode != "host" || info.Interface != "" && info.Interface != a.Device {
 		return false
@@ -75,7 +77,8 @@ func selectsAddress(info *api.HostNetworkInfo, a *api.NetworkResource) bool {
 	return err == nil && prefix.Contains(address)
 }
 
-// ParsePorts parses a list like "22,80,8000-8010". It returns the ports that are valid even with an error.
+// ParsePorts parses a list of ports and ranges such as "22,80,8000-8010". If a part of the list is invalid, it returns an
+// error and the ports of the valid parts.
 func ParsePorts(text string) (ports []int, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		if part = strings.TrimSpace(part); part == "" {

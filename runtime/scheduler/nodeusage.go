@@ -11,11 +11,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// NodeUsage tracks the free resources of a node. Allocations hold resources until
-// their runners have ended.
+// NodeUsage tracks which resources of a node its allocations hold. An allocation holds
+// resources until it has ended, which is after it has become terminal.
 //
-// An allocation starts when earlier allocations of the same name have ended (see
-// DesiredAllocs), so it can be placed on resources that they still hold. NodeUsage is not
+// An allocation starts after the earlier allocations of the same name have ended (see
+// DesiredAllocs), so it can reuse the resources that these still hold. NodeUsage is not
 // safe for concurrent use.
 type NodeUsage struct {
 	totalResources, usedResources resourceAmounts
@@ -23,13 +23,13 @@ type NodeUsage struct {
 	reservationsByAllocName       map[allocNameKey]*allocNameReservations
 	portHolders                   holders[HostPort]
 	deviceHolders                 holders[deviceInstance]
-	volumeWriters                 holders[volumeUse]
-	nodeFacts                     *model.NodeFacts // names the volumes of allocations
+	volumeWriters                 holders[writableVolume]
+	nodeFacts                     *model.NodeFacts // attributes with which the volume sources of allocations are interpolated
 	nodeIP                        string
-	reservedPorts                 map[HostPort]bool // those of the default network are reserved in all
+	reservedPorts                 map[HostPort]bool // a port without address is reserved on all addresses
 }
 
-// holders has the slots that hold each host port, each instance of a device, or each volume.
+// holders maps each host port, device instance or writable volume to the allocation names whose allocations hold it.
 type holders[K comparable] map[K][]*allocNameReservations
 
 type allocNameKey struct{ namespace, job, name string }
@@ -45,39 +45,40 @@ type allocNameReservations struct {
 }
 
 type allocReservation struct {
-	id       string
-	demand   resourceAmounts
-	ports    []HostPort
-	devices  []deviceInstance
-	volumes  []volumeUse // host volumes that the allocation can write to
-	terminal bool        // the allocation is terminal, and its runner has not ended
-	started  bool
+	allocID         string
+	demand          resourceAmounts
+	ports           []HostPort
+	devices         []deviceInstance
+	writableVolumes []writableVolume // host volumes that the allocation can write to
+	isTerminal      bool             // the allocation is terminal, and its runner has not ended
+	hasStarted      bool
 
-	// The reservation of an allocation that has not started waits for the end of the allocation that it replaces, and
-	// of all allocations of its name that were stopped before it was placed. It does not wait for allocations that were stopped
-	// later: the node may have received it before.
-	placedIndex  uint64 // index of the placement; uncommittedIndex while the allocation is being placed
-	stoppedIndex uint64 // index of the stop; 0 if the allocation was not stopped
-	previousID   string // id of the replaced allocation
+	// An allocation that has not started waits for the end of the allocation that it replaces, and of all allocations of
+	// its name that were stopped before it was placed. It does not wait for allocations that were stopped after its
+	// placement: the node may have started it before they were stopped.
+	placedIndex  uint64 // CreateIndex of the allocation; uncommittedIndex if it is not stored yet
+	stoppedIndex uint64 // index at which a plan stopped the allocation; 0 if none did
+	previousID   string // allocID of the replaced allocation
 }
 
-// uncommittedIndex is used for the index of the current change, which is not known yet.
+// uncommittedIndex stands for the index of the current transaction. It is greater than all stored indexes.
 const uncommittedIndex = math.MaxUint64
 
+// waitsFor reports whether the allocation starts only after other, an allocation of the same name, has ended.
 func (h *allocReservation) waitsFor(other *allocReservation) bool {
-	return !h.started && !h.terminal && other.terminal &&
-		(h.previousID == other.id || other.stoppedIndex != 0 && other.stoppedIndex <= h.placedIndex)
+	return !h.hasStarted && !h.isTerminal && other.isTerminal &&
+		(h.previousID == other.allocID || other.stoppedIndex != 0 && other.stoppedIndex <= h.placedIndex)
 }
 
 // NewNodeUsage returns the usage of a node without allocations.
-func NewNodeUsage(node Node) *NodeUsage {
+func NewNodeUsage(node PlacementNode) *NodeUsage {
 	r := &NodeUsage{
 		totalResources:          nodeCapacity(node),
 		coreMHz:                 coreMHz(node),
 		reservationsByAllocName: map[allocNameKey]*allocNameReservations{},
 		portHolders:             holders[HostPort]{},
 		deviceHolders:           holders[deviceInstance]{},
-		volumeWriters:           holders[volumeUse]{},
+		volumeWriters:           holders[writableVolume]{},
 		nodeFacts:               &node.NodeFacts,
 		reservedPorts:           make(map[HostPort]bool, len(node.ReservedPorts)),
 		nodeIP:                  node.IP,
@@ -93,12 +94,12 @@ func NewNodeUsage(node Node) *NodeUsage {
 	return r
 }
 
-// NodeUsageOf returns the usage of a node by the allocations of a state.
-func NodeUsageOf(state store.Reader, node Node) *NodeUsage {
+// NodeUsageOf returns the usage of a node by the stored allocations that have not ended.
+func NodeUsageOf(state store.Reader, node PlacementNode) *NodeUsage {
 	r := NewNodeUsage(node)
 	for _, a := range state.Allocations(nil, "") {
 		if !state.AllocationEnded(a.ID) {
-			r.Put(a)
+			r.PutAlloc(a)
 		}
 	}
 	return r
@@ -127,7 +128,7 @@ func (m holders[K]) clone(slots map[allocNameKey]*allocNameReservations) holders
 	return c
 }
 
-func (m holders[K]) add(s *allocNameReservations, items []K) {
+func (m holders[K]) addHolder(s *allocNameReservations, items []K) {
 	for _, item := range items {
 		if !slices.Contains(m[item], s) {
 			m[item] = append(m[item], s)
@@ -135,8 +136,8 @@ func (m holders[K]) add(s *allocNameReservations, items []K) {
 	}
 }
 
-// release removes a slot from the holders of those items that no reservation of the slot has.
-func (m holders[K]) release(s *allocNameReservations, items []K, itemsOf func(*allocReservation) []K) {
+// removeIfUnused removes an allocation name from the holders of each item that none of its reservations has.
+func (m holders[K]) removeIfUnused(s *allocNameReservations, items []K, itemsOf func(*allocReservation) []K) {
 	for _, item := range items {
 		if slices.ContainsFunc(s.reservations, func(h allocReservation) bool { return slices.Contains(itemsOf(&h), item) }) {
 			continue
@@ -149,34 +150,34 @@ func (m holders[K]) release(s *allocNameReservations, items []K, itemsOf func(*a
 	}
 }
 
-// find returns the slot that prevents a placement in the slot key with this item. That is another slot that holds it, or
-// the same slot if one of its allocations that has the item is not terminal. own is true if only terminal allocations of
-// the same slot hold the item.
-func (m holders[K]) find(key allocNameKey, item K, itemsOf func(*allocReservation) []K) (by *allocNameReservations, own bool) {
+// findConflict returns the reservations that prevent an allocation with the name key from using an item: those of
+// another allocation name that holds the item, or those of the same name if an allocation that is not terminal holds the
+// item. heldByOwnName is true if only terminal allocations of the same name hold the item.
+func (m holders[K]) findConflict(key allocNameKey, item K, itemsOf func(*allocReservation) []K) (conflict *allocNameReservations, heldByOwnName bool) {
 	for _, s := range m[item] {
 		if s.key != key {
 			return s, false
 		}
 		for _, h := range s.reservations {
-			if !h.terminal && slices.Contains(itemsOf(&h), item) {
+			if !h.isTerminal && slices.Contains(itemsOf(&h), item) {
 				return s, false
 			}
 		}
-		own = true
+		heldByOwnName = true
 	}
-	return nil, own
+	return nil, heldByOwnName
 }
 
 func portsOf(h *allocReservation) []HostPort         { return h.ports }
 func devicesOf(h *allocReservation) []deviceInstance { return h.devices }
-func volumesOf(h *allocReservation) []volumeUse      { return h.volumes }
+func volumesOf(h *allocReservation) []writableVolume { return h.writableVolumes }
 
-// Put adds or replaces an allocation that has not ended.
-func (r *NodeUsage) Put(a *api.Allocation) {
+// PutAlloc adds or replaces the reservation of an allocation that has not ended.
+func (r *NodeUsage) PutAlloc(a *api.Allocation) {
 	h := allocReservation{
-		id:          a.ID,
-		terminal:    model.AllocTerminal(a),
-		started:     hasStarted(a),
+		allocID:     a.ID,
+		isTerminal:  model.AllocTerminal(a),
+		hasStarted:  hasStarted(a),
 		ports:       r.allocatedPorts(a),
 		devices:     allocatedDevices(a),
 		placedIndex: a.CreateIndex,
@@ -191,69 +192,71 @@ func (r *NodeUsage) Put(a *api.Allocation) {
 	r.putReservation(a, h)
 }
 
-// PutStoppingAlloc records that an allocation is being stopped.
+// PutStoppingAlloc is like PutAlloc for an allocation that the current transaction stops. An allocation that is placed
+// afterwards with the same name can reuse its resources.
 func (r *NodeUsage) PutStoppingAlloc(a *api.Allocation) {
-	r.putReservation(a, allocReservation{id: a.ID, terminal: true, started: hasStarted(a), ports: r.allocatedPorts(a), devices: allocatedDevices(a), placedIndex: a.CreateIndex, stoppedIndex: uncommittedIndex})
+	r.putReservation(a, allocReservation{allocID: a.ID, isTerminal: true, hasStarted: hasStarted(a), ports: r.allocatedPorts(a), devices: allocatedDevices(a), placedIndex: a.CreateIndex, stoppedIndex: uncommittedIndex})
 }
 
 func (r *NodeUsage) putReservation(a *api.Allocation, h allocReservation) {
 	if g := model.FindGroup(a.Job, a.TaskGroup); g != nil {
 		h.demand = groupDemand(g, r.coreMHz)
-		h.volumes = writtenVolumes(g, a.Name, r.nodeFacts)
+		h.writableVolumes = writableVolumesOf(g, a.Name, r.nodeFacts)
 	}
-	r.editReservations(allocNameKeyOf(a), func(s *allocNameReservations) {
+	r.editReservationsOfName(allocNameKeyOf(a), func(s *allocNameReservations) {
 		r.removeReservation(s, a.ID)
 		s.reservations = append(s.reservations, h)
-		r.portHolders.add(s, h.ports)
-		r.deviceHolders.add(s, h.devices)
-		r.volumeWriters.add(s, h.volumes)
+		r.portHolders.addHolder(s, h.ports)
+		r.deviceHolders.addHolder(s, h.devices)
+		r.volumeWriters.addHolder(s, h.writableVolumes)
 	})
 }
 
-// Remove records that an allocation has ended. An unknown allocation is ignored.
-func (r *NodeUsage) Remove(a *api.Allocation) {
-	r.editReservations(allocNameKeyOf(a), func(s *allocNameReservations) { r.removeReservation(s, a.ID) })
+// RemoveAlloc removes the reservation of an allocation that has ended. It does nothing if there is none.
+func (r *NodeUsage) RemoveAlloc(a *api.Allocation) {
+	r.editReservationsOfName(allocNameKeyOf(a), func(s *allocNameReservations) { r.removeReservation(s, a.ID) })
 }
 
-func (r *NodeUsage) editReservations(key allocNameKey, edit func(*allocNameReservations)) {
+// editReservationsOfName calls edit with the reservations of one allocation name, and updates usedResources.
+func (r *NodeUsage) editReservationsOfName(key allocNameKey, edit func(*allocNameReservations)) {
 	s := r.reservationsByAllocName[key]
 	if s == nil {
 		s = &allocNameReservations{key: key}
 		r.reservationsByAllocName[key] = s
 	}
-	r.usedResources.add(s.maxUsage(), -1)
+	r.usedResources.addMultiple(s.maxUsage(), -1)
 	edit(s)
-	r.usedResources.add(s.maxUsage(), 1)
+	r.usedResources.addMultiple(s.maxUsage(), 1)
 	if len(s.reservations) == 0 {
 		delete(r.reservationsByAllocName, key)
 	}
 }
 
 func (r *NodeUsage) removeReservation(s *allocNameReservations, id string) {
-	i := slices.IndexFunc(s.reservations, func(h allocReservation) bool { return h.id == id })
+	i := slices.IndexFunc(s.reservations, func(h allocReservation) bool { return h.allocID == id })
 	if i < 0 {
 		return
 	}
 	removed := s.reservations[i]
 	s.reservations = slices.Delete(s.reservations, i, i+1)
-	r.portHolders.release(s, removed.ports, portsOf)
-	r.deviceHolders.release(s, removed.devices, devicesOf)
-	r.volumeWriters.release(s, removed.volumes, volumesOf)
+	r.portHolders.removeIfUnused(s, removed.ports, portsOf)
+	r.deviceHolders.removeIfUnused(s, removed.devices, devicesOf)
+	r.volumeWriters.removeIfUnused(s, removed.writableVolumes, volumesOf)
 }
 
-// maxUsage returns the largest amounts that the allocations of a slot hold at one time: allocations that wait reuse the
-// resources of those whose end they wait for.
+// maxUsage returns the largest amounts that the allocations of one name use at one time: an allocation that waits for the
+// end of another one reuses its resources.
 func (s *allocNameReservations) maxUsage() resourceAmounts {
 	var awaitedAmounts, waitingAmounts, runningAmounts resourceAmounts
 	for i := range s.reservations {
 		h := &s.reservations[i]
 		switch {
 		case slices.ContainsFunc(s.reservations, func(o allocReservation) bool { return o.waitsFor(h) }):
-			awaitedAmounts.add(h.demand, 1)
+			awaitedAmounts.addMultiple(h.demand, 1)
 		case slices.ContainsFunc(s.reservations, func(o allocReservation) bool { return h.waitsFor(&o) }):
-			waitingAmounts.add(h.demand, 1)
+			waitingAmounts.addMultiple(h.demand, 1)
 		default:
-			runningAmounts.add(h.demand, 1)
+			runningAmounts.addMultiple(h.demand, 1)
 		}
 	}
 	for i := range runningAmounts {
@@ -262,8 +265,8 @@ func (s *allocNameReservations) maxUsage() resourceAmounts {
 	return runningAmounts
 }
 
-// checkFits checks whether another allocation fits, and returns an exhaustedError if
-// not. It reserves nothing: the caller calls Put when the ports are known.
+// checkFits returns an exhaustedError if the node has too few free resources for another allocation with the name
+// key and the demand need. It does not check ports, devices and volumes. It reserves nothing: PutAlloc does.
 func (r *NodeUsage) checkFits(key allocNameKey, need resourceAmounts) error {
 	after := allocNameReservations{}
 	var amountsBefore resourceAmounts
@@ -285,20 +288,22 @@ func (r *NodeUsage) checkFits(key allocNameKey, need resourceAmounts) error {
 	return nil
 }
 
-// isPortTaken reports whether a port is reserved or held by any slot.
+// isPortTaken reports whether the node reserves a port or an allocation holds it.
 func (r *NodeUsage) isPortTaken(port HostPort) bool {
 	return r.isPortReserved(port) || len(r.portHolders[port]) > 0
 }
 
+// isPortReserved reports whether the configuration of the node reserves a port.
 func (r *NodeUsage) isPortReserved(port HostPort) bool {
 	return r.reservedPorts[port] || r.reservedPorts[HostPort{Port: port.Port}]
 }
 
+// hasStarted reports whether the node has started a task of an allocation, according to its reports.
 func hasStarted(a *api.Allocation) bool {
 	return a.ClientStatus != api.AllocClientStatusPending || len(a.TaskStates) > 0
 }
 
-// newHostPort returns a port on an address. The address of the node is that of the default network.
+// newHostPort returns a port on an address of the node. For the main address nodeIP, HostPort.Address is empty.
 func newHostPort(address string, port int, nodeIP string) HostPort {
 	if address == nodeIP {
 		address = ""
@@ -306,12 +311,12 @@ func newHostPort(address string, port int, nodeIP string) HostPort {
 	return HostPort{address, port}
 }
 
-// allocatedPorts returns the host ports that an allocation holds exclusively.
+// allocatedPorts returns the host ports that an allocation holds. It leaves out ports with ignore_collision.
 func (r *NodeUsage) allocatedPorts(a *api.Allocation) []HostPort {
 	if a.AllocatedResources == nil {
 		return nil
 	}
-	addresses := make(map[string]string, len(a.AllocatedResources.Shared.Ports)) // by label
+	addresses := make(map[string]string, len(a.AllocatedResources.Shared.Ports)) // port label -> address
 	for _, m := range a.AllocatedResources.Shared.Ports {
 		addresses[m.Label] = m.HostIP
 	}
@@ -323,7 +328,7 @@ func (r *NodeUsage) allocatedPorts(a *api.Allocation) []HostPort {
 		}
 		ports = append(ports, held)
 	}
-	note := func(networks []*api.NetworkResource) {
+	addAll := func(networks []*api.NetworkResource) {
 		for _, n := range networks {
 			for _, port := range n.ReservedPorts {
 				if !port.IgnoreCollision {
@@ -335,15 +340,15 @@ func (r *NodeUsage) allocatedPorts(a *api.Allocation) []HostPort {
 			}
 		}
 	}
-	note(a.AllocatedResources.Shared.Networks)
+	addAll(a.AllocatedResources.Shared.Networks)
 	for _, t := range a.AllocatedResources.Tasks {
-		note(t.Networks)
+		addAll(t.Networks)
 	}
 	return ports
 }
 
-// hasReservation reports whether an allocation holds resources.
+// hasReservation reports whether NodeUsage has a reservation of an allocation.
 func (r *NodeUsage) hasReservation(a *api.Allocation) bool {
 	s := r.reservationsByAllocName[allocNameKeyOf(a)]
-	return s != nil && slices.ContainsFunc(s.reservations, func(h allocReservation) bool { return h.id == a.ID })
+	return s != nil && slices.ContainsFunc(s.reservations, func(h allocReservation) bool { return h.allocID == a.ID })
 }

@@ -1,7 +1,7 @@
 package scheduler
 
-// These operations are Nomad's names for the causes of events. One change of the store may consist of several
-// operations: the registration of a job is followed by the result of its plan.
+// Values of api.Event.Type, which are the same as in Nomad. One transaction may have several operations: the registration of
+// a job is followed by the result of its plan.
 const (
 	opJobRegistered   = "JobRegistered"
 	opJobDeregistered = "JobDeregistered"

@@ -181,7 +181,7 @@ func TestMissingDriver(t *testing.T) {
 		if eval.FailedTGAllocs["g"].ConstraintFiltered["missing drivers"] != 1 || len(b.allocs("web")) != 0 || *b.job("web").Status != "pending" {
 			t.Errorf("evaluation %+v, job %s", eval, *b.job("web").Status)
 		}
-		node := schedtest.NewNode(1000)
+		node := schedtest.NewAPINode(1000)
 		node.Drivers["nope"] = &api.DriverInfo{Detected: true, Healthy: true}
 		b.store.SetNode(t, node)
 		b.NodeChanged()
@@ -213,7 +213,9 @@ func (b *harness) childIDs(id string) []string {
 // Periodic jobs are launched by schedule and on request; the parent stays running. (rule RS-095)
 func TestPeriodic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: 150 * time.Second} })
+		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes {
+			return schedtest.AllocTimes{RunDuration: 150 * time.Second}
+		})
 		out := b.register(batchJob(withCron("* * * * *", func(p *api.PeriodicConfig) { p.ProhibitOverlap = new(true) })))
 		if out.EvalID != "" || *b.job("web").Status != "running" {
 			t.Errorf("registration %+v, job %s", out, *b.job("web").Status)
@@ -240,7 +242,7 @@ func TestPeriodic(t *testing.T) {
 		if _, err := b.ForceLaunch(t.Context(), webJobKey); err != nil || len(b.childIDs("web")) != 4 {
 			t.Errorf("forced twice in a second: %v, children %v", err, b.childIDs("web"))
 		}
-		b.transcript.Say("stop")
+		b.transcript.AddTestLine("stop")
 		if out, err := b.Deregister(t.Context(), webJobKey, scheduler.DeregisterOptions{}); err != nil || out.EvalID != "" {
 			t.Errorf("stop of the parent: %+v, %v", out, err)
 		}
@@ -258,14 +260,14 @@ func TestPeriodic(t *testing.T) {
 // If several launches were missed while no scheduler ran, the job is launched once.
 func TestMissedLaunch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		memory := schedtest.NewStore(t, schedtest.NewNode(1000))
+		memory := schedtest.NewStore(t, schedtest.NewAPINode(1000))
 		config := scheduler.Config{NodeID: "node", Store: memory, Env: newTestEnv(), Logger: hclog.NewNullLogger()}
 		if _, err := scheduler.New(config).Register(t.Context(), batchJob(withCron("*/10 * * * *", nil)), scheduler.RegisterOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(65 * time.Minute)
 		b := &harness{t: t, store: memory, Scheduler: scheduler.New(config)}
-		b.node = &schedtest.Node{Store: memory, Scheduler: b.Scheduler}
+		b.node = &schedtest.SimulatedNode{Store: memory, Scheduler: b.Scheduler}
 		b.startLoops()
 		b.advance(time.Second)
 		if got := b.childIDs("web"); len(got) != 1 {
@@ -508,7 +510,7 @@ func TestGarbageCollection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, func(a *api.Allocation) schedtest.AllocTimes {
 			if a.JobID == "work" {
-				return schedtest.AllocTimes{Run: time.Second, EndDelay: 10 * time.Hour}
+				return schedtest.AllocTimes{RunDuration: time.Second, EndDelay: 10 * time.Hour}
 			}
 			return schedtest.AllocTimes{}
 		})
@@ -555,7 +557,7 @@ func TestGarbageCollection(t *testing.T) {
 func TestRetryAfterStoreErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes {
-			return schedtest.AllocTimes{Run: time.Second, FailAtEnd: true}
+			return schedtest.AllocTimes{RunDuration: time.Second, FailAtEnd: true}
 		})
 		var diskFull atomic.Bool
 		synctest.Wait()
@@ -590,7 +592,7 @@ func TestRetryAfterStoreErrors(t *testing.T) {
 // allocations continue.
 func TestRecoverJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		memory := schedtest.NewStore(t, schedtest.NewNode(1000))
+		memory := schedtest.NewStore(t, schedtest.NewAPINode(1000))
 		config := scheduler.Config{NodeID: "node", Store: memory, Env: newTestEnv(), Logger: hclog.NewNullLogger()}
 		if _, err := scheduler.New(config).Register(t.Context(), serviceJob(nil), scheduler.RegisterOptions{}); err != nil {
 			t.Fatal(err)
@@ -605,7 +607,7 @@ func TestRecoverJob(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := &harness{t: t, store: memory, Scheduler: scheduler.New(config)}
-		b.node = &schedtest.Node{Store: memory, Scheduler: b.Scheduler}
+		b.node = &schedtest.SimulatedNode{Store: memory, Scheduler: b.Scheduler}
 		b.startLoops()
 		b.advance(time.Minute)
 		if job := b.job("web"); job == nil || *job.Version != 0 || *job.Status != "running" {

@@ -11,34 +11,35 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// Node has the properties of a node that placement needs.
-type Node struct {
+// PlacementNode has the properties of a node that decide which allocations can be placed on it.
+type PlacementNode struct {
 	admission.Features
-	// IP is the address for port mappings, and Interface the network interface that has it; empty if unknown.
-	IP, Interface string
+	// IP is the main address of the node, on which host ports are mapped, and InterfaceName the network interface with
+	// this address. They are empty if unknown.
+	IP, InterfaceName string
 
-	// Drivers has the detected and healthy drivers. Nil means that drivers are not
-	// checked.
-	Drivers map[string]bool
-	// Devices are the groups of devices, which must not be changed.
+	// HealthyDrivers maps driver name to whether the driver is detected and healthy. Nil means that all drivers
+	// are healthy.
+	HealthyDrivers map[string]bool
+	// Devices are the device groups of the node. The scheduler shares them with the stored node and does not modify them.
 	Devices []*api.NodeDeviceResource
-	// Ineligible means that no allocation may be placed.
-	Ineligible bool
-	// Draining means that the node is being drained.
-	Draining bool
-	// Reserved are resources that allocations do not get: CPU in MHz, memory and
-	// disk in MB. The attribute cpu.usablecompute excludes the CPU that the node reserves.
-	Reserved [3]float64
+	// IsIneligible means that no allocation can be placed, because a user or a drain has made the node ineligible.
+	IsIneligible bool
+	// IsDraining means that the node is being drained.
+	IsDraining bool
+	// ReservedAmounts are the resources that the configuration reserves for other programs: CPU in MHz, memory
+	// and disk in MB. The CPU is 0 because the attribute cpu.usablecompute already excludes the reserved CPU.
+	ReservedAmounts [3]float64
 	// MaxAllocs is the largest number of allocations that the node runs at one time; 0 means no limit.
 	MaxAllocs int
-	// ReservedPorts are host ports that allocations do not get.
+	// ReservedPorts are host ports that the configuration reserves on all addresses.
 	ReservedPorts []int
-	// MinDynamicPort and MaxDynamicPort are the inclusive range of dynamic ports;
-	// zero means the defaults.
+	// MinDynamicPort and MaxDynamicPort are the first and the last dynamic port; zero means the constant
+	// of the same name.
 	MinDynamicPort, MaxDynamicPort int
 }
 
-// HostPort is a port of the node, on the address of a host network.
+// HostPort is a port of the node on the address of one host network.
 type HostPort struct {
 	Address string // empty for the default network
 	Port    int
@@ -52,21 +53,20 @@ type Env struct {
 	NewID func() string
 	// PortFree reports whether a task could listen on the port.
 	PortFree func(HostPort) bool
-	// PortListeners describes the processes that listen on ports, for messages. It may leave out
-	// ports.
+	// PortListeners returns a text for messages about the process that listens on each port. It may leave
+	// out ports.
 	PortListeners func(ports []int) map[int]string
-	// RandIntN returns a random number in [0, n), at which the search for a dynamic port
-	// starts.
+	// RandIntN returns a random number in [0, n). The search for a dynamic port starts at this offset
+	// in the range of dynamic ports.
 	RandIntN func(n int) int
 	// Now returns the wall clock time.
 	Now func() time.Time
-	// Uptime is a monotonic clock. Steps of Now against it are detected. Nil means
-	// that Now never steps.
+	// Uptime is a monotonic clock, with which the scheduler detects steps of Now. Nil means that Now
+	// never steps.
 	Uptime func() time.Duration
 }
 
-// A GroupPlacementError is the reason why some or all allocations of a group cannot be
-// placed.
+// A GroupPlacementError is the reason why at least one allocation of a group cannot be placed.
 type GroupPlacementError struct {
 	Group string
 	Err   error
@@ -78,13 +78,13 @@ func (e *GroupPlacementError) Unwrap() error { return e.Err }
 
 // filteredError means that the node cannot run a group, whatever resources are free.
 type filteredError struct {
-	constraint string // name of the constraint in the placement metrics
+	constraintName string // groupName of the constraint in the placement metrics
 	error
 }
 
 // exhaustedError means that the node has too few free resources for a group.
 type exhaustedError struct {
-	resourceName string // name of the resource in the placement metrics
+	resourceName string // groupName of the resource in the placement metrics
 	error
 }
 
@@ -93,7 +93,7 @@ type exhaustedError struct {
 // the desired status run, and share job.
 //
 // No two allocations of the job have the same port.
-func Place(job *api.Job, node Node, host Env) ([]*api.Allocation, error) {
+func Place(job *api.Job, node PlacementNode, host Env) ([]*api.Allocation, error) {
 	if err := node.CheckDatacenter(job); err != nil {
 		return nil, err
 	}
@@ -119,17 +119,17 @@ func Place(job *api.Job, node Node, host Env) ([]*api.Allocation, error) {
 	return allocs, nil
 }
 
-// allocPlacer places the allocations of one job version.
+// allocPlacer creates the allocations of one job version and reserves their resources in nodeUsage.
 type allocPlacer struct {
-	job         *api.Job
-	node        Node
-	env         Env
-	now         time.Time
-	evalID      string
-	nodeUsage   *NodeUsage
-	staticPorts map[int]bool
-	volumes     *VolumeState
-	// memoryOversubscription is set if tasks get the memory_max of their job.
+	job              *api.Job
+	node             PlacementNode
+	env              Env
+	now              time.Time
+	evalID           string
+	nodeUsage        *NodeUsage
+	staticPortsOfJob map[int]bool
+	volumes          *VolumeState
+	// memoryOversubscription means that tasks can use memory up to their memory_max.
 	memoryOversubscription bool
 
 	// The next fields describe the allocation that is being placed.
@@ -137,12 +137,13 @@ type allocPlacer struct {
 	chosenPorts  map[HostPort]bool
 }
 
-func newAllocPlacer(job *api.Job, node Node, host Env, room *NodeUsage) *allocPlacer {
-	return &allocPlacer{job: job, node: node, env: host, nodeUsage: room, staticPorts: staticPorts(job), volumes: &VolumeState{}}
+func newAllocPlacer(job *api.Job, node PlacementNode, host Env, room *NodeUsage) *allocPlacer {
+	return &allocPlacer{job: job, node: node, env: host, nodeUsage: room, staticPortsOfJob: staticPorts(job), volumes: &VolumeState{}}
 }
 
-func (p *allocPlacer) placeGroup(g *api.TaskGroup, total int) ([]*api.Allocation, error) {
-	if err := checkFeasible(p.job, g, p.node, total, *g.Count); err != nil {
+// placeGroup places all allocations of a group. jobCount is the number of allocations of the job.
+func (p *allocPlacer) placeGroup(g *api.TaskGroup, jobCount int) ([]*api.Allocation, error) {
+	if err := checkFeasible(p.job, g, p.node, jobCount, *g.Count); err != nil {
 		return nil, err
 	}
 	var allocs []*api.Allocation
@@ -156,7 +157,8 @@ func (p *allocPlacer) placeGroup(g *api.TaskGroup, total int) ([]*api.Allocation
 	return allocs, nil
 }
 
-// placeAlloc creates an allocation and reserves its resources.
+// placeAlloc creates an allocation of a group with the given name and reserves its resources in nodeUsage. It does not
+// store the allocation.
 func (p *allocPlacer) placeAlloc(g *api.TaskGroup, name string) (*api.Allocation, error) {
 	p.allocNameKey = allocNameKey{*p.job.Namespace, *p.job.ID, name}
 	claims, err := p.assignVolumes(g, name)
@@ -198,6 +200,6 @@ func (p *allocPlacer) placeAlloc(g *api.TaskGroup, name string) (*api.Allocation
 		c.AllocID = alloc.ID
 	}
 	p.volumes.newClaims = append(p.volumes.newClaims, claims...)
-	p.nodeUsage.Put(alloc)
+	p.nodeUsage.PutAlloc(alloc)
 	return alloc, nil
 }

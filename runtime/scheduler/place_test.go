@@ -55,14 +55,14 @@ func TestPlaceWithoutNetworkMode(t *testing.T) {
 	}
 }
 
-func testNode() Node {
-	return Node{
+func testNode() PlacementNode {
+	return PlacementNode{
 		Features: admission.Features{NodeFacts: model.NodeFacts{
 			ID: "node", Name: "box", Datacenter: "dc1", Pool: "default",
 			Attributes: map[string]string{"kernel.name": "linux", "nomad.version": "2.0.6-dev"},
 			Meta:       map[string]string{"rack": "r1"},
 		}},
-		IP: "10.0.0.1", Interface: "eth0",
+		IP: "10.0.0.1", InterfaceName: "eth0",
 	}
 }
 
@@ -293,7 +293,7 @@ func TestDynamicPortSearch(t *testing.T) {
 		t.Errorf("asked for %d ports", asked)
 	}
 
-	node := NodeOf(&api.Node{NodeResources: &api.NodeResources{MinDynamicPort: 30000, MaxDynamicPort: 30001}})
+	node := PlacementNodeOf(&api.Node{NodeResources: &api.NodeResources{MinDynamicPort: 30000, MaxDynamicPort: 30001}})
 	p := newAllocPlacer(newJobFixture(port).job, node, testEnv(30000), NewNodeUsage(node))
 	p.chosenPorts = make(map[HostPort]bool)
 	if got, err := p.takeDynamicPort(api.Port{HostNetwork: "default"}); err != nil || got != 30001 {
@@ -396,7 +396,7 @@ func TestPlaceOnNodeWithReservedCores(t *testing.T) {
 	record.ReservedResources.Cpu.CpuShares = 2300 // a core, and 300 MHz
 	place := func(resources api.Resources) ([]*api.Allocation, error) {
 		job := newJobFixture(func(f *jobFixture) { f.task.Resources = &resources }).job
-		return Place(job, NodeOf(record), testEnv())
+		return Place(job, PlacementNodeOf(record), testEnv())
 	}
 	for mhz, fits := range map[int]bool{1700: true, 1701: false} {
 		if _, err := place(api.Resources{CPU: &mhz}); (err == nil) != fits {

@@ -13,11 +13,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// rescheduleBatchWindow is how much earlier than planned a failed allocation may be replaced. Later replacements whose times
-// differ by less share one follow-up evaluation.
+// rescheduleBatchWindow is how long before its reschedule time a failed allocation can be replaced. Allocations whose
+// reschedule times differ by at most this duration share one follow-up evaluation.
 const rescheduleBatchWindow = time.Second
 
-// PlanInput is the input of Plan. Plan modifies only NodeUsage.
+// PlanInput is the input of Plan. Plan modifies only NodeUsage and Volumes.
 type PlanInput struct {
 	// Eval is the evaluation for which the plan is made.
 	Eval *api.Evaluation
@@ -29,8 +29,8 @@ type PlanInput struct {
 	// Deployment is the newest deployment of the job, or nil.
 	Deployment *api.Deployment
 
-	Node Node
-	// NodeUsage is the usage of the node by all jobs. Plan adds its placements.
+	Node PlacementNode
+	// NodeUsage is the usage of the node by the allocations of all jobs. Plan adds its placements.
 	NodeUsage *NodeUsage
 	Env       Env
 	Now       time.Time
@@ -40,33 +40,33 @@ type PlanInput struct {
 	Volumes *VolumeState
 }
 
-// PlanChanges are the result of Plan, to be written in one transaction. They share
-// nothing with the input except jobs and immutable values.
+// PlanChanges is the result of Plan. The caller stores it in one transaction. It shares only jobs
+// and values that nothing modifies with the PlanInput.
 type PlanChanges struct {
 	// Eval is the processed evaluation.
 	Eval *api.Evaluation
-	// Place has the new allocations, Update the changed ones.
-	Place, Update []*api.Allocation
+	// PlacedAllocs has the new allocations, UpdatedAllocs the changed ones.
+	PlacedAllocs, UpdatedAllocs []*api.Allocation
 	// Deployments has new and changed deployments.
 	Deployments []*api.Deployment
-	// Evals has other evaluations: new ones, and ones that are cancelled.
-	Evals []*api.Evaluation
-	// Claims has new claims of volumes.
-	Claims []*api.TaskGroupHostVolumeClaim
+	// OtherEvals has the other evaluations of the job that the plan creates or cancels.
+	OtherEvals []*api.Evaluation
+	// NewVolumeClaims has the volume claims of groups that are placed with a sticky volume for the first time.
+	NewVolumeClaims []*api.TaskGroupHostVolumeClaim
 }
 
 // Plan returns the changes that bring the job to its desired state.
 func Plan(in PlanInput) PlanChanges {
 	p := &planner{
-		PlanInput:        in,
-		updatedAllocs:    make(map[string]*api.Allocation),
-		failedPlacements: make(map[string]*api.AllocationMetric),
-		queuedAllocs:     make(map[string]int),
-		desiredUpdates:   make(map[string]*api.DesiredUpdates),
-		placersByJob:     make(map[*api.Job]*allocPlacer),
-		destructiveCache: make(map[destructiveUpdateKey]bool),
+		PlanInput:               in,
+		updatedAllocsByID:       make(map[string]*api.Allocation),
+		failedPlacementsByGroup: make(map[string]*api.AllocationMetric),
+		queuedAllocsByGroup:     make(map[string]int),
+		desiredUpdatesByGroup:   make(map[string]*api.DesiredUpdates),
+		placersByJob:            make(map[*api.Job]*allocPlacer),
+		destructiveUpdateCache:  make(map[destructiveUpdateKey]bool),
 	}
-	p.run()
+	p.planAllGroups()
 	return p.collectChanges()
 }
 
@@ -77,34 +77,35 @@ type planner struct {
 	cancelledDeployment *api.Deployment // a copy of the deployment that this plan cancels, or nil
 	deploymentIsNew     bool            // this plan has created the deployment
 
-	placedAllocs     []*api.Allocation
-	updatedAllocs    map[string]*api.Allocation // modified copies by id
-	updatedAllocIDs  []string                   // keys of updates, in the order in which they were added
-	failedPlacements map[string]*api.AllocationMetric
-	placementErrors  []error
-	queuedAllocs     map[string]int
-	desiredUpdates   map[string]*api.DesiredUpdates
-	delayedAllocs    []*delayedAlloc
+	placedAllocs            []*api.Allocation
+	updatedAllocsByID       map[string]*api.Allocation // modified copies by id
+	updatedAllocIDs         []string                   // keys of updatedAllocsByID, in the order in which they were added
+	failedPlacementsByGroup map[string]*api.AllocationMetric
+	placementErrors         []error
+	queuedAllocsByGroup     map[string]int
+	desiredUpdatesByGroup   map[string]*api.DesiredUpdates
+	delayedAllocs           []*delayedAlloc
 
-	placersByJob     map[*api.Job]*allocPlacer
-	destructiveCache map[destructiveUpdateKey]bool
-	allocsPerGroup   map[string]int // number of allocations by group that continue or are placed
+	placersByJob           map[*api.Job]*allocPlacer
+	destructiveUpdateCache map[destructiveUpdateKey]bool
+	allocCountByGroup      map[string]int // group name -> number of allocations that are not terminal after the changes so far
 }
 
-// delayedAlloc is a failed allocation with the time at which it must be replaced.
+// delayedAlloc is a failed allocation that a later evaluation must replace, at the time replaceAt.
 type delayedAlloc struct {
-	alloc *api.Allocation
-	at    time.Time
+	alloc     *api.Allocation
+	replaceAt time.Time
 }
 
-func (p *planner) run() {
-	p.findDeployment()
-	p.allocsPerGroup = make(map[string]int)
+// planAllGroups plans the groups of the current job version, and stops the allocations of all other groups.
+func (p *planner) planAllGroups() {
+	p.findOrCancelDeployment()
+	p.allocCountByGroup = make(map[string]int)
 	groups := make(map[string][]*api.Allocation)
 	for _, a := range p.Allocs {
 		groups[a.TaskGroup] = append(groups[a.TaskGroup], a)
 		if !model.AllocTerminal(a) {
-			p.allocsPerGroup[a.TaskGroup]++
+			p.allocCountByGroup[a.TaskGroup]++
 		}
 	}
 	if p.jobWantsAllocs() {
@@ -118,7 +119,8 @@ func (p *planner) run() {
 	}
 }
 
-// jobWantsAllocs reports whether the job must have allocations of its own.
+// jobWantsAllocs reports whether the job must have allocations: it is not stopped, and is not the parent of periodic or
+// dispatched jobs.
 func (p *planner) jobWantsAllocs() bool {
 	return p.Job != nil && !*p.Job.Stop && !model.HasChildren(p.Job)
 }
@@ -138,52 +140,53 @@ func (p *planner) hasCurrentVersion(a *api.Allocation) bool {
 }
 
 type destructiveUpdateKey struct {
-	version, createIndex uint64
-	group                string
+	jobVersion, jobCreateIndex uint64
+	group                      string
 }
 
-// needsDestructiveUpdate reports whether an allocation must be replaced to get the current
-// version. The result is cached by version and group.
+// needsDestructiveUpdate reports whether an allocation must be replaced, and cannot be updated in place, to get the
+// current job version. The result is cached by job version and group.
 func (p *planner) needsDestructiveUpdate(a *api.Allocation) bool {
 	key := destructiveUpdateKey{*a.Job.Version, *a.Job.CreateIndex, a.TaskGroup}
-	answer, known := p.destructiveCache[key]
+	answer, known := p.destructiveUpdateCache[key]
 	if !known {
 		answer = model.UpdateIsDestructive(a.Job, p.Job, a.TaskGroup) ||
 			p.Node.CheckDatacenter(p.Job) != nil ||
 			checkFeasible(p.Job, model.FindGroup(p.Job, a.TaskGroup), p.Node, 1, 1) != nil
-		p.destructiveCache[key] = answer
+		p.destructiveUpdateCache[key] = answer
 	}
 	return answer
 }
 
 func (p *planner) desiredUpdatesOf(group string) *api.DesiredUpdates {
-	u := p.desiredUpdates[group]
+	u := p.desiredUpdatesByGroup[group]
 	if u == nil {
 		u = &api.DesiredUpdates{}
-		p.desiredUpdates[group] = u
+		p.desiredUpdatesByGroup[group] = u
 	}
 	return u
 }
 
-// editableCopy returns the plan's copy of an allocation, which the plan may modify.
-func (p *planner) editableCopy(a *api.Allocation) *api.Allocation {
-	c := p.updatedAllocs[a.ID]
+// editableAlloc returns the plan's copy of a stored allocation, which the plan can modify. The copy becomes one of the
+// UpdatedAllocs.
+func (p *planner) editableAlloc(a *api.Allocation) *api.Allocation {
+	c := p.updatedAllocsByID[a.ID]
 	if c == nil {
 		copied := *a
 		c = &copied
 		c.ModifyTime = p.Now.UnixNano()
-		p.updatedAllocs[a.ID] = c
+		p.updatedAllocsByID[a.ID] = c
 		p.updatedAllocIDs = append(p.updatedAllocIDs, a.ID)
 	}
 	return c
 }
 
 func (p *planner) stopAlloc(a *api.Allocation, description string) {
-	c := p.editableCopy(a)
+	c := p.editableAlloc(a)
 	c.DesiredStatus = api.AllocDesiredStatusStop
 	c.DesiredDescription = description
 	if !model.AllocTerminal(a) {
-		p.allocsPerGroup[a.TaskGroup]--
+		p.allocCountByGroup[a.TaskGroup]--
 	}
 	// A stopped allocation holds its resources until its runner has ended.
 	if p.NodeUsage.hasReservation(a) {
@@ -191,8 +194,8 @@ func (p *planner) stopAlloc(a *api.Allocation, description string) {
 	}
 }
 
-// placeAlloc creates an allocation of a job version. It returns nil if the allocation does not fit. A replacement can
-// reuse the resources of the previous allocation, which the caller must stop.
+// placeAlloc creates an allocation of a job version. It returns nil and records the failure if the allocation cannot be
+// placed. A replacement can reuse the resources of the previous allocation, which the caller must stop.
 func (p *planner) placeAlloc(job *api.Job, name string, previous *api.Allocation, group string) *api.Allocation {
 	g := model.FindGroup(job, group)
 	alloc, err := p.tryPlaceAlloc(job, g, name, previous)
@@ -203,21 +206,21 @@ func (p *planner) placeAlloc(job *api.Job, name string, previous *api.Allocation
 	alloc.EvalID = p.Eval.ID
 	if previous != nil {
 		alloc.PreviousAllocation = previous.ID
-		p.editableCopy(previous).NextAllocation = alloc.ID
+		p.editableAlloc(previous).NextAllocation = alloc.ID
 	}
 	if d := p.deployment; d != nil && model.DeploymentActive(d) && d.TaskGroups[group] != nil && p.hasCurrentVersion(alloc) {
 		alloc.DeploymentID = d.ID
 		state := p.groupDeploymentState(group)
 		state.PlacedAllocs++
-		p.setProgressDeadline(state)
+		p.setFirstProgressDeadline(state)
 	}
-	p.allocsPerGroup[group]++
+	p.allocCountByGroup[group]++
 	p.placedAllocs = append(p.placedAllocs, alloc)
 	return alloc
 }
 
 func (p *planner) tryPlaceAlloc(job *api.Job, g *api.TaskGroup, name string, previous *api.Allocation) (*api.Allocation, error) {
-	if p.Node.Ineligible {
+	if p.Node.IsIneligible {
 		return nil, &filteredError{"node ineligible", errors.New("this node is not eligible for new allocations")}
 	}
 	if model.IsAdoptedJob(job) {
@@ -226,59 +229,60 @@ func (p *planner) tryPlaceAlloc(job *api.Job, g *api.TaskGroup, name string, pre
 	if err := p.Node.CheckDatacenter(job); err != nil {
 		return nil, err
 	}
-	inGroup, inJob := p.allocsPerGroup[*g.Name]+1, 1
-	for _, n := range p.allocsPerGroup {
+	inGroup, inJob := p.allocCountByGroup[*g.Name]+1, 1
+	for _, n := range p.allocCountByGroup {
 		inJob += n
 	}
-	stays := previous != nil && p.keepsAlloc(previous)
-	if stays {
-		// The previous allocation is not counted, because it will not run beside the new one.
+	previousIsCounted := previous != nil && p.keepsAlloc(previous)
+	if previousIsCounted {
+		// The previous allocation is not counted, because it does not run at the same time as the new one.
 		inGroup, inJob = inGroup-1, inJob-1
 	}
 	if err := checkFeasible(job, g, p.Node, inJob, inGroup); err != nil {
 		return nil, err
 	}
-	at := p.placersByJob[job]
-	if at == nil {
-		at = newAllocPlacer(job, p.Node, p.Env, p.NodeUsage)
-		at.evalID, at.now, at.memoryOversubscription = p.Eval.ID, p.Now, p.MemoryOversubscription
-		at.volumes = cmp.Or(p.Volumes, at.volumes)
-		p.placersByJob[job] = at
+	placer := p.placersByJob[job]
+	if placer == nil {
+		placer = newAllocPlacer(job, p.Node, p.Env, p.NodeUsage)
+		placer.evalID, placer.now, placer.memoryOversubscription = p.Eval.ID, p.Now, p.MemoryOversubscription
+		placer.volumes = cmp.Or(p.Volumes, placer.volumes)
+		p.placersByJob[job] = placer
 	}
 	if previous == nil || !p.NodeUsage.hasReservation(previous) {
-		return at.placeAlloc(g, name)
+		return placer.placeAlloc(g, name)
 	}
-	// The new allocation may reuse the resources of the previous one, which is
-	// stopped only if the new one fits.
+	// The new allocation can reuse the resources of the previous one, so the previous one counts as stopping
+	// during the attempt. It is not stopped if the new one does not fit.
 	p.NodeUsage.PutStoppingAlloc(previous)
-	alloc, err := at.placeAlloc(g, name)
+	alloc, err := placer.placeAlloc(g, name)
 	if err != nil {
-		p.NodeUsage.Put(cmp.Or(p.updatedAllocs[previous.ID], previous))
+		p.NodeUsage.PutAlloc(cmp.Or(p.updatedAllocsByID[previous.ID], previous))
 	}
 	return alloc, err
 }
 
 // keepsAlloc reports whether an allocation is not terminal after the changes that the plan has made so far.
 func (p *planner) keepsAlloc(a *api.Allocation) bool {
-	if c := p.updatedAllocs[a.ID]; c != nil {
+	if c := p.updatedAllocsByID[a.ID]; c != nil {
 		a = c
 	}
 	return !model.AllocTerminal(a)
 }
 
-// recordPlacementFailure records why an allocation could not be placed.
+// recordPlacementFailure counts an allocation of a group as queued. It records the reason of the first failure of each
+// group.
 func (p *planner) recordPlacementFailure(group string, job *api.Job, err error) {
-	p.queuedAllocs[group]++
-	if m := p.failedPlacements[group]; m != nil {
+	p.queuedAllocsByGroup[group]++
+	if m := p.failedPlacementsByGroup[group]; m != nil {
 		m.CoalescedFailures++
 		return
 	}
-	p.failedPlacements[group] = placementMetric(err, job, p.Node)
+	p.failedPlacementsByGroup[group] = placementMetric(err, job, p.Node)
 	p.placementErrors = append(p.placementErrors, &GroupPlacementError{group, err})
 }
 
-// placementMetric converts the error of a placement into the metrics that clients read.
-func placementMetric(err error, job *api.Job, node Node) *api.AllocationMetric {
+// placementMetric converts the error of a placement into the metrics that evaluations contain for clients.
+func placementMetric(err error, job *api.Job, node PlacementNode) *api.AllocationMetric {
 	m := &api.AllocationMetric{
 		NodesEvaluated: 1,
 		NodesInPool:    1,
@@ -290,7 +294,7 @@ func placementMetric(err error, job *api.Job, node Node) *api.AllocationMetric {
 	switch {
 	case errors.As(err, &filteredErr):
 		m.NodesFiltered = 1
-		m.ConstraintFiltered = map[string]int{filteredErr.constraint: 1}
+		m.ConstraintFiltered = map[string]int{filteredErr.constraintName: 1}
 	case errors.As(err, &exhaustedErr):
 		m.NodesExhausted = 1
 		m.DimensionExhausted = map[string]int{exhaustedErr.resourceName: 1}
@@ -310,59 +314,59 @@ func placementMetric(err error, job *api.Job, node Node) *api.AllocationMetric {
 	return m
 }
 
-// collectChanges returns the changes that the plan makes: allocations, evaluations and deployments.
+// collectChanges completes the evaluation and returns all changes of the plan.
 func (p *planner) collectChanges() PlanChanges {
-	c := PlanChanges{Place: p.placedAllocs}
+	c := PlanChanges{PlacedAllocs: p.placedAllocs}
 	eval := *p.Eval
 	c.Eval = &eval
-	c.Evals = p.newFollowUpEvals()
-	c.Evals = append(c.Evals, p.completeEval(&eval)...)
+	c.OtherEvals = p.newFollowUpEvals()
+	c.OtherEvals = append(c.OtherEvals, p.completeEval(&eval)...)
 	for _, id := range p.updatedAllocIDs {
-		c.Update = append(c.Update, p.updatedAllocs[id])
+		c.UpdatedAllocs = append(c.UpdatedAllocs, p.updatedAllocsByID[id])
 	}
-	c.Evals = append(c.Evals, p.cancelSurplusEvals()...)
+	c.OtherEvals = append(c.OtherEvals, p.cancelSurplusEvals()...)
 	if p.cancelledDeployment != nil {
 		c.Deployments = append(c.Deployments, p.cancelledDeployment)
 	}
 	if d := p.deployment; d != nil {
 		eval.DeploymentID = d.ID
-		if p.deploymentIsNew || p.modifiesDeployment(d) {
+		if p.deploymentIsNew || p.updateDeploymentModifyTime(d) {
 			c.Deployments = append(c.Deployments, d)
 		}
 	} else if p.Deployment != nil && p.Job != nil {
 		eval.DeploymentID = p.Deployment.ID
 	}
 	if p.Volumes != nil {
-		c.Claims = p.Volumes.newClaims
+		c.NewVolumeClaims = p.Volumes.newClaims
 	}
 	return c
 }
 
-// completeEval completes the evaluation. If some allocations could not be placed, it
-// creates a blocked evaluation, or leaves this one blocked if it was blocked before.
+// completeEval completes the evaluation. If an allocation could not be placed, it returns a new
+// blocked evaluation, or leaves the evaluation blocked if it was blocked before.
 func (p *planner) completeEval(eval *api.Evaluation) []*api.Evaluation {
 	eval.QueuedAllocations = make(map[string]int)
 	if p.jobWantsAllocs() {
 		for _, g := range p.Job.TaskGroups {
-			eval.QueuedAllocations[*g.Name] = p.queuedAllocs[*g.Name]
+			eval.QueuedAllocations[*g.Name] = p.queuedAllocsByGroup[*g.Name]
 		}
 	}
 	eval.FailedTGAllocs = nil
-	if eval.Status == api.EvalStatusBlocked && len(p.failedPlacements) > 0 {
-		eval.FailedTGAllocs = p.failedPlacements
+	if eval.Status == api.EvalStatusBlocked && len(p.failedPlacementsByGroup) > 0 {
+		eval.FailedTGAllocs = p.failedPlacementsByGroup
 		return nil
 	}
 	eval.Status = api.EvalStatusComplete
 	eval.StatusDescription = ""
 	eval.ModifyTime = p.Now.UnixNano()
-	eval.PlanAnnotations = &api.PlanAnnotations{DesiredTGUpdates: p.desiredUpdates}
-	if len(p.failedPlacements) == 0 {
+	eval.PlanAnnotations = &api.PlanAnnotations{DesiredTGUpdates: p.desiredUpdatesByGroup}
+	if len(p.failedPlacementsByGroup) == 0 {
 		return nil
 	}
-	eval.FailedTGAllocs = p.failedPlacements
+	eval.FailedTGAllocs = p.failedPlacementsByGroup
 	eval.StatusDescription = strings.ReplaceAll(errors.Join(p.placementErrors...).Error(), "\n", "; ")
 	blocked := p.newEval(api.EvalStatusBlocked, "queued-allocs", "created to place remaining allocations")
-	blocked.FailedTGAllocs = p.failedPlacements
+	blocked.FailedTGAllocs = p.failedPlacementsByGroup
 	blocked.QueuedAllocations = eval.QueuedAllocations
 	eval.BlockedEval = blocked.ID
 	return []*api.Evaluation{blocked}
@@ -387,18 +391,18 @@ func (p *planner) newEval(status, trigger, description string) *api.Evaluation {
 	}
 }
 
-// newFollowUpEvals returns the follow-up evaluations of failed allocations. Replacements at about the same time share
-// one.
+// newFollowUpEvals returns the follow-up evaluations that replace the delayedAllocs. Allocations whose replacement times are
+// within rescheduleBatchWindow share one evaluation.
 func (p *planner) newFollowUpEvals() []*api.Evaluation {
-	slices.SortStableFunc(p.delayedAllocs, func(a, b *delayedAlloc) int { return a.at.Compare(b.at) })
+	slices.SortStableFunc(p.delayedAllocs, func(a, b *delayedAlloc) int { return a.replaceAt.Compare(b.replaceAt) })
 	var evals []*api.Evaluation
 	for _, l := range p.delayedAllocs {
-		if n := len(evals); n == 0 || l.at.Sub(evals[n-1].WaitUntil) > rescheduleBatchWindow {
+		if n := len(evals); n == 0 || l.replaceAt.Sub(evals[n-1].WaitUntil) > rescheduleBatchWindow {
 			e := p.newEval(api.EvalStatusPending, "alloc-reschedule", "created for delayed rescheduling")
-			e.WaitUntil = l.at
+			e.WaitUntil = l.replaceAt
 			evals = append(evals, e)
 		}
-		p.editableCopy(l.alloc).FollowupEvalID = evals[len(evals)-1].ID
+		p.editableAlloc(l.alloc).FollowupEvalID = evals[len(evals)-1].ID
 	}
 	return evals
 }
@@ -406,18 +410,18 @@ func (p *planner) newFollowUpEvals() []*api.Evaluation {
 // cancelSurplusEvals cancels evaluations that are no longer needed: blocked evaluations, if this plan has placed all
 // allocations or created a new blocked evaluation, and follow-up evaluations that no allocation refers to.
 func (p *planner) cancelSurplusEvals() []*api.Evaluation {
-	waiting := make(map[string]bool)
+	awaitedEvals := make(map[string]bool)
 	for _, a := range p.Allocs {
-		if c := p.updatedAllocs[a.ID]; c != nil {
+		if c := p.updatedAllocsByID[a.ID]; c != nil {
 			a = c
 		}
 		if p.jobWantsAllocs() && isUnreplaced(a) {
-			waiting[a.FollowupEvalID] = true
+			awaitedEvals[a.FollowupEvalID] = true
 		}
 	}
 	var evals []*api.Evaluation
 	for _, e := range p.Evals {
-		unneeded := e.Status == api.EvalStatusBlocked || e.TriggeredBy == "alloc-reschedule" && !waiting[e.ID]
+		unneeded := e.Status == api.EvalStatusBlocked || e.TriggeredBy == "alloc-reschedule" && !awaitedEvals[e.ID]
 		if e.ID == p.Eval.ID || !model.EvalPending(e) || !unneeded {
 			continue
 		}

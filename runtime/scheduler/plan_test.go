@@ -66,7 +66,7 @@ func (p *planCase) addAlloc(index int, status string, edits ...func(*api.Allocat
 func (p *planCase) plan() PlanChanges {
 	p.input.NodeUsage = NewNodeUsage(p.input.Node)
 	for _, a := range p.input.Allocs {
-		p.input.NodeUsage.Put(a)
+		p.input.NodeUsage.PutAlloc(a)
 	}
 	return Plan(p.input)
 }
@@ -74,7 +74,7 @@ func (p *planCase) plan() PlanChanges {
 // changesText describes the changes of a plan in one line.
 func changesText(c PlanChanges) string {
 	var changeTexts []string
-	for _, a := range c.Update {
+	for _, a := range c.UpdatedAllocs {
 		switch {
 		case a.DesiredStatus == "stop":
 			changeTexts = append(changeTexts, fmt.Sprintf("stop %s (%s)", a.ID, a.DesiredDescription))
@@ -84,7 +84,7 @@ func changesText(c PlanChanges) string {
 			changeTexts = append(changeTexts, fmt.Sprintf("update %s to v%d", a.ID, *a.Job.Version))
 		}
 	}
-	for _, a := range c.Place {
+	for _, a := range c.PlacedAllocs {
 		text := fmt.Sprintf("place %s v%d", strings.TrimPrefix(a.Name, "j."), *a.Job.Version)
 		if a.DeploymentStatus != nil && a.DeploymentStatus.Canary {
 			text += " canary"
@@ -97,7 +97,7 @@ func changesText(c PlanChanges) string {
 	for _, d := range c.Deployments {
 		changeTexts = append(changeTexts, fmt.Sprintf("deployment v%d %s", d.JobVersion, d.Status))
 	}
-	for _, e := range c.Evals {
+	for _, e := range c.OtherEvals {
 		changeTexts = append(changeTexts, fmt.Sprintf("eval %s %s", e.TriggeredBy, e.Status))
 	}
 	return strings.Join(changeTexts, "; ")
@@ -301,7 +301,7 @@ func TestPlan(t *testing.T) {
 		// RS-049
 		{"a driver that is not there", func() *planCase {
 			p := newPlanCase("batch", nil)
-			p.input.Node.Drivers = map[string]bool{"x": true, "d": false}
+			p.input.Node.HealthyDrivers = map[string]bool{"x": true, "d": false}
 			return p
 		}, "eval queued-allocs blocked"},
 		{"a static port beside itself", func() *planCase {
@@ -314,12 +314,12 @@ func TestPlan(t *testing.T) {
 		}, "place g[0] v0; eval queued-allocs blocked"},
 		{"a node that takes nothing", func() *planCase {
 			p := newPlanCase("batch", nil)
-			p.input.Node.Ineligible = true
+			p.input.Node.IsIneligible = true
 			return p
 		}, "eval queued-allocs blocked"},
 		{"an update in place on a node that takes nothing new", func() *planCase {
 			p := newPlanCase("service", nil).addAlloc(0, running).addAlloc(1, running).setNextVersion(func(f *jobFixture) { f.task.KillTimeout = new(time.Second) })
-			p.input.Node.Ineligible = true
+			p.input.Node.IsIneligible = true
 			return p
 		}, "update a1 to v1; update a2 to v1; deployment v1 running"},
 		{"an update in place of a job whose devices are gone", func() *planCase {
@@ -362,7 +362,7 @@ func TestMemoryMaxNeedsOversubscription(t *testing.T) {
 	} {
 		p := newPlanCase("service", func(f *jobFixture) { f.task.Resources = &api.Resources{MemoryMaxMB: &c.memoryMax} })
 		p.input.MemoryOversubscription = c.oversubscription
-		placed := p.plan().Place
+		placed := p.plan().PlacedAllocs
 		if len(placed) != 2 {
 			t.Fatalf("%d allocations placed, want 2", len(placed))
 		}
@@ -379,7 +379,7 @@ func TestPlanMetrics(t *testing.T) {
 		edit func(*planCase)
 		want string
 	}{
-		{"a missing driver", func(p *planCase) { p.input.Node.Drivers = map[string]bool{} }, `map[missing drivers:1] map[] 1 evaluated 1 filtered 0 exhausted`},
+		{"a missing driver", func(p *planCase) { p.input.Node.HealthyDrivers = map[string]bool{} }, `map[missing drivers:1] map[] 1 evaluated 1 filtered 0 exhausted`},
 		{"a constraint", func(p *planCase) {
 			p.input.Job.TaskGroups[0].Constraints = []*api.Constraint{api.NewConstraint("${meta.a}", "=", "b")}
 		}, `map[${meta.a} = b:1] map[] 1 evaluated 1 filtered 0 exhausted`},
@@ -403,8 +403,8 @@ func TestPlanMetrics(t *testing.T) {
 			if got != c.want {
 				t.Errorf("metrics %s, want %s", got, c.want)
 			}
-			if m.CoalescedFailures != 1 || out.Eval.QueuedAllocations["g"] != 2 || out.Eval.BlockedEval != out.Evals[0].ID || out.Evals[0].PreviousEval != "eval" {
-				t.Errorf("evaluation %+v, blocked %+v", out.Eval, out.Evals[0])
+			if m.CoalescedFailures != 1 || out.Eval.QueuedAllocations["g"] != 2 || out.Eval.BlockedEval != out.OtherEvals[0].ID || out.OtherEvals[0].PreviousEval != "eval" {
+				t.Errorf("evaluation %+v, blocked %+v", out.Eval, out.OtherEvals[0])
 			}
 			if out.Eval.StatusDescription == "" {
 				t.Error("the evaluation does not say in words why")
@@ -445,9 +445,9 @@ func TestResourcesAreHandedOver(t *testing.T) {
 	})
 	p.input.Node.Attributes["memory.totalbytes"] = "1048576000"
 	p.input.NodeUsage = NewNodeUsage(p.input.Node)
-	first := Plan(p.input).Place[0]
+	first := Plan(p.input).PlacedAllocs[0]
 	first.CreateIndex, first.AllocModifyIndex, first.ClientStatus = 1, 1, "running"
-	p.input.NodeUsage.Put(first)
+	p.input.NodeUsage.PutAlloc(first)
 
 	p.input.Env.PortFree = func(HostPort) bool { return false } // the allocation that is replaced listens on the port
 	p.input.Allocs = []*api.Allocation{first}
@@ -466,8 +466,8 @@ func TestResourcesAreHandedOver(t *testing.T) {
 	if got := changesText(Plan(other.input)); got != "eval queued-allocs blocked" {
 		t.Errorf("another job beside both: %s", got)
 	}
-	p.input.NodeUsage.Remove(first)
-	p.input.NodeUsage.Remove(out.Place[0])
+	p.input.NodeUsage.RemoveAlloc(first)
+	p.input.NodeUsage.RemoveAlloc(out.PlacedAllocs[0])
 	if got := changesText(Plan(other.input)); got != "place other.g[0] v0" {
 		t.Errorf("another job when both have ended: %s", got)
 	}
@@ -486,7 +486,7 @@ func BenchmarkPlan(b *testing.B) {
 					f.group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a"}}}}
 				})
 				p.input.Env.RandIntN = func(n int) int { p.lastAlloc++; return p.lastAlloc % n }
-				if out := p.plan(); len(out.Place) != count {
+				if out := p.plan(); len(out.PlacedAllocs) != count {
 					b.Fatal(changesText(out))
 				}
 			}

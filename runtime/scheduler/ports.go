@@ -18,8 +18,8 @@ const (
 
 const maxPort = 65535
 
-// staticPorts returns the static ports of the job. Dynamic ports must differ from
-// all of them.
+// staticPorts returns the static ports of a job. The job's dynamic ports must differ from all
+// of them.
 func staticPorts(job *api.Job) map[int]bool {
 	static := map[int]bool{}
 	for _, g := range job.TaskGroups {
@@ -41,8 +41,8 @@ func networksOf(g *api.TaskGroup) []*api.NetworkResource {
 	return networks
 }
 
-// dynamicPorts returns the first dynamic port of a node and their number.
-func dynamicPorts(node Node) (first, n int) {
+// dynamicPortRange returns the first dynamic port of a node and the number of dynamic ports.
+func dynamicPortRange(node PlacementNode) (first, n int) {
 	first = cmp.Or(node.MinDynamicPort, MinDynamicPort)
 	return first, cmp.Or(node.MaxDynamicPort, MaxDynamicPort) - first + 1
 }
@@ -73,7 +73,7 @@ func (p *allocPlacer) assignNetwork(n *api.NetworkResource) (*api.NetworkResourc
 }
 
 func (p *allocPlacer) takeStaticPort(port api.Port) error {
-	wanted, err := p.hostPort(port, port.Value)
+	wanted, err := p.hostPortOf(port, port.Value)
 	switch {
 	case err != nil:
 		return err
@@ -86,21 +86,22 @@ func (p *allocPlacer) takeStaticPort(port api.Port) error {
 		dimension := fmt.Sprintf("network: reserved port collision %s=%d", port.Label, port.Value)
 		return &exhaustedError{dimension, fmt.Errorf(format, args...)}
 	}
-	by, own := p.nodeUsage.portHolders.find(p.allocNameKey, wanted, portsOf)
+	conflict, heldByOwnName := p.nodeUsage.portHolders.findConflict(p.allocNameKey, wanted, portsOf)
 	switch {
-	case by != nil && by.key.job == p.allocNameKey.job && by.key.namespace == p.allocNameKey.namespace, p.chosenPorts[wanted]:
+	case conflict != nil && conflict.key.job == p.allocNameKey.job && conflict.key.namespace == p.allocNameKey.namespace, p.chosenPorts[wanted]:
 		return collision("another allocation of this job has the static port %d on this node: leave out static, or lower the count", port.Value)
-	case by != nil:
-		return collision("reserved port collision %s=%d: allocation %q of job %q has it. Stop it, or leave out static", port.Label, port.Value, by.key.name, by.key.job)
+	case conflict != nil:
+		return collision("reserved port collision %s=%d: allocation %q of job %q has it. Stop it, or leave out static", port.Label, port.Value, conflict.key.name, conflict.key.job)
 	case p.nodeUsage.isPortReserved(wanted):
 		return collision("reserved port collision %s=%d: the configuration of the agent reserves it", port.Label, port.Value)
-	case !own && !p.env.PortFree(wanted):
+	case !heldByOwnName && !p.env.PortFree(wanted):
 		return collision("reserved port collision %s=%d: %s listens there. Stop it, or leave out static", port.Label, port.Value, p.env.describePortListener(port.Value))
 	}
 	p.chosenPorts[wanted] = true
 	return nil
 }
 
+// describePortListener returns a text about the process that listens on a port.
 func (e *Env) describePortListener(port int) string {
 	listener := ""
 	if e.PortListeners != nil {
@@ -110,16 +111,16 @@ func (e *Env) describePortListener(port int) string {
 }
 
 func (p *allocPlacer) takeDynamicPort(port api.Port) (int, error) {
-	wanted, err := p.hostPort(port, 0)
+	wanted, err := p.hostPortOf(port, 0)
 	if err != nil {
 		return 0, err
 	}
-	first, n := dynamicPorts(p.node)
+	first, n := dynamicPortRange(p.node)
 	start := p.env.RandIntN(n)
 	for i := range n {
 		number := first + (start+i)%n
 		wanted.Port = number
-		if p.chosenPorts[wanted] || p.staticPorts[number] || p.nodeUsage.isPortTaken(wanted) || !p.env.PortFree(wanted) {
+		if p.chosenPorts[wanted] || p.staticPortsOfJob[number] || p.nodeUsage.isPortTaken(wanted) || !p.env.PortFree(wanted) {
 			continue
 		}
 		p.chosenPorts[wanted] = true
@@ -128,8 +129,8 @@ func (p *allocPlacer) takeDynamicPort(port api.Port) (int, error) {
 	return 0, &exhaustedError{"network: dynamic port selection failed", fmt.Errorf("no port between %d and %d is free", first, first+n-1)}
 }
 
-// hostPort returns a port on the host network of a port of a job.
-func (p *allocPlacer) hostPort(port api.Port, number int) (HostPort, error) {
+// hostPortOf returns the port with the given number on the host network that a port of a job names.
+func (p *allocPlacer) hostPortOf(port api.Port, number int) (HostPort, error) {
 	if model.IsOnDefaultHostNetwork(port) {
 		return HostPort{Port: number}, nil
 	}
@@ -137,8 +138,8 @@ func (p *allocPlacer) hostPort(port api.Port, number int) (HostPort, error) {
 	return newHostPort(address, number, p.node.IP), err
 }
 
-// hostNetworkAddress returns the address of the host network of a port.
-func hostNetworkAddress(port api.Port, node Node) (string, error) {
+// hostNetworkAddress returns the address of the host network that a port of a job names.
+func hostNetworkAddress(port api.Port, node PlacementNode) (string, error) {
 	if model.IsOnDefaultHostNetwork(port) {
 		return node.IP, nil
 	}
@@ -148,8 +149,8 @@ func hostNetworkAddress(port api.Port, node Node) (string, error) {
 	return node.HostNetworks[port.HostNetwork].Address, nil
 }
 
-// portMappings returns the ports of a network in the form in which tasks see them.
-func portMappings(n *api.NetworkResource, node Node) ([]api.PortMapping, error) {
+// portMappings returns the assigned ports of a network with the host addresses on which they are mapped.
+func portMappings(n *api.NetworkResource, node PlacementNode) ([]api.PortMapping, error) {
 	var all []api.PortMapping
 	for _, port := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
 		address, err := hostNetworkAddress(port, node)

@@ -13,74 +13,75 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// preparedEnv provides the plans of a change with ids, and with results of Env.PortFree and Env.PortListeners. It obtains
-// them before the transaction of the change, because all other writers wait while a transaction runs, and the check of a
-// port opens sockets.
+// preparedEnv provides the plans of a transaction with ids, and with results of Env.PortFree and Env.PortListeners. It
+// obtains them before the transaction, because a transaction blocks all other writers, and the check of a port opens
+// sockets.
 //
-// The expect methods announce the placements of a change, so that usually one attempt of the change is enough. A change
-// that needs more ids or ports than were prepared receives placeholders, and preparedEnv records what was missing. The
-// transaction is then discarded, and the change is made again.
+// The expect methods announce the placements of a transaction, so that usually one attempt is enough. A transaction that
+// needs more ids or ports gets placeholders, and preparedEnv records how many were missing. The scheduler then discards the
+// transaction, calls prepare and makes another attempt.
 type preparedEnv struct {
-	s *Scheduler
+	scheduler *Scheduler
 
-	checkedPorts     map[HostPort]bool // results of Env.PortFree
-	portListeners    map[int]string    // results of Env.PortListeners
-	foundPorts       map[HostPort]bool // free ports that were found for different searches
-	portSearchStarts []int             // offsets at which the searches for dynamic ports start, in the order of the searches
+	isPortFreeResults map[HostPort]bool // results of Env.PortFree
+	listenersByPort   map[int]string    // results of Env.PortListeners
+	foundFreePorts    map[HostPort]bool // free ports, each found for one search for a dynamic port
+	portSearchStarts  []int             // offsets at which the searches for dynamic ports start, in the order of the searches
 
-	missingIDs   int        // ids that the next attempt needs beyond minPreparedIDs
-	missingPorts []HostPort // static ports that the next attempt needs
+	missingIDCount int        // preparedIDs that the next attempt needs beyond minPreparedIDs
+	missingPorts   []HostPort // static ports that the next attempt needs
 
-	// The next fields belong to the current attempt of the change.
-	portSearches   int        // number of searches for dynamic ports in this attempt
-	usedIDs        int        // number of ids and placeholders that newID has returned in this attempt
-	placeholderIDs int        // number of placeholders that newID has returned in this attempt
-	uncheckedPorts []HostPort // ports for which portFree was called and had no prepared result
+	// The next fields belong to the current attempt of the transaction.
+	portSearchCount    int        // number of searches for dynamic ports in this attempt
+	usedIDCount        int        // number of ids and placeholders that preparedID has returned in this attempt
+	placeholderIDCount int        // number of placeholders that preparedID has returned in this attempt
+	uncheckedPorts     []HostPort // ports for which preparedPortFree was called and had no prepared result
 }
 
-// errPreparedEnvTooSmall means that a change needed more ids or ports than were prepared.
+// errPreparedEnvTooSmall means that a transaction needed more ids or ports than were prepared.
 var errPreparedEnvTooSmall = errors.New("scheduler: the change needs more ids or ports than are prepared")
 
-// minPreparedIDs is the number of ids that are prepared for each change. It suffices for a change of a few allocations.
+// minPreparedIDs is the number of ids that are prepared for each transaction. A transaction with a few allocations needs
+// no more.
 const minPreparedIDs = 32
 
 func (s *Scheduler) newPreparedEnv() *preparedEnv {
-	return &preparedEnv{s: s, checkedPorts: make(map[HostPort]bool), portListeners: make(map[int]string), foundPorts: make(map[HostPort]bool)}
+	return &preparedEnv{scheduler: s, isPortFreeResults: make(map[HostPort]bool), listenersByPort: make(map[int]string), foundFreePorts: make(map[HostPort]bool)}
 }
 
-// expectPlacementsOfJob announces a plan for a new job, or for a new version of the stored job old.
+// expectPlacementsOfJob announces the placements of a new job, or of a new version of old, the stored job or nil.
 func (s *preparedEnv) expectPlacementsOfJob(job, old *api.Job) {
 	if model.HasChildren(job) {
 		return
 	}
 	for _, g := range job.TaskGroups {
 		n := *g.Count
-		if before := groupOf(old, *g.Name); before != nil && !pointer.Value(old.Stop) {
+		if before := findGroupOrNil(old, *g.Name); before != nil && !pointer.Value(old.Stop) {
 			n = max(n-*before.Count, 0) + min(n, countFirstReplacements(g))
 		}
 		s.expectPlacements(g, n)
 	}
 }
 
-// expectPlacementsOfChildJob announces a plan for a new job that is dispatched from parent.
+// expectPlacementsOfChildJob announces the placements of a new job that is dispatched from parent.
 func (s *preparedEnv) expectPlacementsOfChildJob(parent *api.Job) {
 	for _, g := range parent.TaskGroups {
 		s.expectPlacements(g, *g.Count)
 	}
 }
 
-// expectReplacement announces a plan that replaces an allocation. Static ports need no
-// check, because the allocation holds them.
+// expectReplacement announces the replacement of an allocation. It announces no static ports, which are
+// not checked because the replaced allocation holds them.
 func (s *preparedEnv) expectReplacement(a *api.Allocation) {
-	if g := groupOf(a.Job, a.TaskGroup); g != nil {
-		s.expectDynamicPorts(g, 1)
+	if g := findGroupOrNil(a.Job, a.TaskGroup); g != nil {
+		s.expectIDsAndDynamicPorts(g, 1)
 	}
 }
 
 // expectDueReplacements announces the replacements that due evaluations will place.
 func (s *preparedEnv) expectDueReplacements() {
-	state := s.s.store.Snapshot()
-	for _, id := range s.s.evalTimers.due(s.s.env.Now()) {
+	state := s.scheduler.store.Snapshot()
+	for _, id := range s.scheduler.evalTimers.dueKeys(s.scheduler.env.Now()) {
 		e := state.Evaluation(nil, id)
 		if e == nil {
 			continue
@@ -93,10 +94,10 @@ func (s *preparedEnv) expectDueReplacements() {
 	}
 }
 
-// expectPlacementsAfterReports announces placements of rolling updates: a report that an allocation is healthy lets the update
-// continue with its next allocations.
+// expectPlacementsAfterReports announces placements of rolling updates: after the report that an allocation is healthy, the
+// update can continue with the next allocation.
 func (s *preparedEnv) expectPlacementsAfterReports(reports []AllocReport) {
-	state := s.s.store.Snapshot()
+	state := s.scheduler.store.Snapshot()
 	for _, r := range reports {
 		if !pointer.Value(r.Healthy) {
 			continue
@@ -111,7 +112,8 @@ func (s *preparedEnv) expectPlacementsAfterReports(reports []AllocReport) {
 	}
 }
 
-func groupOf(job *api.Job, name string) *api.TaskGroup {
+// findGroupOrNil returns the group of a job, or nil if job is nil or has no such group.
+func findGroupOrNil(job *api.Job, name string) *api.TaskGroup {
 	if job == nil {
 		return nil
 	}
@@ -127,14 +129,14 @@ func countFirstReplacements(g *api.TaskGroup) int {
 	return *g.Count
 }
 
-// maxExpectedAllocs is the maximum number of allocations of a group that are announced. A plan that places more of them
-// needs another attempt.
+// maxExpectedAllocs is the maximum number of allocations that expectPlacements announces for a group. A plan that places
+// more allocations needs another attempt.
 const maxExpectedAllocs = 1000
 
-// expectPlacements announces n new allocations of a group.
+// expectPlacements announces n new allocations of a group, with their ids, dynamic ports and static ports.
 func (s *preparedEnv) expectPlacements(g *api.TaskGroup, n int) {
 	n = min(n, maxExpectedAllocs)
-	s.expectDynamicPorts(g, n)
+	s.expectIDsAndDynamicPorts(g, n)
 	if n == 0 {
 		return
 	}
@@ -147,52 +149,54 @@ func (s *preparedEnv) expectPlacements(g *api.TaskGroup, n int) {
 	}
 }
 
-func (s *preparedEnv) expectDynamicPorts(g *api.TaskGroup, n int) {
-	s.missingIDs += n
+// expectIDsAndDynamicPorts announces the ids and dynamic ports of n allocations of a group.
+func (s *preparedEnv) expectIDsAndDynamicPorts(g *api.TaskGroup, n int) {
+	s.missingIDCount += n
 	for _, network := range networksOf(g) {
-		s.portSearches += n * len(network.DynamicPorts)
+		s.portSearchCount += n * len(network.DynamicPorts)
 	}
 }
 
-// prepare obtains the ids and ports that were announced, or that the previous attempt lacked.
+// prepare obtains the ids and ports that were announced or that were missing in the previous attempt, and starts a new
+// attempt.
 func (s *preparedEnv) prepare() {
-	env := s.s.env
-	s.s.ids.fill(minPreparedIDs+s.missingIDs+s.usedIDs, env.NewID)
+	env := s.scheduler.env
+	s.scheduler.preparedIDs.fillTo(minPreparedIDs+s.missingIDCount+s.usedIDCount, env.NewID)
 	for _, port := range s.missingPorts {
-		s.checkPort(port)
+		s.isPortFreeCached(port)
 	}
-	if s.portSearches+len(s.uncheckedPorts) > 0 {
+	if s.portSearchCount+len(s.uncheckedPorts) > 0 {
 		s.prepareDynamicPorts()
 	}
 	s.prepareListeners()
-	s.missingIDs, s.missingPorts = 0, nil
-	s.portSearches, s.usedIDs, s.placeholderIDs, s.uncheckedPorts = 0, 0, 0, nil
+	s.missingIDCount, s.missingPorts = 0, nil
+	s.portSearchCount, s.usedIDCount, s.placeholderIDCount, s.uncheckedPorts = 0, 0, 0, nil
 }
 
-// prepareListeners finds the processes that listen on the ports that the plans need and that are not free.
+// prepareListeners calls Env.PortListeners for the needed ports that are not free.
 func (s *preparedEnv) prepareListeners() {
 	var occupiedPorts []int
 	for _, port := range slices.Concat(s.missingPorts, s.uncheckedPorts) {
-		if !s.checkPort(port) {
+		if !s.isPortFreeCached(port) {
 			occupiedPorts = append(occupiedPorts, port.Port)
 		}
 	}
-	if find := s.s.env.PortListeners; find != nil && len(occupiedPorts) > 0 {
-		maps.Copy(s.portListeners, find(occupiedPorts))
+	if find := s.scheduler.env.PortListeners; find != nil && len(occupiedPorts) > 0 {
+		maps.Copy(s.listenersByPort, find(occupiedPorts))
 	}
 }
 
 // prepareDynamicPorts finds a free port for each search for a dynamic port, as long as there are free ports.
 func (s *preparedEnv) prepareDynamicPorts() {
-	first, n := dynamicPorts(NodeOf(s.s.store.Snapshot().Node(nil, s.s.nodeID)))
-	for found := true; found && len(s.portSearchStarts) < s.portSearches; {
-		start := s.s.env.RandIntN(n)
+	first, n := dynamicPortRange(PlacementNodeOf(s.scheduler.store.Snapshot().Node(nil, s.scheduler.nodeID)))
+	for found := true; found && len(s.portSearchStarts) < s.portSearchCount; {
+		start := s.scheduler.env.RandIntN(n)
 		s.portSearchStarts = append(s.portSearchStarts, start)
 		found = s.findFreePort("", first, n, start)
 	}
 	for _, port := range s.uncheckedPorts {
-		if s.checkPort(port) {
-			s.foundPorts[port] = true
+		if s.isPortFreeCached(port) {
+			s.foundFreePorts[port] = true
 		} else if first <= port.Port && port.Port < first+n {
 			s.findFreePort(port.Address, first, n, port.Port-first)
 		}
@@ -204,64 +208,66 @@ func (s *preparedEnv) prepareDynamicPorts() {
 func (s *preparedEnv) findFreePort(address string, first, n, start int) (found bool) {
 	for i := range n {
 		port := HostPort{address, first + (start+i)%n}
-		if !s.foundPorts[port] && !s.s.isPortHeld(port) && s.checkPort(port) {
-			s.foundPorts[port] = true
+		if !s.foundFreePorts[port] && !s.scheduler.isPortHeld(port) && s.isPortFreeCached(port) {
+			s.foundFreePorts[port] = true
 			return true
 		}
 	}
 	return false
 }
 
-// checkPort returns the result of Env.PortFree, which it calls only once for each port.
-func (s *preparedEnv) checkPort(port HostPort) (free bool) {
-	free, known := s.checkedPorts[port]
+// isPortFreeCached returns the result of Env.PortFree for a port. It calls Env.PortFree only once for each port.
+func (s *preparedEnv) isPortFreeCached(port HostPort) (free bool) {
+	free, known := s.isPortFreeResults[port]
 	if !known {
-		free = s.s.env.PortFree(port)
-		s.checkedPorts[port] = free
+		free = s.scheduler.env.PortFree(port)
+		s.isPortFreeResults[port] = free
 	}
 	return free
 }
 
-// isPortHeld reports whether an allocation holds a port, according to the usage that is known outside of transactions.
+// isPortHeld reports whether the node reserves a port or an allocation holds it, according to the cached usage. It returns
+// false while a transaction uses the cache.
 func (s *Scheduler) isPortHeld(port HostPort) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.nodeUsage != nil && s.nodeUsage.isPortTaken(port)
+	return s.cachedNodeUsage != nil && s.cachedNodeUsage.isPortTaken(port)
 }
 
-// isIncomplete reports whether the current attempt lacked an id or a port.
-func (s *preparedEnv) isIncomplete() bool { return s.placeholderIDs+len(s.uncheckedPorts) > 0 }
+// hadTooFew reports whether the current attempt needed an id or a port that was not prepared.
+func (s *preparedEnv) hadTooFew() bool { return s.placeholderIDCount+len(s.uncheckedPorts) > 0 }
 
-// planEnv returns the Env that plans use. Its functions do not block.
+// planEnv returns the Env for plans. Its functions return prepared values and do not block.
 func (s *preparedEnv) planEnv() Env {
-	env := s.s.env
-	env.NewID, env.RandIntN, env.PortFree = s.newID, s.pickPortSearchStart, s.portFree
-	env.PortListeners = func([]int) map[int]string { return s.portListeners }
+	env := s.scheduler.env
+	env.NewID, env.RandIntN, env.PortFree = s.preparedID, s.pickPortSearchStart, s.preparedPortFree
+	env.PortListeners = func([]int) map[int]string { return s.listenersByPort }
 	return env
 }
 
-// newID returns a prepared id, or a placeholder if there is none left.
-func (s *preparedEnv) newID() string {
-	s.usedIDs++
-	if id, ok := s.s.ids.take(); ok {
+// preparedID returns a prepared id, or a placeholder if there is none left.
+func (s *preparedEnv) preparedID() string {
+	s.usedIDCount++
+	if id, ok := s.scheduler.preparedIDs.takeID(); ok {
 		return id
 	}
-	s.placeholderIDs++
-	return fmt.Sprintf("%08x-placeholder", s.placeholderIDs)
+	s.placeholderIDCount++
+	return fmt.Sprintf("%08x-placeholder", s.placeholderIDCount)
 }
 
-// pickPortSearchStart returns the random start of a search. It returns the same start for the same search in each attempt.
+// pickPortSearchStart returns the random offset in [0, n) at which the next search for a dynamic port starts. It returns the
+// same offset for the same search in each attempt.
 func (s *preparedEnv) pickPortSearchStart(n int) int {
-	if s.portSearches == len(s.portSearchStarts) {
-		s.portSearchStarts = append(s.portSearchStarts, s.s.env.RandIntN(n))
+	if s.portSearchCount == len(s.portSearchStarts) {
+		s.portSearchStarts = append(s.portSearchStarts, s.scheduler.env.RandIntN(n))
 	}
-	s.portSearches++
-	return s.portSearchStarts[s.portSearches-1] % n
+	s.portSearchCount++
+	return s.portSearchStarts[s.portSearchCount-1] % n
 }
 
-// portFree returns the prepared result of Env.PortFree, or true if there is none.
-func (s *preparedEnv) portFree(port HostPort) bool {
-	free, known := s.checkedPorts[port]
+// preparedPortFree returns the prepared result of Env.PortFree, or true if there is none.
+func (s *preparedEnv) preparedPortFree(port HostPort) bool {
+	free, known := s.isPortFreeResults[port]
 	if !known {
 		s.uncheckedPorts = append(s.uncheckedPorts, port)
 		return true
@@ -275,8 +281,8 @@ type idPool struct {
 	ids []string
 }
 
-// take removes an id from the pool; ok is false if the pool is empty.
-func (p *idPool) take() (id string, ok bool) {
+// takeID removes an id from the pool; ok is false if the pool is empty.
+func (p *idPool) takeID() (id string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.ids) == 0 {
@@ -287,9 +293,9 @@ func (p *idPool) take() (id string, ok bool) {
 	return id, true
 }
 
-// fill adds ids until the pool has at least n. It calls next without holding mu, so that
+// fillTo adds ids until the pool has at least n. It calls next without holding mu, so that
 // take does not block.
-func (p *idPool) fill(n int, next func() string) {
+func (p *idPool) fillTo(n int, next func() string) {
 	p.mu.Lock()
 	missing := n - len(p.ids)
 	p.mu.Unlock()

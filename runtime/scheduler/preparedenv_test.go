@@ -22,13 +22,13 @@ import (
 
 // transactionRecorder records whether a transaction is in progress, how many were started, and how many failed.
 type transactionRecorder struct {
-	*schedtest.Store
+	*schedtest.FaultyStore
 	inTransaction            atomic.Bool
 	attempts, failedAttempts atomic.Int64
 }
 
 func (o *transactionRecorder) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error) {
-	return o.Store.Update(ctx, func(tx *store.Txn) error {
+	return o.FaultyStore.Update(ctx, func(tx *store.Txn) error {
 		o.inTransaction.Store(true)
 		defer o.inTransaction.Store(false)
 		o.attempts.Add(1)
@@ -76,7 +76,7 @@ func TestPortsAreCheckedOutsideOfTransactions(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			memory := &transactionRecorder{Store: schedtest.NewStore(t, schedtest.NewNode(20000))}
+			memory := &transactionRecorder{FaultyStore: schedtest.NewStore(t, schedtest.NewAPINode(20000))}
 			host := newTestEnv()
 			outside := func(what string) {
 				if memory.inTransaction.Load() {
@@ -144,9 +144,9 @@ func TestReplacementsWithPortsNeedOneTransaction(t *testing.T) {
 		port := func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
 			g.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a"}}}}
 		}
-		memory := &transactionRecorder{Store: schedtest.NewStore(t, schedtest.NewNode(1000))}
+		memory := &transactionRecorder{FaultyStore: schedtest.NewStore(t, schedtest.NewAPINode(1000))}
 		s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, Env: newTestEnv(), Logger: hclog.NewNullLogger()})
-		b := &harness{t: t, store: memory.Store, Scheduler: s, node: &schedtest.Node{Store: memory.Store, Scheduler: s}}
+		b := &harness{t: t, store: memory.FaultyStore, Scheduler: s, node: &schedtest.SimulatedNode{Store: memory.FaultyStore, Scheduler: s}}
 		b.startLoops()
 		request := func(what string, make func() error) {
 			t.Helper()
@@ -190,7 +190,7 @@ func TestReplacementsWithPortsNeedOneTransaction(t *testing.T) {
 
 // TestARefusedChangeIsNotRepeated checks that a change that the store rejects is not attempted again.
 func TestARefusedChangeIsNotRepeated(t *testing.T) {
-	memory := &transactionRecorder{Store: schedtest.NewStore(t, schedtest.NewNode(1000))}
+	memory := &transactionRecorder{FaultyStore: schedtest.NewStore(t, schedtest.NewAPINode(1000))}
 	s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, Env: newTestEnv(), Logger: hclog.NewNullLogger()})
 	_, err := s.Evaluate(t.Context(), webJobKey, false)
 	var requestErr *scheduler.RequestError

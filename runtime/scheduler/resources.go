@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// assignResources returns the resources that an allocation of the group gets.
+// assignResources chooses the ports and devices of a new allocation of a group, and returns all its resources.
 func (p *allocPlacer) assignResources(g *api.TaskGroup) (*api.AllocatedResources, error) {
 	p.chosenPorts = map[HostPort]bool{}
 	granted := &api.AllocatedResources{
@@ -47,7 +47,7 @@ func (p *allocPlacer) assignResources(g *api.TaskGroup) (*api.AllocatedResources
 			if err != nil {
 				return nil, fmt.Errorf("task %q: %w", t.Name, err)
 			}
-			n.Device = p.node.Interface
+			n.Device = p.node.InterfaceName
 			task.Networks = append(task.Networks, n)
 		}
 		for _, d := range t.Resources.Devices {
@@ -60,7 +60,8 @@ func (p *allocPlacer) assignResources(g *api.TaskGroup) (*api.AllocatedResources
 	return granted, nil
 }
 
-// checkTaskNetwork returns an error if a port of a task's own network, whose ports have one address, names a host network.
+// checkTaskNetwork returns an error if a port of a task's network names a host network: all ports of a task's network have
+// the same address.
 func checkTaskNetwork(n *api.NetworkResource) error {
 	for _, port := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
 		if !model.IsOnDefaultHostNetwork(port) {
@@ -70,8 +71,8 @@ func checkTaskNetwork(n *api.NetworkResource) error {
 	return nil
 }
 
-// legacyResources converts resources to Nomad's older form, which clients still read: the sum, and the resources of
-// each task.
+// legacyResources converts resources to Nomad's older form, which clients still read: the resources of the allocation, and
+// those of each task by name.
 func legacyResources(granted *api.AllocatedResources) (*api.Resources, map[string]*api.Resources) {
 	var cpu, totalMemoryMB int
 	tasks := make(map[string]*api.Resources, len(granted.Tasks))

@@ -9,21 +9,21 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// ScaleRequest requests a new count of a group, or only adds a scaling event.
+// ScaleRequest is the request to set the count of a group, or only to add a scaling event.
 type ScaleRequest struct {
 	Group   string
 	Count   *int64 // nil if only a scaling event is added
 	Message string
 	Error   bool
 	Meta    map[string]any
-	// JobModifyIndex rejects the request if it differs from the index of the stored job; zero disables this check.
+	// JobModifyIndex makes Scale reject the request if the stored job has another index; zero disables this check.
 	JobModifyIndex uint64
 }
 
 // Scale changes the count of a group and adds a scaling event.
 func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out RequestOutcome, err error) {
 	env := s.newPreparedEnv()
-	if g := groupOf(s.store.Snapshot().Job(nil, key.Namespace, key.ID), r.Group); g != nil && r.Count != nil && *r.Count > int64(*g.Count) {
+	if g := findGroupOrNil(s.store.Snapshot().Job(nil, key.Namespace, key.ID), r.Group); g != nil && r.Count != nil && *r.Count > int64(*g.Count) {
 		env.expectPlacements(g, int(*r.Count)-*g.Count)
 	}
 	out.Index, err = s.updateWithEnv(ctx, env, func(c *txn) error {
@@ -42,7 +42,7 @@ func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out 
 		}
 		out.JobModifyIndex = *job.ModifyIndex
 		if r.Count != nil {
-			// The count of the request and the stored job meet only here.
+			// The caller could not validate the count, because it depends on the stored job.
 			scaled := withCount(job, r.Group, int(*r.Count))
 			if err := validateJob(scaled, c.tx.Reader); err != nil {
 				return err
@@ -87,7 +87,7 @@ func (c *txn) checkScale(job *api.Job, g *api.TaskGroup, r ScaleRequest) error {
 	return nil
 }
 
-// withCount returns a copy of a job with another count of a group. It shares all other parts with the job.
+// withCount returns a copy of a job in which a group has another count. The copy shares all other parts with the job.
 func withCount(job *api.Job, group string, count int) *api.Job {
 	c := *job
 	c.TaskGroups = slices.Clone(job.TaskGroups)

@@ -26,8 +26,8 @@ var updateGolden = flag.Bool("update", false, "rewrite the golden files")
 type harness struct {
 	*scheduler.Scheduler
 	t          *testing.T
-	store      *schedtest.Store
-	node       *schedtest.Node
+	store      *schedtest.FaultyStore
+	node       *schedtest.SimulatedNode
 	transcript *schedtest.Transcript
 }
 
@@ -43,9 +43,9 @@ func newTestEnv() scheduler.Env {
 
 // newHarness returns a harness that runs until the test ends.
 func newHarness(t *testing.T, life func(*api.Allocation) schedtest.AllocTimes) *harness {
-	b := &harness{t: t, store: schedtest.NewStore(t, schedtest.NewNode(1000))}
+	b := &harness{t: t, store: schedtest.NewStore(t, schedtest.NewAPINode(1000))}
 	b.Scheduler = scheduler.New(scheduler.Config{NodeID: "node", Store: b.store, Env: newTestEnv(), Logger: hclog.NewNullLogger()})
-	b.node = &schedtest.Node{Store: b.store, Scheduler: b.Scheduler, AllocTimes: func(a *api.Allocation) schedtest.AllocTimes {
+	b.node = &schedtest.SimulatedNode{Store: b.store, Scheduler: b.Scheduler, AllocTimes: func(a *api.Allocation) schedtest.AllocTimes {
 		// Allocations of a group act at different times, so that the order of
 		// events is deterministic.
 		l, index := life(a), time.Duration(a.Name[len(a.Name)-2]-'0')*10*time.Millisecond
@@ -101,7 +101,7 @@ func serviceJob(edit func(*api.Job, *api.TaskGroup, *api.Task)) *api.Job {
 func (b *harness) register(job *api.Job) scheduler.RequestOutcome {
 	b.t.Helper()
 	model.Canonicalize(job)
-	b.transcript.Say("register")
+	b.transcript.AddTestLine("register")
 	out, err := b.Register(b.t.Context(), job, scheduler.RegisterOptions{})
 	if err != nil {
 		b.t.Fatal(err)
@@ -198,7 +198,7 @@ func TestCanary(t *testing.T) {
 			t.Errorf("promotion of a canary that is not healthy: %v, want %s", err, want)
 		}
 		b.advance(time.Hour) // a deployment that waits for a manual promotion does not fail
-		b.transcript.Say("promote")
+		b.transcript.AddTestLine("promote")
 		if _, err := b.PromoteDeployment(t.Context(), d.ID, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -229,7 +229,7 @@ func TestAutoRevert(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, func(a *api.Allocation) schedtest.AllocTimes {
 			if a.Job.TaskGroups[0].Tasks[0].Env["V"] == "bad" {
-				return schedtest.AllocTimes{TimeToHealth: 5 * time.Second, Run: 2 * time.Second, FailAtEnd: true}
+				return schedtest.AllocTimes{TimeToHealth: 5 * time.Second, RunDuration: 2 * time.Second, FailAtEnd: true}
 			}
 			return schedtest.AllocTimes{TimeToHealth: 5 * time.Second}
 		})
@@ -246,7 +246,7 @@ func TestAutoRevert(t *testing.T) {
 func TestRescheduleUntilExhausted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes {
-			return schedtest.AllocTimes{Run: time.Second, FailAtEnd: true, EndDelay: 7 * time.Second}
+			return schedtest.AllocTimes{RunDuration: time.Second, FailAtEnd: true, EndDelay: 7 * time.Second}
 		})
 		b.register(serviceJob(func(j *api.Job, g *api.TaskGroup, _ *api.Task) {
 			j.Type = new(api.JobTypeBatch)
@@ -269,7 +269,7 @@ func TestBlockedThenUnblocked(t *testing.T) {
 		b.register(serviceJob(big))
 		b.register(serviceJob(combineEdits(big, func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.ID = new("second") })))
 		b.advance(time.Minute)
-		b.transcript.Say("stop web")
+		b.transcript.AddTestLine("stop web")
 		if _, err := b.Deregister(t.Context(), webJobKey, scheduler.DeregisterOptions{}); err != nil {
 			t.Fatal(err)
 		}

@@ -14,12 +14,12 @@ import (
 // Config configures a Scheduler.
 type Config struct {
 	Store  Store
-	NodeID string // id of the stored node that runs the allocations
+	NodeID string // allocID of the stored node that runs the allocations
 	Env    Env
 	GC     GCConfig
 	Logger hclog.Logger
-	// OnDesiredChange is called after each change of the allocations that the node must
-	// run. Nil means that it is not called.
+	// OnDesiredChange is called after each transaction that may change the result of DesiredAllocs. It
+	// may be nil.
 	OnDesiredChange func()
 }
 
@@ -34,7 +34,7 @@ type Scheduler struct {
 	store           Store
 	nodeID          string
 	env             Env
-	gc              GCConfig
+	gcConfig        GCConfig
 	logger          hclog.Logger
 	onDesiredChange func()
 
@@ -45,15 +45,16 @@ type Scheduler struct {
 	retryBlockedRequested chan struct{}       // receives a value when blocked evaluations must be retried
 	wallClock             *wallClock
 	clockCheckRequested   chan struct{} // receives a value when the clock may have been set
-	ids                   idPool        // ids that are prepared in advance for changes
+	preparedIDs           idPool        // preparedIDs that are prepared in advance for changes
 
 	mu sync.Mutex
-	// nodeUsage caches the usage of usageNode in the state with nodeUsageIndex. It is nil while a change uses it.
-	nodeUsage      *NodeUsage
-	nodeUsageIndex uint64
-	usageNode      *api.Node
-	usageNodeFacts Node
-	blockedEvals   map[string]bool // ids of blocked evaluations
+	// cachedNodeUsage is the usage of cachedNode by the allocations whose table has the index cachedNodeUsageIndex. It is nil
+	// while a transaction uses it, and after a transaction has failed.
+	cachedNodeUsage      *NodeUsage
+	cachedNodeUsageIndex uint64
+	cachedNode           *api.Node
+	cachedPlacementNode  PlacementNode
+	blockedEvals         map[string]bool // preparedIDs of blocked evaluations
 }
 
 // New returns a scheduler. It does not read the store.
@@ -62,7 +63,7 @@ func New(c Config) *Scheduler {
 		store:                 c.Store,
 		nodeID:                c.NodeID,
 		env:                   c.Env,
-		gc:                    c.GC.orDefault(),
+		gcConfig:              c.GC.withDefaults(),
 		logger:                c.Logger.Named("scheduler"),
 		onDesiredChange:       c.OnDesiredChange,
 		evalTimers:            newTimerQueue[string](),
@@ -76,34 +77,36 @@ func New(c Config) *Scheduler {
 	}
 }
 
-// NodeChanged must be called when the stored node has changed. It does not block.
+// NodeChanged makes Run retry blocked evaluations. The caller calls it after it has changed the stored node. It does not
+// block.
 func (s *Scheduler) NodeChanged() { notify(s.retryBlockedRequested) }
 
-// Run restores the timers from the store and then makes the changes that are due,
-// until ctx ends. It must be called once.
+// Run sets the timers from the stored objects, and then makes the changes that depend on time, until
+// ctx ends. It must be called once.
 func (s *Scheduler) Run(ctx context.Context) {
 	s.updateWithRetry(ctx, "catch up", nil, (*txn).restoreTimers)
 	var loopsWG sync.WaitGroup
 	loopsWG.Go(func() { s.runEvaluations(ctx) })
 	loopsWG.Go(func() {
-		runTimers(ctx, s, s.deploymentTimers, "deployment", func(c *txn, id string) { deploymentUpdater{c}.handleDeploymentDeadline(id) })
+		runTimers(ctx, s, s.deploymentTimers, "deployment", func(c *txn, id string) { deploymentUpdater{c}.checkDeploymentAtDeadline(id) })
 	})
 	loopsWG.Go(func() {
 		runTimers(ctx, s, s.launchTimers, "periodic launch", func(c *txn, key JobKey) { childJobLauncher{c}.launchDueJob(key) })
 	})
 	loopsWG.Go(func() {
-		runTimers(ctx, s, s.drainTimer, "drain", func(c *txn, _ string) { nodeDrain{c}.handleDrainDeadline() })
+		runTimers(ctx, s, s.drainTimer, "drain", func(c *txn, _ string) { nodeDrain{c}.setNextDrainTimer() })
 	})
 	loopsWG.Go(func() { s.runGarbageCollection(ctx) })
 	loopsWG.Go(func() { s.runClockChecks(ctx) })
 	loopsWG.Wait()
 }
 
-// storeRetryDelay is the time between two attempts of a change that the store has rejected.
+// storeRetryDelay is the delay after which updateWithRetry repeats a failed transaction.
 const storeRetryDelay = time.Second
 
-// updateWithRetry makes a change that no request has caused. It retries until the store accepts the change or ctx ends.
-// announce calls the expect methods of the change's env; nil means that no placements are expected.
+// updateWithRetry makes a change that no request has caused. It retries until the transaction succeeds or ctx ends. what
+// names the change in the log. announce calls the expect methods of the preparedEnv; nil means that no placements are
+// expected.
 func (s *Scheduler) updateWithRetry(ctx context.Context, what string, announce func(*preparedEnv), edit func(*txn)) {
 	for ctx.Err() == nil {
 		env := s.newPreparedEnv()
@@ -125,31 +128,32 @@ func (s *Scheduler) updateWithRetry(ctx context.Context, what string, announce f
 	}
 }
 
-// restoreTimers sets all timers and reconciles all jobs, after a start or a clock step.
+// restoreTimers sets the timers of all stored objects and reconciles all jobs, after a start or a clock step. It recovers
+// jobs whose record is missing although they have allocations.
 func (c *txn) restoreTimers() {
 	for _, e := range c.tx.Evaluations(nil, "") {
-		c.trackEval(e)
+		c.trackPendingAndBlockedEval(e)
 	}
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
-		c.markJobDirty(KeyOf(job))
+		c.reconcileJobLater(JobKeyOf(job))
 		childJobLauncher{c}.setLaunchTimer(job)
 	}
 	for _, a := range c.tx.Allocations(nil, "") {
 		if key := (JobKey{a.Namespace, a.JobID}); c.tx.Job(nil, key.Namespace, key.ID) == nil {
-			jobVersions{c}.recoverJob(key)
-			c.markJobDirty(key)
+			jobVersions{c}.recoverJobFromVersions(key)
+			c.reconcileJobLater(key)
 		}
 	}
-	nodeDrain{c}.setDrainTimer(c.tx.Node(nil, c.s.nodeID))
+	nodeDrain{c}.setDrainTimer(c.tx.Node(nil, c.scheduler.nodeID))
 	c.resourcesFreed = true
 }
 
-// runEvaluations processes pending evaluations that are due, and retries blocked ones when resources may have become
-// free.
+// runEvaluations processes pending evaluations when they are due, and blocked evaluations when resources may have become
+// free, until ctx ends.
 func (s *Scheduler) runEvaluations(ctx context.Context) {
-	for s.evalTimers.wait(ctx, s.env.Now, s.retryBlockedRequested) {
+	for s.evalTimers.waitUntilDue(ctx, s.env.Now, s.retryBlockedRequested) {
 		s.updateWithRetry(ctx, "evaluations", (*preparedEnv).expectDueReplacements, func(c *txn) {
-			for _, id := range s.evalTimers.due(c.now) {
+			for _, id := range s.evalTimers.dueKeys(c.now) {
 				c.processDueEval(id)
 			}
 			c.retryBlockedEvals()
@@ -159,9 +163,9 @@ func (s *Scheduler) runEvaluations(ctx context.Context) {
 
 // runTimers calls do for the keys of a timer queue that are due, until ctx ends.
 func runTimers[K comparable](ctx context.Context, s *Scheduler, a *timerQueue[K], what string, do func(*txn, K)) {
-	for a.wait(ctx, s.env.Now, nil) {
+	for a.waitUntilDue(ctx, s.env.Now, nil) {
 		s.updateWithRetry(ctx, what, nil, func(c *txn) {
-			for _, key := range a.due(c.now) {
+			for _, key := range a.dueKeys(c.now) {
 				do(c, key)
 			}
 		})

@@ -7,30 +7,30 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// maxReconciliations limits how often one change reconciles a job. Each round leaves less to do; in simulations three
-// rounds are enough. The limit ends the rounds of a job whose plans always cause another change, which would block all
-// other changes.
+// maxReconciliations limits how often one transaction reconciles the same job. In simulations three times are enough. The
+// limit protects against a job whose plans always cause another reconciliation: it would block all other transactions.
 const maxReconciliations = 20
 
-func (c *txn) reconcileDirtyJobs() {
+// reconcileJobs reconciles the jobsToReconcile, including those that are added meanwhile.
+func (c *txn) reconcileJobs() {
 	rounds := make(map[JobKey]int)
 	for len(c.jobsToReconcile) > 0 {
 		key := c.jobsToReconcile[0]
 		c.jobsToReconcile = c.jobsToReconcile[1:]
 		if rounds[key]++; rounds[key] > maxReconciliations {
-			c.s.logger.Error("job does not settle", "job_id", key.ID)
+			c.scheduler.logger.Error("job does not settle", "job_id", key.ID)
 			continue
 		}
 		c.reconcileJob(key)
 	}
 }
 
-// reconcileJob updates the deployment of a job, replaces failed allocations, and
-// sets the status of the job.
+// reconcileJob updates the deployment of a job, replaces failed allocations, and sets the status of
+// the job. For a purged job, it deletes the records of its ended allocations.
 func (c *txn) reconcileJob(key JobKey) {
 	job := c.tx.Job(nil, key.Namespace, key.ID)
 	if job == nil {
-		c.deletePurgedAllocs(key)
+		c.deleteEndedAllocsOfPurgedJob(key)
 		return
 	}
 	deploymentUpdater{c}.checkDeployment(job)
@@ -40,8 +40,8 @@ func (c *txn) reconcileJob(key JobKey) {
 	c.updateJobStatus(key)
 }
 
-// deletePurgedAllocs deletes the ended allocations of a purged job.
-func (c *txn) deletePurgedAllocs(key JobKey) {
+// deleteEndedAllocsOfPurgedJob deletes the ended allocations of a purged job.
+func (c *txn) deleteEndedAllocsOfPurgedJob(key JobKey) {
 	for _, a := range c.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
 		if c.tx.AllocationEnded(a.ID) {
 			c.deleteAlloc(a)
@@ -51,7 +51,7 @@ func (c *txn) deletePurgedAllocs(key JobKey) {
 
 func (c *txn) deleteAlloc(a *api.Allocation) {
 	c.wroteAllocs, c.desiredAllocsChanged = true, true
-	c.nodeUsage.Remove(a)
+	c.nodeUsage.RemoveAlloc(a)
 	c.tx.DeleteAllocation(a.ID)
 }
 
@@ -72,7 +72,7 @@ func (c *txn) hasUnhandledFailure(job *api.Job) bool {
 	return false
 }
 
-// updateJobStatus updates the status of a job.
+// updateJobStatus computes the status of a job from its allocations, evaluations and deployments, and stores it.
 func (c *txn) updateJobStatus(key JobKey) {
 	job := c.tx.Job(nil, key.Namespace, key.ID)
 	evals := c.tx.EvaluationsByJob(nil, key.Namespace, key.ID)

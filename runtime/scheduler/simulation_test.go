@@ -52,9 +52,9 @@ func TestSimulation(t *testing.T) {
 type simulation struct {
 	rand      *rand.Rand // chooses the actions
 	faultRand *rand.Rand // selects at random the changes that fail
-	store     *schedtest.Store
+	store     *schedtest.FaultyStore
 	scheduler *scheduler.Scheduler
-	node      *schedtest.Node
+	node      *schedtest.SimulatedNode
 
 	mu                sync.Mutex
 	faultsEnabled     bool
@@ -88,7 +88,7 @@ func simulate(t *testing.T, seed uint64, out *os.File) (err error) {
 		}
 		s.env.Now, s.env.Uptime = s.clock.Now, s.clock.Uptime
 		s.scheduler = scheduler.New(scheduler.Config{NodeID: "node", Store: s.store, Env: s.env, Logger: hclog.NewNullLogger()})
-		s.node = &schedtest.Node{Store: s.store, Scheduler: s.scheduler, AllocTimes: envAllocTimes, Now: s.clock.Now, OnAllocStarted: s.checkStart, OnAllocEnded: s.recordEnd}
+		s.node = &schedtest.SimulatedNode{Store: s.store, Scheduler: s.scheduler, AllocTimes: envAllocTimes, Now: s.clock.Now, OnAllocStarted: s.checkStart, OnAllocEnded: s.recordEnd}
 		var transcript *schedtest.Transcript
 		if out != nil {
 			transcript = schedtest.NewTranscript(s.store)
@@ -132,7 +132,7 @@ func simulate(t *testing.T, seed uint64, out *os.File) (err error) {
 				}
 				s.mu.Unlock()
 				s.scheduler = scheduler.New(scheduler.Config{NodeID: "node", Store: s.store, Env: s.env, Logger: hclog.NewNullLogger()})
-				s.node.Use(s.scheduler)
+				s.node.SetScheduler(s.scheduler)
 				generation, end = context.WithCancel(ctx)
 				schedulerWG.Go(func() { s.scheduler.Run(generation) })
 			}
@@ -174,8 +174,8 @@ func envAllocTimes(a *api.Allocation) schedtest.AllocTimes {
 	h.Write([]byte(a.ID))
 	jitter := time.Duration(h.Sum32()%1e6) * time.Microsecond
 	return schedtest.AllocTimes{
-		StartDuration: seconds("start") + jitter, TimeToHealth: seconds("healthy") + jitter/3, Unhealthy: env["sick"] == "1",
-		Run: seconds("run"), FailAtEnd: env["fail"] == "1", StopDuration: seconds("stop") + jitter, EndDelay: seconds("linger") + jitter/7,
+		StartDuration: seconds("start") + jitter, TimeToHealth: seconds("healthy") + jitter/3, IsUnhealthy: env["sick"] == "1",
+		RunDuration: seconds("run"), FailAtEnd: env["fail"] == "1", StopDuration: seconds("stop") + jitter, EndDelay: seconds("linger") + jitter/7,
 	}
 }
 
@@ -298,7 +298,7 @@ func (s *simulation) requestAtRandom(ctx context.Context, transcript *schedtest.
 		requestText, err = s.changeDeploymentAtRandom(ctx, key)
 	}
 	if transcript != nil {
-		transcript.Say("%s %s: %v", requestText, id, err)
+		transcript.AddTestLine("%s %s: %v", requestText, id, err)
 	}
 	var requestErr *scheduler.RequestError
 	if err != nil && !errors.As(err, &requestErr) && !errors.Is(err, schedtest.ErrFault) {
@@ -314,7 +314,7 @@ func (s *simulation) stepClock(transcript *schedtest.Transcript) {
 	}
 	s.clock.Step(by)
 	if transcript != nil {
-		transcript.Say("the clock is set by %s", by)
+		transcript.AddTestLine("the clock is set by %s", by)
 	}
 }
 
@@ -440,7 +440,7 @@ func (s *simulation) job(id string) *api.Job {
 
 // nodeWithWidgets returns a node with devices.
 func nodeWithWidgets() *api.Node {
-	node := schedtest.NewNode(1000)
+	node := schedtest.NewAPINode(1000)
 	group := func(name string, ids ...string) *api.NodeDeviceResource {
 		g := &api.NodeDeviceResource{Vendor: "acme", Type: "widget", Name: name}
 		for _, id := range ids {
@@ -560,7 +560,7 @@ func (s *simulation) checkStatus(a *api.Allocation) {
 func (s *simulation) checkQuiescentState() {
 	state := s.store.Snapshot()
 	for _, job := range state.Jobs(nil, store.AnyNamespace, "") {
-		key := scheduler.KeyOf(job)
+		key := scheduler.JobKeyOf(job)
 		var liveCount, failedCount, completeCount int
 		for _, a := range state.AllocationsByJob(nil, key.Namespace, key.ID) {
 			switch {
@@ -612,7 +612,7 @@ func (s *simulation) checkEvaluationPlacesNothing(ctx context.Context) {
 		if *job.Type == api.JobTypeSystem || job.Periodic != nil {
 			continue // each evaluation of a system job replaces completed allocations
 		}
-		key := scheduler.KeyOf(job)
+		key := scheduler.JobKeyOf(job)
 		if _, err := s.scheduler.Evaluate(ctx, key, false); err != nil {
 			s.addError("evaluate %s: %v", key.ID, err)
 		}

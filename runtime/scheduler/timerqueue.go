@@ -7,53 +7,52 @@ import (
 	"time"
 )
 
-// timerQueue maps keys to the times at which they are due. It may be used
+// timerQueue maps keys to the times at which they are due. Its methods may be called
 // concurrently.
 type timerQueue[K comparable] struct {
-	changed chan struct{} // receives a value when the times have changed
+	timesChanged chan struct{} // receives a value when a due time was set
 
-	mu sync.Mutex
-	at map[K]time.Time
+	mu       sync.Mutex
+	dueTimes map[K]time.Time
 }
 
 func newTimerQueue[K comparable]() *timerQueue[K] {
-	return &timerQueue[K]{changed: make(chan struct{}, 1), at: make(map[K]time.Time)}
+	return &timerQueue[K]{timesChanged: make(chan struct{}, 1), dueTimes: make(map[K]time.Time)}
 }
 
-// set sets the time of a key and replaces an earlier one. The zero time removes the
-// key.
-func (a *timerQueue[K]) set(key K, at time.Time) {
+// setDueTime sets or replaces the due time of a key. The zero time removes the key.
+func (a *timerQueue[K]) setDueTime(key K, at time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if at.IsZero() {
-		delete(a.at, key)
+		delete(a.dueTimes, key)
 		return
 	}
-	if !a.at[key].Equal(at) {
-		a.at[key] = at
-		notify(a.changed)
+	if !a.dueTimes[key].Equal(at) {
+		a.dueTimes[key] = at
+		notify(a.timesChanged)
 	}
 }
 
-// due returns the keys that are due, sorted by time. They stay in the queue.
-func (a *timerQueue[K]) due(now time.Time) []K {
+// dueKeys returns the keys whose due time has been reached, sorted by due time. It does not remove them: setDueTime does.
+func (a *timerQueue[K]) dueKeys(now time.Time) []K {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var due []K
-	for key, at := range a.at {
+	for key, at := range a.dueTimes {
 		if !at.After(now) {
 			due = append(due, key)
 		}
 	}
-	sort.Slice(due, func(i, j int) bool { return a.at[due[i]].Before(a.at[due[j]]) })
+	sort.Slice(due, func(i, j int) bool { return a.dueTimes[due[i]].Before(a.dueTimes[due[j]]) })
 	return due
 }
 
-// next returns the earliest time, or zero.
-func (a *timerQueue[K]) next() (first time.Time) {
+// earliestDueTime returns the earliest due time of all keys, or the zero time if there are no keys.
+func (a *timerQueue[K]) earliestDueTime() (first time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, at := range a.at {
+	for _, at := range a.dueTimes {
 		if first.IsZero() || at.Before(first) {
 			first = at
 		}
@@ -61,21 +60,21 @@ func (a *timerQueue[K]) next() (first time.Time) {
 	return first
 }
 
-// maxTimerWait limits how long wait sleeps without reading the clock: the clock of the machine may be set meanwhile.
+// maxTimerWait is the longest sleep between two readings of the clock: the wall clock may be set during a sleep.
 const maxTimerWait = time.Minute
 
-// wait returns true when a key is due or when also receives a value, and false when ctx ends.
-func (a *timerQueue[K]) wait(ctx context.Context, now func() time.Time, also <-chan struct{}) bool {
+// waitUntilDue blocks until a key is due or the channel also receives a value. It returns false if ctx ends before.
+func (a *timerQueue[K]) waitUntilDue(ctx context.Context, now func() time.Time, also <-chan struct{}) bool {
 	for ctx.Err() == nil {
 		delay := maxTimerWait
-		if at := a.next(); !at.IsZero() {
+		if at := a.earliestDueTime(); !at.IsZero() {
 			if delay = min(delay, at.Sub(now())); delay <= 0 {
 				return true
 			}
 		}
 		select {
 		case <-time.After(delay):
-		case <-a.changed:
+		case <-a.timesChanged:
 		case <-also:
 			return ctx.Err() == nil
 		case <-ctx.Done():

@@ -11,19 +11,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// maxJobVersions is the number of versions of a job that are kept, in addition to
-// tagged versions and the newest stable one.
+// maxJobVersions is the number of newest versions of a job that are kept. Tagged versions and the newest
+// stable version are kept too.
 const maxJobVersions = 6
 
-// jobVersions stores, marks and deletes jobs and their versions.
+// jobVersions is a txn that stores, marks and deletes jobs and their versions.
 type jobVersions struct{ *txn }
 
-// registerJob stores the job as a new version, unless it has not changed, and returns
-// the stored job.
+// registerJob stores the job as the version after old, the stored job or nil, and returns the stored version. If
+// the spec is the same as that of old, it returns old.
 func (c jobVersions) registerJob(job, old *api.Job, submission *api.JobSubmission) *api.Job {
 	if old != nil && model.SameSpec(old, job) {
 		// A submission with another source text is stored even if the job is the same.
-		if key := KeyOf(old); submission != nil && !reflect.DeepEqual(submission, c.tx.JobSubmission(nil, key.Namespace, key.ID, *old.Version)) {
+		if key := JobKeyOf(old); submission != nil && !reflect.DeepEqual(submission, c.tx.JobSubmission(nil, key.Namespace, key.ID, *old.Version)) {
 			c.tx.PutJobSubmission(key.Namespace, key.ID, *old.Version, submission)
 		}
 		return old
@@ -31,7 +31,7 @@ func (c jobVersions) registerJob(job, old *api.Job, submission *api.JobSubmissio
 	return c.putNewVersion(job, old, submission)
 }
 
-// putNewVersion stores a copy of the job as the version after old.
+// putNewVersion stores a copy of the job as the version after old, or as version 0 if old is nil.
 func (c jobVersions) putNewVersion(job, old *api.Job, submission *api.JobSubmission) *api.Job {
 	next := *job
 	version, created := uint64(0), c.tx.Index()
@@ -44,14 +44,14 @@ func (c jobVersions) putNewVersion(job, old *api.Job, submission *api.JobSubmiss
 	next.ModifyIndex, next.JobModifyIndex = new(c.tx.Index()), new(c.tx.Index())
 	next.SubmitTime = new(c.now.UnixNano())
 	next.Stable, next.Status, next.VersionTag = new(false), &status, nil
-	c.setPolicyIndexes(&next, old)
+	c.setScalingPolicyIndexes(&next, old)
 	if pointer.Value(next.Stop) {
 		c.setOperation(opJobDeregistered)
 	} else {
 		c.setOperation(opJobRegistered)
 	}
 	c.tx.PutJob(&next)
-	key := KeyOf(&next)
+	key := JobKeyOf(&next)
 	if submission != nil {
 		c.tx.PutJobSubmission(key.Namespace, key.ID, version, submission)
 	}
@@ -59,40 +59,41 @@ func (c jobVersions) putNewVersion(job, old *api.Job, submission *api.JobSubmiss
 		childJobLauncher(c).putLaunchTime(key)
 	}
 	childJobLauncher(c).setLaunchTimer(&next)
-	c.trimVersions(key)
-	c.markJobDirty(key)
+	c.deleteSurplusVersions(key)
+	c.reconcileJobLater(key)
 	return &next
 }
 
-// putOldVersion stores an older version as the newest version.
-func (c jobVersions) putOldVersion(version, current *api.Job) *api.Job {
+// putOldVersionAsNewest stores a copy of an older version as the version after current.
+func (c jobVersions) putOldVersionAsNewest(version, current *api.Job) *api.Job {
 	again := *version
 	again.Stop = new(false)
 	return c.putNewVersion(&again, current, c.tx.JobSubmission(nil, *version.Namespace, *version.ID, *version.Version))
 }
 
-// recoverJob restores a job with an unreadable record from its newest version. A
-// job without versions is not restored, because it may have been purged; its
-// allocations then stay as they are until a user changes the job.
-func (c jobVersions) recoverJob(key JobKey) {
+// recoverJobFromVersions stores the newest version of a job as the job, whose own record was unreadable. A job
+// without versions is not recovered, because it may have been purged: its allocations then stay as they are
+// until a user changes the job.
+func (c jobVersions) recoverJobFromVersions(key JobKey) {
 	if versions := c.tx.JobVersions(nil, key.Namespace, key.ID); len(versions) > 0 {
-		c.s.logger.Warn("job recovered from its versions", "job_id", key.ID, "version", *versions[0].Version)
+		c.scheduler.logger.Warn("job recovered from its versions", "job_id", key.ID, "version", *versions[0].Version)
 		copied := *versions[0]
 		c.tx.PutJob(&copied)
 		childJobLauncher(c).setLaunchTimer(&copied)
 	}
 }
 
-// deleteJob deletes a job with its versions. It also notifies the node: if a task of the job is being
-// stopped while its driver is unavailable, the node then ends the task without the driver.
+// deleteJob deletes a job with its versions. It sets desiredAllocsChanged to notify the node: if a task of the
+// job is being stopped while its driver is unavailable, the node then ends the task without the driver.
 func (c jobVersions) deleteJob(key JobKey) {
 	c.tx.DeleteJob(key.Namespace, key.ID)
 	c.desiredAllocsChanged = true
-	c.tx.OnCommit(func() { c.s.launchTimers.set(key, zeroTime) })
+	c.tx.OnCommit(func() { c.scheduler.launchTimers.setDueTime(key, zeroTime) })
 }
 
-// trimVersions deletes the oldest versions.
-func (c jobVersions) trimVersions(key JobKey) {
+// deleteSurplusVersions deletes the versions of a job that are older than the newest maxJobVersions, unless they are tagged
+// or the newest stable version.
+func (c jobVersions) deleteSurplusVersions(key JobKey) {
 	stable := false
 	for i, v := range c.tx.JobVersions(nil, key.Namespace, key.ID) {
 		newest := pointer.Value(v.Stable) && !stable
@@ -124,7 +125,7 @@ func (s *Scheduler) Revert(ctx context.Context, key JobKey, version uint64, prio
 		job, again := current, *old
 		again.Stop = new(false)
 		if !model.SameSpec(&again, current) {
-			job = jobVersions{c}.putOldVersion(old, current)
+			job = jobVersions{c}.putOldVersionAsNewest(old, current)
 		}
 		c.evaluateJob(&out, job, triggerRegister, 0)
 		return nil
@@ -164,8 +165,8 @@ func (c jobVersions) previousStableVersion(job *api.Job) *api.Job {
 	return nil
 }
 
-// TagVersion adds a tag to a version of a job, which exempts it from trimming. A
-// nil version means the current one.
+// TagVersion sets the tag of a version of a job. Tagged versions are never deleted as surplus. A nil version means
+// the current version.
 func (s *Scheduler) TagVersion(ctx context.Context, key JobKey, version *uint64, tag api.JobVersionTag) (api.JobVersionTag, uint64, error) {
 	if len(tag.Description) > maxTagDescription {
 		return tag, 0, requestErrorf(RequestInvalid, "version tag description must be under %d characters, currently %d", maxTagDescription, len(tag.Description))
@@ -184,7 +185,7 @@ func (s *Scheduler) TagVersion(ctx context.Context, key JobKey, version *uint64,
 			return requestErrorf(RequestRefused, "tag %q already exists on a different version of job %q", tag.Name, key.ID)
 		}
 		tag.TaggedTime = c.now.UnixNano()
-		jobVersions{c}.putTag(job, &tag)
+		jobVersions{c}.putVersionTag(job, &tag)
 		return nil
 	})
 	return tag, index, err
@@ -200,8 +201,8 @@ func (s *Scheduler) UntagVersion(ctx context.Context, key JobKey, name string) (
 		if job == nil {
 			return requestErrorf(RequestNotFound, "tag %q not found on job %q", name, key.ID)
 		}
-		jobVersions{c}.putTag(job, nil)
-		jobVersions{c}.trimVersions(key)
+		jobVersions{c}.putVersionTag(job, nil)
+		jobVersions{c}.deleteSurplusVersions(key)
 		return nil
 	})
 }
@@ -216,15 +217,15 @@ func (c jobVersions) versionByTag(key JobKey, name string) *api.Job {
 	return nil
 }
 
-func (c jobVersions) putTag(version *api.Job, tag *api.JobVersionTag) {
+func (c jobVersions) putVersionTag(version *api.Job, tag *api.JobVersionTag) {
 	copied := *version
 	copied.VersionTag = tag
 	c.tx.PutJobVersion(&copied)
 }
 
-// setPolicyIndexes sets the indexes of the scaling policies of a new version. An
-// unchanged policy keeps its index.
-func (c jobVersions) setPolicyIndexes(job, old *api.Job) {
+// setScalingPolicyIndexes sets CreateIndex and ModifyIndex of the scaling policies of a new job version. A policy
+// that is the same in old keeps its indexes.
+func (c jobVersions) setScalingPolicyIndexes(job, old *api.Job) {
 	job.TaskGroups = slices.Clone(job.TaskGroups)
 	for i, g := range job.TaskGroups {
 		if g.Scaling == nil {

@@ -15,27 +15,27 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// VolumeState has the dynamic host volumes, and the claims of groups with sticky requests.
+// VolumeState has the dynamic host volumes of the node, and the claims with which groups are bound to sticky volumes.
 type VolumeState struct {
-	volumes   map[string]*state.HostVolume // by id
-	claims    []*api.TaskGroupHostVolumeClaim
-	newClaims []*api.TaskGroupHostVolumeClaim
+	volumesByID  map[string]*state.HostVolume // by id
+	storedClaims []*api.TaskGroupHostVolumeClaim
+	newClaims    []*api.TaskGroupHostVolumeClaim
 }
 
 func volumeStateOf(reader store.Reader) *VolumeState {
-	v := &VolumeState{claims: reader.VolumeClaims(nil)}
+	v := &VolumeState{storedClaims: reader.VolumeClaims(nil)}
 	for _, volume := range reader.HostVolumes(nil, "") {
-		if v.volumes == nil {
-			v.volumes = make(map[string]*state.HostVolume)
+		if v.volumesByID == nil {
+			v.volumesByID = make(map[string]*state.HostVolume)
 		}
-		v.volumes[volume.Volume.ID] = volume
+		v.volumesByID[volume.Volume.ID] = volume
 	}
 	return v
 }
 
-// claimOf returns the claim of a group for a volume name, nil if there is none.
-func (v *VolumeState) claimOf(job *api.Job, group, name string) *api.TaskGroupHostVolumeClaim {
-	for _, c := range slices.Concat(v.claims, v.newClaims) {
+// findClaim returns the stored or new claim of a group for a volume name, or nil.
+func (v *VolumeState) findClaim(job *api.Job, group, name string) *api.TaskGroupHostVolumeClaim {
+	for _, c := range slices.Concat(v.storedClaims, v.newClaims) {
 		if c.Namespace == *job.Namespace && c.JobID == *job.ID && c.TaskGroupName == group && c.VolumeName == name {
 			return c
 		}
@@ -43,23 +43,24 @@ func (v *VolumeState) claimOf(job *api.Job, group, name string) *api.TaskGroupHo
 	return nil
 }
 
-// volumeUse is a host volume to which an allocation can write, with the access mode of its request, which can be empty.
-type volumeUse struct{ name, accessMode string }
+// writableVolume is a host volume to which an allocation can write. accessMode is the mode that the allocation requests; it
+// can be empty.
+type writableVolume struct{ name, accessMode string }
 
-// writtenVolumes returns the host volumes to which an allocation of a group can write.
-func writtenVolumes(g *api.TaskGroup, allocName string, node *model.NodeFacts) []volumeUse {
-	var uses []volumeUse
+// writableVolumesOf returns the host volumes to which an allocation of a group can write.
+func writableVolumesOf(g *api.TaskGroup, allocName string, node *model.NodeFacts) []writableVolume {
+	var uses []writableVolume
 	for _, v := range model.HostVolumeRequests(g, allocName, node) {
 		if !v.ReadOnly && v.Source != "" {
-			uses = append(uses, volumeUse{v.Source, v.AccessMode})
+			uses = append(uses, writableVolume{v.Source, v.AccessMode})
 		}
 	}
 	return uses
 }
 
-// assignVolumes checks the requests of an allocation for host volumes, and returns new claims for its sticky requests. The
-// check is not part of checkFeasible, because a running allocation has its volumes mounted and continues without them on the
-// node.
+// assignVolumes checks whether the node has the host volumes that a group requests, and returns new claims for the sticky
+// requests. The check is not part of checkFeasible, which plans call for running allocations too: a running allocation has
+// its volumes mounted, and continues even if the node no longer has the volumes.
 func (p *allocPlacer) assignVolumes(g *api.TaskGroup, allocName string) (claims []*api.TaskGroupHostVolumeClaim, err error) {
 	var errs []error
 	for _, v := range model.HostVolumeRequests(g, allocName, &p.node.NodeFacts) {
@@ -74,7 +75,8 @@ func (p *allocPlacer) assignVolumes(g *api.TaskGroup, allocName string) (claims 
 	return claims, errors.Join(errs...)
 }
 
-// assignVolume checks one request. The claim is nil unless the request is sticky and has no claim yet.
+// assignVolume checks one request for a host volume. It returns a new claim if the request is sticky and the group has no
+// claim for the volume.
 func (p *allocPlacer) assignVolume(v model.HostVolumeRequest, g *api.TaskGroup) (*api.TaskGroupHostVolumeClaim, error) {
 	if unmet := p.node.CheckVolume(v); unmet != nil {
 		return nil, unmet
@@ -82,7 +84,7 @@ func (p *allocPlacer) assignVolume(v model.HostVolumeRequest, g *api.TaskGroup) 
 	found := p.node.HostVolumes[v.Source]
 	var capabilities []*api.HostVolumeCapability
 	if found.ID != "" {
-		volume := p.volumes.volumes[found.ID]
+		volume := p.volumes.volumesByID[found.ID]
 		if volume == nil || !volume.Ready() {
 			return nil, fmt.Errorf("the host volume %q (%s) is not ready", v.Source, found.ID)
 		}
@@ -91,7 +93,7 @@ func (p *allocPlacer) assignVolume(v model.HostVolumeRequest, g *api.TaskGroup) 
 		}
 		capabilities = volume.Volume.RequestedCapabilities
 	}
-	mode, admitted := accessMode(v.VolumeRequest, capabilities)
+	mode, admitted := chooseAccessMode(v.VolumeRequest, capabilities)
 	if !admitted {
 		return nil, fmt.Errorf("the host volume %q does not have the access mode and attachment mode of the request: it has %s", v.Source, capabilitiesText(capabilities))
 	}
@@ -101,20 +103,20 @@ func (p *allocPlacer) assignVolume(v model.HostVolumeRequest, g *api.TaskGroup) 
 		}
 	}
 	if !v.Sticky || found.ID == "" {
-		return nil, nil // a volume of the configuration is always the same
+		return nil, nil // a volume from the configuration has no claims: its name always means the same volume
 	}
 	return p.claimVolume(v, g, found.ID)
 }
 
-// checkWriters returns an error if the access mode of the request, or of another allocation that can write to the volume,
-// does not permit both.
+// checkWriters returns an error if another allocation can write to the volume, and the access mode of the request or of the
+// other allocation permits only one writer.
 func (p *allocPlacer) checkWriters(v model.HostVolumeRequest, mode string, capabilities []*api.HostVolumeCapability) error {
 	for _, theirs := range append([]string{""}, model.HostAccessModes...) {
-		by, _ := p.nodeUsage.volumeWriters.find(p.allocNameKey, volumeUse{v.Source, theirs}, volumesOf)
+		by, _ := p.nodeUsage.volumeWriters.findConflict(p.allocNameKey, writableVolume{v.Source, theirs}, volumesOf)
 		if by == nil {
 			continue
 		}
-		other, _ := accessMode(&api.VolumeRequest{AccessMode: theirs}, capabilities)
+		other, _ := chooseAccessMode(&api.VolumeRequest{AccessMode: theirs}, capabilities)
 		if mode == model.SingleNodeSingleWriter || other == model.SingleNodeSingleWriter {
 			return fmt.Errorf("the host volume %q has a single writer, and allocation %q of job %q can write to it", v.Source, by.key.name, by.key.job)
 		}
@@ -122,9 +124,10 @@ func (p *allocPlacer) checkWriters(v model.HostVolumeRequest, mode string, capab
 	return nil
 }
 
-// claimVolume returns a new claim of the group for a volume, nil if the group has claimed it before.
+// claimVolume returns a new claim that binds a group to a volume, or nil if the group has claimed this volume before. It
+// returns an error if the group is bound to another volume.
 func (p *allocPlacer) claimVolume(v model.HostVolumeRequest, g *api.TaskGroup, id string) (*api.TaskGroupHostVolumeClaim, error) {
-	switch claim := p.volumes.claimOf(p.job, *g.Name, v.Source); {
+	switch claim := p.volumes.findClaim(p.job, *g.Name, v.Source); {
 	case claim == nil:
 		return &api.TaskGroupHostVolumeClaim{
 			ID: p.env.NewID(), Namespace: *p.job.Namespace, JobID: *p.job.ID, TaskGroupName: *g.Name, VolumeID: id, VolumeName: v.Source,
@@ -135,9 +138,9 @@ func (p *allocPlacer) claimVolume(v model.HostVolumeRequest, g *api.TaskGroup, i
 	return nil, nil
 }
 
-// accessMode returns the access mode with which an allocation uses a volume that has capabilities. A request without an
-// access mode gets the first one that admits it. A volume without capabilities admits every request.
-func accessMode(v *api.VolumeRequest, capabilities []*api.HostVolumeCapability) (mode string, admitted bool) {
+// chooseAccessMode returns the access mode with which an allocation uses a volume: the first of the volume's capabilities that
+// matches the request. admitted is false if none matches. A volume without capabilities admits every request.
+func chooseAccessMode(v *api.VolumeRequest, capabilities []*api.HostVolumeCapability) (mode string, admitted bool) {
 	if len(capabilities) == 0 {
 		return v.AccessMode, true
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // volumeNode returns a node with static host volumes.
-func volumeNode() Node {
+func volumeNode() PlacementNode {
 	node := testNode()
 	node.Meta = map[string]string{"volume": "data"}
 	node.HostVolumes = map[string]*api.HostVolumeInfo{
@@ -59,7 +59,7 @@ func TestPlaceVolumes(t *testing.T) {
 			}
 			// The same requests are unmet for a client that asks which parts of the file do not fit.
 			node := volumeNode()
-			unmet := node.Refuse(job)
+			unmet := node.UnmetRequirements(job)
 			if (len(unmet) == 0) != (c.want == "") || len(unmet) > 0 && strings.Join(unmet[0].Path, " ") != "group g volume v" {
 				t.Errorf("unmet constraints: %v", unmet)
 			}
@@ -68,13 +68,13 @@ func TestPlaceVolumes(t *testing.T) {
 }
 
 // dynamicVolumes adds a dynamic volume "dyn" with the access modes to a node, and returns the state.
-func dynamicVolumes(node *Node, modes ...string) *VolumeState {
+func dynamicVolumes(node *PlacementNode, modes ...string) *VolumeState {
 	v := &api.HostVolume{ID: "id1", Name: "dyn", Namespace: "default", State: api.HostVolumeStateReady}
 	for _, mode := range modes {
 		v.RequestedCapabilities = append(v.RequestedCapabilities, &api.HostVolumeCapability{AccessMode: api.HostVolumeAccessMode(mode), AttachmentMode: "file-system"})
 	}
 	node.HostVolumes["dyn"] = &api.HostVolumeInfo{ID: "id1", Path: "/dyn"}
-	return &VolumeState{volumes: map[string]*state.HostVolume{"id1": {Volume: v}}}
+	return &VolumeState{volumesByID: map[string]*state.HostVolume{"id1": {Volume: v}}}
 }
 
 func TestVolumeAccessModes(t *testing.T) {
@@ -134,7 +134,7 @@ func TestVolumeAccessModes(t *testing.T) {
 			// The replacement of the writer may write, and after its end another job.
 			stopped := *first
 			stopped.DesiredStatus, stopped.AllocModifyIndex = api.AllocDesiredStatusStop, 5
-			usage.Put(&stopped)
+			usage.PutAlloc(&stopped)
 			if _, err := place("j2", c.second); err == nil {
 				t.Error("the volume is free while the writer stops")
 			}
@@ -142,12 +142,12 @@ func TestVolumeAccessModes(t *testing.T) {
 			if err != nil {
 				t.Fatalf("replacement: %v", err)
 			}
-			usage.Remove(&stopped)
+			usage.RemoveAlloc(&stopped)
 			usage = usage.Clone()
 			if _, err := place("j2", c.second); err == nil {
 				t.Error("the volume is free while the replacement runs")
 			}
-			usage.Remove(replacement)
+			usage.RemoveAlloc(replacement)
 			if _, err := place("j2", c.second); err != nil {
 				t.Errorf("after the end: %v", err)
 			}
@@ -162,7 +162,7 @@ func TestVolumeOfAnotherNamespaceOrState(t *testing.T) {
 	} {
 		node := volumeNode()
 		volumes := dynamicVolumes(&node, model.SingleNodeWriter)
-		edit(volumes.volumes["id1"])
+		edit(volumes.volumesByID["id1"])
 		f := jobWithVolume(1, api.VolumeRequest{Source: "dyn"})
 		p := newAllocPlacer(f.job, node, testEnv(), NewNodeUsage(node))
 		p.volumes = volumes
@@ -182,25 +182,25 @@ func TestStickyVolumes(t *testing.T) {
 	p.input.Volumes = dynamicVolumes(&p.input.Node, model.SingleNodeWriter)
 	p.input.NodeUsage = NewNodeUsage(p.input.Node)
 	out := Plan(p.input)
-	if len(out.Place) != 2 || len(out.Claims) != 1 {
-		t.Fatalf("%d allocations, claims %+v", len(out.Place), out.Claims)
+	if len(out.PlacedAllocs) != 2 || len(out.NewVolumeClaims) != 1 {
+		t.Fatalf("%d allocations, claims %+v", len(out.PlacedAllocs), out.NewVolumeClaims)
 	}
-	claim := out.Claims[0]
-	if claim.ID == "" || claim.VolumeID != "id1" || claim.VolumeName != "dyn" || claim.AllocID != out.Place[0].ID || claim.JobID != *p.input.Job.ID || claim.TaskGroupName != "g" || claim.Namespace != "default" {
+	claim := out.NewVolumeClaims[0]
+	if claim.ID == "" || claim.VolumeID != "id1" || claim.VolumeName != "dyn" || claim.AllocID != out.PlacedAllocs[0].ID || claim.JobID != *p.input.Job.ID || claim.TaskGroupName != "g" || claim.Namespace != "default" {
 		t.Errorf("claim %+v", claim)
 	}
 
-	p.input.Volumes.claims, p.input.Volumes.newClaims = out.Claims, nil
+	p.input.Volumes.storedClaims, p.input.Volumes.newClaims = out.NewVolumeClaims, nil
 	p.input.NodeUsage = NewNodeUsage(p.input.Node)
-	if again := Plan(p.input); len(again.Place) != 2 || len(again.Claims) != 0 {
-		t.Errorf("with the claim: %d allocations, claims %+v", len(again.Place), again.Claims)
+	if again := Plan(p.input); len(again.PlacedAllocs) != 2 || len(again.NewVolumeClaims) != 0 {
+		t.Errorf("with the claim: %d allocations, claims %+v", len(again.PlacedAllocs), again.NewVolumeClaims)
 	}
 	other := *claim
 	other.VolumeID = "id0"
-	p.input.Volumes.claims = []*api.TaskGroupHostVolumeClaim{&other}
+	p.input.Volumes.storedClaims = []*api.TaskGroupHostVolumeClaim{&other}
 	p.input.NodeUsage = NewNodeUsage(p.input.Node)
 	out = Plan(p.input)
-	if m := out.Eval.FailedTGAllocs["g"]; len(out.Place) != 0 || m == nil || m.ConstraintFiltered["missing compatible host volumes"] == 0 {
-		t.Errorf("with the claim of another volume: %d allocations, %+v", len(out.Place), m)
+	if m := out.Eval.FailedTGAllocs["g"]; len(out.PlacedAllocs) != 0 || m == nil || m.ConstraintFiltered["missing compatible host volumes"] == 0 {
+		t.Errorf("with the claim of another volume: %d allocations, %+v", len(out.PlacedAllocs), m)
 	}
 }

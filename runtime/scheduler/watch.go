@@ -12,78 +12,78 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// DeploymentChanges is the result of CheckDeployment: the changes that a
-// deployment needs.
+// DeploymentChanges are changes of a deployment, of its allocations and of its timer, which the caller must
+// store.
 type DeploymentChanges struct {
 	// Deployment is the new version of the deployment, or nil if it has not
 	// changed.
 	Deployment *api.Deployment
-	// Allocs are the changed allocations: those that are marked for a reschedule, and those that are promoted.
+	// Allocs are the changed allocations: failed ones that can be rescheduled now, and canaries that are promoted.
 	Allocs []*api.Allocation
 	// NeedsEvaluation means that the job must be evaluated.
 	NeedsEvaluation bool
-	// NextCheck is when the deployment must be checked again; zero if only a change of the state requires a check.
+	// NextCheck is the next progress deadline, at which the deployment must be checked again; zero if there is none.
 	NextCheck time.Time
 }
 
-// watchedDeployment is a deployment that is checked, with its allocations.
+// watchedDeployment is an active deployment that CheckDeployment or PromoteCanaries checks.
 type watchedDeployment struct {
-	d      *api.Deployment // a copy
-	job    *api.Job        // the deployed version
-	now    time.Time
-	allocs map[string][]*api.Allocation // allocations of the deployment, by group
+	deployment    *api.Deployment // a copy
+	job           *api.Job        // the deployed version
+	now           time.Time
+	allocsByGroup map[string][]*api.Allocation // allocations of the deployment, by group
 }
 
-// deploymentEndConditions has the conditions that end a running deployment, and its final status. The first condition that
-// holds applies.
+// deploymentEndConditions are the conditions that end a running deployment, each with the final status of the deployment
+// and the status description. The first condition that holds applies.
 var deploymentEndConditions = [...]struct {
 	holds        func(*watchedDeployment) bool
 	status, text string
 }{
 	{(*watchedDeployment).hasFailed, api.DeploymentStatusFailed, model.DeploymentFailedAllocations},
 	{(*watchedDeployment).isComplete, api.DeploymentStatusSuccessful, model.DeploymentSuccessful},
-	{(*watchedDeployment).deadlineExceeded, api.DeploymentStatusFailed, model.DeploymentFailedProgressDeadline},
+	{(*watchedDeployment).isProgressDeadlineExceeded, api.DeploymentStatusFailed, model.DeploymentFailedProgressDeadline},
 }
 
-// CheckDeployment returns the changes that an active deployment of a version of a
-// job needs.
-// allocs are all allocations of the job.
+// CheckDeployment returns the changes that an active deployment needs. job is the job version that it
+// deploys, allocs are all allocations of the job. CheckDeployment does not modify its arguments.
 func CheckDeployment(d *api.Deployment, job *api.Job, allocs []*api.Allocation, now time.Time) DeploymentChanges {
 	w := newWatchedDeployment(d, job, allocs, now)
 	var v DeploymentChanges
 	progress := w.countHealth()
 	v.NeedsEvaluation = progress
-	if w.d.Status == api.DeploymentStatusRunning {
-		w.updateStatus(&v)
+	if w.deployment.Status == api.DeploymentStatusRunning {
+		w.endOrContinue(&v)
 	}
-	if w.d.Status != d.Status || w.d.StatusDescription != d.StatusDescription || progress || !equalGroupStates(d, w.d) {
-		w.d.ModifyTime = now.UnixNano()
-		v.Deployment = w.d
+	if w.deployment.Status != d.Status || w.deployment.StatusDescription != d.StatusDescription || progress || !equalGroupStates(d, w.deployment) {
+		w.deployment.ModifyTime = now.UnixNano()
+		v.Deployment = w.deployment
 	}
 	return v
 }
 
 func newWatchedDeployment(d *api.Deployment, job *api.Job, allocs []*api.Allocation, now time.Time) *watchedDeployment {
-	w := &watchedDeployment{d: copyDeployment(d), job: job, now: now, allocs: make(map[string][]*api.Allocation)}
+	w := &watchedDeployment{deployment: copyDeployment(d), job: job, now: now, allocsByGroup: make(map[string][]*api.Allocation)}
 	for _, a := range allocs {
 		if a.DeploymentID == d.ID {
-			w.allocs[a.TaskGroup] = append(w.allocs[a.TaskGroup], a)
+			w.allocsByGroup[a.TaskGroup] = append(w.allocsByGroup[a.TaskGroup], a)
 		}
 	}
 	return w
 }
 
-// updateStatus ends the deployment, or makes the changes that it needs to continue.
-func (w *watchedDeployment) updateStatus(v *DeploymentChanges) {
+// endOrContinue ends the running deployment if one of the deploymentEndConditions holds. Otherwise it promotes healthy canaries if
+// auto_promote is set, allows failed allocations to be rescheduled, and sets v.NextCheck.
+func (w *watchedDeployment) endOrContinue(v *DeploymentChanges) {
 	for _, e := range deploymentEndConditions {
 		if e.holds(w) {
-			w.d.Status, w.d.StatusDescription = e.status, e.text
+			w.deployment.Status, w.deployment.StatusDescription = e.status, e.text
 			v.NeedsEvaluation = true
 			return
 		}
 	}
 	if w.canAutoPromote() {
-		v.Allocs = w.promote(nil)
+		v.Allocs = w.promoteGroups(nil)
 		v.NeedsEvaluation = true
 	}
 	for _, a := range w.failingAllocs() {
@@ -94,7 +94,7 @@ func (w *watchedDeployment) updateStatus(v *DeploymentChanges) {
 			v.NeedsEvaluation = true
 		}
 	}
-	for name, state := range w.d.TaskGroups {
+	for name, state := range w.deployment.TaskGroups {
 		if at := state.RequireProgressBy; w.hasActiveProgressDeadline(name) && (v.NextCheck.IsZero() || at.Before(v.NextCheck)) {
 			v.NextCheck = at
 		}
@@ -111,12 +111,12 @@ func equalGroupStates(a, b *api.Deployment) bool {
 	return true
 }
 
-// countHealth counts the healthy and unhealthy allocations in the deployment's state. It reports whether the number of
-// healthy allocations has grown.
+// countHealth sets the numbers of healthy and unhealthy allocations in each group of the deployment, and moves the progress
+// deadline after each healthy allocation. It reports whether the number of healthy allocations of a group has grown.
 func (w *watchedDeployment) countHealth() (progress bool) {
-	for name, state := range w.d.TaskGroups {
+	for name, state := range w.deployment.TaskGroups {
 		healthy, unhealthy := 0, 0
-		for _, a := range w.allocs[name] {
+		for _, a := range w.allocsByGroup[name] {
 			switch s := a.DeploymentStatus; {
 			case s == nil || s.Healthy == nil:
 			case *s.Healthy:
@@ -134,11 +134,11 @@ func (w *watchedDeployment) countHealth() (progress bool) {
 	return progress
 }
 
-// failingAllocs returns the allocations that will not become healthy and have no
-// replacement.
+// failingAllocs returns the failed or unhealthy allocations of the deployment that have no replacement, sorted
+// by id.
 func (w *watchedDeployment) failingAllocs() []*api.Allocation {
 	var allFailing []*api.Allocation
-	for _, allocs := range w.allocs {
+	for _, allocs := range w.allocsByGroup {
 		for _, a := range allocs {
 			if isUnreplaced(a) && (a.ClientStatus == api.AllocClientStatusFailed || isUnhealthy(a)) {
 				allFailing = append(allFailing, a)
@@ -157,10 +157,11 @@ func isUnhealthy(a *api.Allocation) bool {
 	return a.DeploymentStatus != nil && a.DeploymentStatus.Healthy != nil && !*a.DeploymentStatus.Healthy
 }
 
-// hasFailed reports whether an allocation has failed and will not be rescheduled.
+// hasFailed reports whether an allocation is failed or unhealthy and cannot be rescheduled, or its group has no progress
+// deadline.
 func (w *watchedDeployment) hasFailed() bool {
 	return slices.ContainsFunc(w.failingAllocs(), func(a *api.Allocation) bool {
-		if w.d.TaskGroups[a.TaskGroup] == nil || w.d.TaskGroups[a.TaskGroup].ProgressDeadline == 0 {
+		if w.deployment.TaskGroups[a.TaskGroup] == nil || w.deployment.TaskGroups[a.TaskGroup].ProgressDeadline == 0 {
 			return true
 		}
 		_, again := model.NextReschedule(reschedulePolicyOf(a), a.RescheduleTracker, failureTime(a))
@@ -169,7 +170,7 @@ func (w *watchedDeployment) hasFailed() bool {
 }
 
 func (w *watchedDeployment) isComplete() bool {
-	for name := range w.d.TaskGroups {
+	for name := range w.deployment.TaskGroups {
 		if !w.isGroupComplete(name) {
 			return false
 		}
@@ -178,33 +179,33 @@ func (w *watchedDeployment) isComplete() bool {
 }
 
 func (w *watchedDeployment) isGroupComplete(name string) bool {
-	state := w.d.TaskGroups[name]
+	state := w.deployment.TaskGroups[name]
 	return w.countHealthy(name, func(*api.Allocation) bool { return true }) >= state.DesiredTotal &&
 		(state.DesiredCanaries == 0 || state.Promoted)
 }
 
 // countHealthy returns the number of healthy allocations of the group that are not terminal and for
-// which the function which returns true.
-func (w *watchedDeployment) countHealthy(group string, which func(*api.Allocation) bool) int {
+// which filter returns true.
+func (w *watchedDeployment) countHealthy(group string, filter func(*api.Allocation) bool) int {
 	n := 0
-	for _, a := range w.allocs[group] {
-		if !model.AllocTerminal(a) && isHealthy(a) && which(a) {
+	for _, a := range w.allocsByGroup[group] {
+		if !model.AllocTerminal(a) && isHealthy(a) && filter(a) {
 			n++
 		}
 	}
 	return n
 }
 
-// hasActiveProgressDeadline reports whether the progress deadline of a group applies. It does not apply while all allocations wait
-// for a manual promotion of the canaries.
+// hasActiveProgressDeadline reports whether the progress deadline of a group applies. It does not apply while the healthy
+// canaries wait for a promotion, and after the group is complete.
 func (w *watchedDeployment) hasActiveProgressDeadline(name string) bool {
-	state := w.d.TaskGroups[name]
-	waits := state.DesiredCanaries > 0 && !state.Promoted && w.countHealthy(name, isCanary) >= state.DesiredCanaries
-	return !state.RequireProgressBy.IsZero() && !waits && !w.isGroupComplete(name)
+	state := w.deployment.TaskGroups[name]
+	waitsForPromotion := state.DesiredCanaries > 0 && !state.Promoted && w.countHealthy(name, isCanary) >= state.DesiredCanaries
+	return !state.RequireProgressBy.IsZero() && !waitsForPromotion && !w.isGroupComplete(name)
 }
 
-func (w *watchedDeployment) deadlineExceeded() bool {
-	for name, state := range w.d.TaskGroups {
+func (w *watchedDeployment) isProgressDeadlineExceeded() bool {
+	for name, state := range w.deployment.TaskGroups {
 		if w.hasActiveProgressDeadline(name) && !w.now.Before(state.RequireProgressBy) {
 			return true
 		}
@@ -212,11 +213,11 @@ func (w *watchedDeployment) deadlineExceeded() bool {
 	return false
 }
 
-// canAutoPromote reports whether all canaries are healthy and no group with
-// canaries needs a manual promotion.
+// canAutoPromote reports whether there are unpromoted canaries, all of them are healthy, and all their
+// groups have auto_promote.
 func (w *watchedDeployment) canAutoPromote() bool {
 	some := false
-	for name, state := range w.d.TaskGroups {
+	for name, state := range w.deployment.TaskGroups {
 		if state.DesiredCanaries == 0 || state.Promoted {
 			continue
 		}
@@ -228,10 +229,10 @@ func (w *watchedDeployment) canAutoPromote() bool {
 	return some
 }
 
-// promote makes the canaries of the groups (nil means all) ordinary allocations.
-func (w *watchedDeployment) promote(groups []string) []*api.Allocation {
+// promoteGroups promotes the canaries of the groups (nil means all), and returns the changed allocations.
+func (w *watchedDeployment) promoteGroups(groups []string) []*api.Allocation {
 	var promotedAllocs []*api.Allocation
-	for name, state := range w.d.TaskGroups {
+	for name, state := range w.deployment.TaskGroups {
 		if state.DesiredCanaries == 0 || state.Promoted || groups != nil && !slices.Contains(groups, name) {
 			continue
 		}
@@ -239,7 +240,7 @@ func (w *watchedDeployment) promote(groups []string) []*api.Allocation {
 		if by := w.now.Add(state.ProgressDeadline); state.ProgressDeadline > 0 {
 			state.RequireProgressBy = by
 		}
-		for _, a := range w.allocs[name] {
+		for _, a := range w.allocsByGroup[name] {
 			if isCanary(a) {
 				c, status := *a, *a.DeploymentStatus
 				status.Canary = false
@@ -249,21 +250,21 @@ func (w *watchedDeployment) promote(groups []string) []*api.Allocation {
 		}
 	}
 	slices.SortFunc(promotedAllocs, func(a, b *api.Allocation) int { return strings.Compare(a.ID, b.ID) })
-	w.d.StatusDescription = runningDescription(w.d, w.job)
-	if w.d.Status == api.DeploymentStatusPaused {
-		w.d.StatusDescription = model.DeploymentPaused
+	w.deployment.StatusDescription = runningDeploymentDescription(w.deployment, w.job)
+	if w.deployment.Status == api.DeploymentStatusPaused {
+		w.deployment.StatusDescription = model.DeploymentPaused
 	}
 	return promotedAllocs
 }
 
-// PromoteCanaries promotes the canaries of the groups of a deployment (nil means all
-// groups). It returns an error that names the unhealthy canaries.
+// PromoteCanaries returns the changes that promote the canaries of the groups of a deployment (nil means all
+// groups). It returns an error if a group has too few healthy canaries, or no group has canaries.
 func PromoteCanaries(d *api.Deployment, job *api.Job, allocs []*api.Allocation, groups []string, now time.Time) (DeploymentChanges, error) {
 	w := newWatchedDeployment(d, job, allocs, now)
 	w.countHealth()
 	var errorLines []string
 	canaries := 0
-	for name, state := range w.d.TaskGroups {
+	for name, state := range w.deployment.TaskGroups {
 		if groups != nil && !slices.Contains(groups, name) || state.DesiredCanaries == 0 {
 			continue
 		}
@@ -279,7 +280,7 @@ func PromoteCanaries(d *api.Deployment, job *api.Job, allocs []*api.Allocation, 
 		slices.Sort(errorLines)
 		return DeploymentChanges{}, errors.New(model.FormatErrorList(errorLines))
 	}
-	v := DeploymentChanges{Allocs: w.promote(groups), Deployment: w.d, NeedsEvaluation: true}
-	w.d.ModifyTime = now.UnixNano()
+	v := DeploymentChanges{Allocs: w.promoteGroups(groups), Deployment: w.deployment, NeedsEvaluation: true}
+	w.deployment.ModifyTime = now.UnixNano()
 	return v, nil
 }

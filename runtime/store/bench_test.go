@@ -34,7 +34,7 @@ func newBenchTaskState(n int) *api.TaskState {
 // BenchmarkSyncWrite measures the lower bound of a write: the time that the disk needs to sync the same
 // bytes, without a store.
 func BenchmarkSyncWrite(b *testing.B) {
-	payload, err := encode(newBenchTaskState(1))
+	payload, err := encodeMsgpack(newBenchTaskState(1))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func fillStore(b *testing.B, s *Store, n int) {
 				TaskStates:         map[string]*api.TaskState{"web": newBenchTaskState(i)},
 				AllocatedResources: &api.AllocatedResources{Tasks: map[string]*api.AllocatedTaskResources{"web": {}}},
 			})
-			state, err := encode(newBenchTaskState(i))
+			state, err := encodeMsgpack(newBenchTaskState(i))
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -162,7 +162,7 @@ func BenchmarkOpen(b *testing.B) {
 func BenchmarkEncode(b *testing.B) {
 	alloc := &api.Allocation{ID: "a", Namespace: "default", TaskStates: map[string]*api.TaskState{"web": newBenchTaskState(1)}}
 	for name, v := range map[string]any{"job": testJob("web", 0), "allocation": allocationRecord{Alloc: alloc}, "task state": newBenchTaskState(1)} {
-		payload, err := encode(v)
+		payload, err := encodeMsgpack(v)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -170,7 +170,7 @@ func BenchmarkEncode(b *testing.B) {
 			b.SetBytes(int64(len(payload)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := encode(v); err != nil {
+				if _, err := encodeMsgpack(v); err != nil {
 					b.Fatal(err)
 				}
 			}

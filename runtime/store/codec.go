@@ -44,22 +44,22 @@ var storeTypeInfos = codec.NewTypeInfos([]string{"store"})
 // pooledEncoder is a codec.Encoder with a reusable buffer: most of the memory that a new encoder
 // allocates for a record is a growing buffer.
 type pooledEncoder struct {
-	codec  *codec.Encoder
-	buffer []byte
+	encoder *codec.Encoder
+	buffer  []byte
 }
 
 var encoderPool = sync.Pool{New: func() any {
 	e := &pooledEncoder{buffer: make([]byte, 0, 4<<10)}
-	e.codec = codec.NewEncoderBytes(&e.buffer, msgpackFormat)
+	e.encoder = codec.NewEncoderBytes(&e.buffer, msgpackFormat)
 	return e
 }}
 
-// encode returns the encoded value in a slice without spare capacity, because many of these slices stay in
+// encodeMsgpack returns the encoded value. The slice has no spare capacity, because the store keeps many of these slices in
 // memory.
-func encode(v any) ([]byte, error) {
+func encodeMsgpack(v any) ([]byte, error) {
 	e := encoderPool.Get().(*pooledEncoder)
-	e.codec.ResetBytes(&e.buffer)
-	if err := e.codec.Encode(v); err != nil {
+	e.encoder.ResetBytes(&e.buffer)
+	if err := e.encoder.Encode(v); err != nil {
 		return nil, err // e is not reused: its state is undefined after an error
 	}
 	defer encoderPool.Put(e)
@@ -71,13 +71,14 @@ var (
 	strictDecoders = sync.Pool{New: func() any { return codec.NewDecoderBytes(nil, strictFormat) }}
 )
 
-// decode decodes payload into the value that v points to, which must be zero.
-func decode(payload []byte, v any) error {
+// decodeMsgpack decodes payload into the value that v points to, which must be zero. It ignores fields that the type of v
+// does not have.
+func decodeMsgpack(payload []byte, v any) error {
 	_, err := decodeFields(payload, v)
 	return err
 }
 
-func decodeWith(pool *sync.Pool, payload []byte, v any) error {
+func decodeMsgpackWith(pool *sync.Pool, payload []byte, v any) error {
 	d := pool.Get().(*codec.Decoder)
 	d.ResetBytes(payload)
 	if err := d.Decode(v); err != nil {
@@ -85,14 +86,14 @@ func decodeWith(pool *sync.Pool, payload []byte, v any) error {
 	}
 	d.ResetBytes(nil)
 	pool.Put(d)
-	restoreInts(reflect.ValueOf(v))
+	convertInt64sToInts(reflect.ValueOf(v))
 	return nil
 }
 
-// restoreInts converts int64 in values of type any back to int: job files and JSON
-// decode to int and float64, msgpack decodes to int64.
-func restoreInts(v reflect.Value) {
-	if !containsAny(v.Type()) {
+// convertInt64sToInts replaces each int64 in a field or element of type any by an int: msgpack decodes
+// integers to int64, but the rest of the program expects int, as from job files.
+func convertInt64sToInts(v reflect.Value) {
+	if !typeContainsAny(v.Type()) {
 		return
 	}
 	switch v.Kind() {
@@ -100,46 +101,46 @@ func restoreInts(v reflect.Value) {
 		if i, ok := v.Interface().(int64); ok {
 			v.Set(reflect.ValueOf(int(i)))
 		} else if !v.IsNil() {
-			restoreInts(v.Elem())
+			convertInt64sToInts(v.Elem())
 		}
 	case reflect.Pointer:
 		if !v.IsNil() {
-			restoreInts(v.Elem())
+			convertInt64sToInts(v.Elem())
 		}
 	case reflect.Struct:
 		for i := range v.NumField() {
 			if v.Type().Field(i).IsExported() {
-				restoreInts(v.Field(i))
+				convertInt64sToInts(v.Field(i))
 			}
 		}
 	case reflect.Slice:
 		for i := range v.Len() {
-			restoreInts(v.Index(i))
+			convertInt64sToInts(v.Index(i))
 		}
 	case reflect.Map:
 		for _, key := range v.MapKeys() {
 			element := reflect.New(v.Type().Elem()).Elem() // values in a map are not addressable
 			element.Set(v.MapIndex(key))
-			restoreInts(element)
+			convertInt64sToInts(element)
 			v.SetMapIndex(key, element)
 		}
 	}
 }
 
-// containsAnyCache caches the results of containsAny.
+// containsAnyCache caches the results of typeContainsAny.
 var containsAnyCache sync.Map
 
-// containsAny reports whether a value of the type can contain a value of type any.
-func containsAny(t reflect.Type) bool {
+// typeContainsAny reports whether a value of the type can contain a value of type any.
+func typeContainsAny(t reflect.Type) bool {
 	if known, ok := containsAnyCache.Load(t); ok {
 		return known.(bool)
 	}
-	result := searchAnyType(t, make(map[reflect.Type]bool))
+	result := typeContainsAnyUncached(t, make(map[reflect.Type]bool))
 	containsAnyCache.Store(t, result)
 	return result
 }
 
-func searchAnyType(t reflect.Type, seen map[reflect.Type]bool) bool {
+func typeContainsAnyUncached(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if seen[t] {
 		return false
 	}
@@ -148,10 +149,10 @@ func searchAnyType(t reflect.Type, seen map[reflect.Type]bool) bool {
 	case reflect.Interface:
 		return true
 	case reflect.Pointer, reflect.Slice, reflect.Map:
-		return searchAnyType(t.Elem(), seen)
+		return typeContainsAnyUncached(t.Elem(), seen)
 	case reflect.Struct:
 		for i := range t.NumField() {
-			if f := t.Field(i); f.IsExported() && searchAnyType(f.Type, seen) {
+			if f := t.Field(i); f.IsExported() && typeContainsAnyUncached(f.Type, seen) {
 				return true
 			}
 		}
@@ -159,12 +160,12 @@ func searchAnyType(t reflect.Type, seen map[reflect.Type]bool) bool {
 	return false
 }
 
-// A record in the file is
+// The bytes of a record in the file are
 //
 //	schema version (1) · CRC-32C (4) · index of the change (8) · payload
 //
 // with big-endian numbers. The checksum covers the bucket, the key and the whole record
-// except itself: a record under a wrong key fails its checksum.
+// except the checksum, so the checksum of a record under a wrong key does not match.
 const (
 	schemaVersion = 1
 	headerSize    = 1 + 4 + 8
@@ -172,9 +173,9 @@ const (
 
 // fileRecord is the decoded form of a record's bytes in the file.
 type fileRecord struct {
-	schema  byte
-	index   uint64
-	payload []byte
+	schema      byte
+	changeIndex uint64
+	payload     []byte
 }
 
 var crc32cTable = crc32.MakeTable(crc32.Castagnoli)
@@ -190,7 +191,7 @@ func recordChecksum(bucket, key string, schema byte, index, payload []byte) uint
 	return h.Sum32()
 }
 
-// encodeRecord returns the bytes of a record.
+// encodeRecord returns the bytes of a record in the file.
 func encodeRecord(bucket, key string, index uint64, payload []byte) []byte {
 	b := make([]byte, headerSize, headerSize+len(payload))
 	b[0] = schemaVersion
@@ -204,12 +205,12 @@ var (
 	errChecksum       = errors.New("checksum does not match")
 )
 
-// decodeRecord parses a record and verifies its checksum. The payload is a part of b.
+// decodeRecord parses the bytes of a record in the file and verifies its checksum. The payload shares the memory of b.
 func decodeRecord(bucket, key string, b []byte) (fileRecord, error) {
 	if len(b) < headerSize {
 		return fileRecord{}, errRecordTooShort
 	}
-	r := fileRecord{schema: b[0], index: binary.BigEndian.Uint64(b[5:]), payload: b[headerSize:]}
+	r := fileRecord{schema: b[0], changeIndex: binary.BigEndian.Uint64(b[5:]), payload: b[headerSize:]}
 	if recordChecksum(bucket, key, r.schema, b[5:headerSize], r.payload) != binary.BigEndian.Uint32(b[1:]) {
 		return fileRecord{}, errChecksum
 	}

@@ -101,18 +101,18 @@ func TestEncodeDecodeRoundTrip(t *testing.T) {
 				f := randomFiller{rand.New(rand.NewPCG(uint64(seed), 1)), choices}
 				want := reflect.New(typ)
 				f.fillValue(want.Elem(), 0)
-				payload, err := encode(want.Interface())
+				payload, err := encodeMsgpack(want.Interface())
 				if err != nil {
 					t.Fatal(err)
 				}
 				got := reflect.New(typ)
-				if err := decode(payload, got.Interface()); err != nil {
+				if err := decodeMsgpack(payload, got.Interface()); err != nil {
 					t.Fatalf("choices %v: %v", choices, err)
 				}
 				if !reflect.DeepEqual(got.Interface(), want.Interface()) {
 					t.Fatalf("choices %v: %s", choices, firstDifference(typ.Name(), got.Elem(), want.Elem()))
 				}
-				again, err := encode(got.Interface())
+				again, err := encodeMsgpack(got.Interface())
 				if err != nil || !bytes.Equal(again, payload) {
 					t.Errorf("choices %v: other bytes at the second time (%v)", choices, err)
 				}
@@ -197,19 +197,19 @@ type olderRecord struct {
 }
 
 func TestDecodeIgnoresUnknownFields(t *testing.T) {
-	payload, err := encode(newerRecord{"a", map[string]any{"x": []any{1, map[string]any{"y": 2.5}}}, 7})
+	payload, err := encodeMsgpack(newerRecord{"a", map[string]any{"x": []any{1, map[string]any{"y": 2.5}}}, 7})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got olderRecord
-	if err := decode(payload, &got); err != nil || got != (olderRecord{Count: 7, ID: "a"}) {
+	if err := decodeMsgpack(payload, &got); err != nil || got != (olderRecord{Count: 7, ID: "a"}) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 }
 
 func TestRecordChecksumCoversTableAndKey(t *testing.T) {
 	good := encodeRecord("jobs", "default\x00a", 7, []byte("payload"))
-	if r, err := decodeRecord("jobs", "default\x00a", good); err != nil || r.index != 7 || string(r.payload) != "payload" {
+	if r, err := decodeRecord("jobs", "default\x00a", good); err != nil || r.changeIndex != 7 || string(r.payload) != "payload" {
 		t.Fatalf("got %+v, %v", r, err)
 	}
 	if _, err := decodeRecord("jobs", "default\x00b", good); !errors.Is(err, errChecksum) {
@@ -236,7 +236,7 @@ func FuzzDecode(f *testing.F) {
 	for i, zero := range storedTypes() {
 		v := reflect.New(reflect.TypeOf(zero))
 		randomFiller{rand.New(rand.NewPCG(1, 1)), []int{0, 2}}.fillValue(v.Elem(), 6)
-		payload, err := encode(v.Interface())
+		payload, err := encodeMsgpack(v.Interface())
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -249,15 +249,15 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, which uint8, payload []byte) {
 		typ := reflect.TypeOf(types[int(which)%len(types)])
 		v := reflect.New(typ)
-		if decode(payload, v.Interface()) != nil {
+		if decodeMsgpack(payload, v.Interface()) != nil {
 			return
 		}
-		again, err := encode(v.Interface())
+		again, err := encodeMsgpack(v.Interface())
 		if err != nil {
 			t.Fatalf("what was read cannot be written: %v", err)
 		}
 		second := reflect.New(typ)
-		if err := decode(again, second.Interface()); err != nil {
+		if err := decodeMsgpack(again, second.Interface()); err != nil {
 			t.Fatalf("what was written cannot be read: %v", err)
 		}
 	})
@@ -268,7 +268,7 @@ func FuzzDecodeRecord(f *testing.F) {
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := decodeRecord("jobs", "a", b)
-		if err == nil && !bytes.Equal(encodeRecord("jobs", "a", r.index, r.payload), b) {
+		if err == nil && !bytes.Equal(encodeRecord("jobs", "a", r.changeIndex, r.payload), b) {
 			t.Errorf("other bytes at the second time: %x", b)
 		}
 	})

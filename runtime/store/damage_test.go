@@ -42,7 +42,7 @@ func newSampleStateFile(t testing.TB) ([]byte, map[recordKey]any) {
 			tx.PutEvaluation(&api.Evaluation{ID: fmt.Sprintf("eval-%d", i), Namespace: "default", JobID: *job.ID})
 			tx.PutVariable(&api.Variable{Namespace: "default", Path: *job.ID, Items: api.VariableItems{"password": "hunter2"}})
 			tx.AddScalingEvent("default", *job.ID, "app", api.ScalingEvent{Message: "more"})
-			tx.PutMeta(state.BootIDName, "b0071d")
+			tx.PutAgentRecord(state.BootIDName, "b0071d")
 		})
 	}
 	for i := range 3 { // deleted records leave free pages in the file
@@ -62,7 +62,7 @@ func newSampleStateFile(t testing.TB) ([]byte, map[recordKey]any) {
 // storeContent returns all objects of a store.
 func storeContent(s *Store) map[recordKey]any {
 	all := make(map[recordKey]any)
-	txn := s.mem.Txn(false)
+	txn := s.memDB.Txn(false)
 	for _, k := range tableDefs {
 		it, err := txn.Get(string(k.table), "id_prefix", "")
 		if err != nil {
@@ -72,7 +72,7 @@ func storeContent(s *Store) map[recordKey]any {
 			if r, ok := obj.(*localRecord); ok {
 				obj = &localRecord{key: r.key, payload: r.payload, secret: r.secret, unopenedSecret: r.unopenedSecret}
 			}
-			all[recordKey{k.table, k.key(obj)}] = obj
+			all[recordKey{k.table, k.keyOf(obj)}] = obj
 		}
 	}
 	return all
@@ -180,7 +180,7 @@ func forEachTable(t *testing.T, text []byte, f func(name string, at, page int)) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	le, list := binary.LittleEndian, int(h.root)*pageSize
+	le, list := binary.LittleEndian, int(h.rootPageID)*pageSize
 	for i := range int(le.Uint16(text[list+10:])) {
 		element := list + pageHeaderSize + i*elementHeaderSize
 		at := element + int(le.Uint32(text[element+4:]))
@@ -309,11 +309,11 @@ func TestBadRecordGoesToQuarantine(t *testing.T) {
 		"flipped bit":             {func(b []byte) []byte { b[len(b)-1] ^= 4; return b }, "checksum does not match"},
 		"too short":               {func(b []byte) []byte { return b[:5] }, "record is too short"},
 		"other content": {func([]byte) []byte {
-			payload, _ := encode("a string")
+			payload, _ := encodeMsgpack("a string")
 			return encodeRecord("evaluations", evalID, 1, payload)
 		}, "only encoded map or array"},
 		"content of another": {func([]byte) []byte {
-			payload, _ := encode(&api.Evaluation{ID: "other"})
+			payload, _ := encodeMsgpack(&api.Evaluation{ID: "other"})
 			return encodeRecord("evaluations", evalID, 1, payload)
 		}, errRecordOfOtherKey.Error()},
 	} {
@@ -374,7 +374,7 @@ func TestUnreadableSharedJob(t *testing.T) {
 	s.Close()
 	path := s.file.path
 	for _, id := range []string{"alloc-0", "purged"} {
-		hash := s.jobs.byJob[s.Snapshot().Allocation(nil, id).Job]
+		hash := s.jobs.hashesByJob[s.Snapshot().Allocation(nil, id).Job]
 		editRecord(t, path, jobBucket, hash, func(b []byte) []byte { b[20] ^= 1; return b })
 	}
 	s = openStore(t, path)
@@ -489,7 +489,7 @@ func TestOpenWaitsForTheLock(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	file, err := openLocked(path, true)
+	file, err := openAndLock(path, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -858,8 +858,8 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 		{taskLocalsTable, allocID + "\x00web", func(r Reader) (bool, error) { _, ok, err := r.TaskLocalState(allocID, "web"); return ok, err }, false},
 		{taskStatesTable, allocID + "\x00web", func(r Reader) (bool, error) { s, err := r.TaskState(allocID, "web"); return s != nil, err }, false},
 		{allocLocalsTable, allocID, func(r Reader) (bool, error) { c, err := r.CheckResults(allocID); return c != nil, err }, false},
-		{agentMetaTable, "remains/x", func(r Reader) (bool, error) { return r.Meta("remains/x", new(state.PendingRemoval)) }, false},
-		{agentMetaTable, "plugin/x", func(r Reader) (bool, error) { return r.Meta("plugin/x", new(state.PluginProcess)) }, true},
+		{agentMetaTable, "remains/x", func(r Reader) (bool, error) { return r.AgentRecord("remains/x", new(state.PendingRemoval)) }, false},
+		{agentMetaTable, "plugin/x", func(r Reader) (bool, error) { return r.AgentRecord("plugin/x", new(state.PluginProcess)) }, true},
 	} {
 		t.Run(string(tc.table)+" "+readableKey(tc.key), func(t *testing.T) {
 			t.Parallel()
@@ -870,12 +870,12 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 			}
 			mustUpdate(t, s, func(tx *Txn) {
 				tx.PutNode(&api.Node{ID: "node"})
-				tx.PutMeta(state.BootIDName, "x")
-				payload, err := encode(content)
+				tx.PutAgentRecord(state.BootIDName, "x")
+				payload, err := encodeMsgpack(content)
 				if err != nil {
 					t.Error(err)
 				}
-				tx.putRecord(tc.table, tc.key, payload, nil)
+				tx.putLocalRecordIfChanged(tc.table, tc.key, payload, nil)
 			})
 			s = reopenStore(t, s)
 			if d := s.Damage(); len(d) > 0 {
@@ -898,7 +898,7 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 				t.Errorf("damage %+v", d)
 			}
 			events := s.Snapshot().Node(nil, "node").Events
-			if len(events) != 1 || !strings.Contains(events[0].Message, d[0].RecordName()) {
+			if len(events) != 1 || !strings.Contains(events[0].Message, d[0].NameAndCause()) {
 				t.Errorf("events of the node: %+v", events)
 			}
 			s = reopenStore(t, s)
@@ -906,7 +906,7 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 				t.Errorf("damage at the second open: %v", d)
 			}
 			var metaText string
-			if ok, err := s.Snapshot().Meta(state.BootIDName, &metaText); !ok || err != nil {
+			if ok, err := s.Snapshot().AgentRecord(state.BootIDName, &metaText); !ok || err != nil {
 				t.Errorf("another record: %t, %v", ok, err)
 			}
 			s.Close()
@@ -918,7 +918,7 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 				t.Fatalf("quarantine %+v", contents.Quarantine)
 			}
 			r, err := decodeRecord(string(tc.table), tc.key, contents.Quarantine[0].Value)
-			want, _ := encode(content)
+			want, _ := encodeMsgpack(content)
 			if err != nil || !bytes.Equal(r.payload, want) {
 				t.Errorf("bytes of the record are not kept: %v, %v", r, err)
 			}
@@ -931,16 +931,16 @@ func TestRewrittenRecordIsNotQuarantined(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, tempStatePath(t))
 	const name = state.PluginProcessPrefix + "x"
-	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta(name, "a string") })
+	mustUpdate(t, s, func(tx *Txn) { tx.PutAgentRecord(name, "a string") })
 	mustUpdate(t, s, func(tx *Txn) {
-		if _, err := tx.Meta(name, new(state.PluginProcess)); err == nil {
+		if _, err := tx.AgentRecord(name, new(state.PluginProcess)); err == nil {
 			t.Error("it reads")
 		}
-		tx.PutMeta(name, &state.PluginProcess{PID: 1, Addr: "new"})
+		tx.PutAgentRecord(name, &state.PluginProcess{PID: 1, Addr: "new"})
 	})
 	mustUpdate(t, s, func(tx *Txn) {
 		var p state.PluginProcess
-		if ok, err := tx.Meta(name, &p); !ok || err != nil || p.Addr != "new" {
+		if ok, err := tx.AgentRecord(name, &p); !ok || err != nil || p.Addr != "new" {
 			t.Errorf("%v, %t, %v", p, ok, err)
 		}
 	})

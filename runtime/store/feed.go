@@ -12,7 +12,7 @@ import (
 type Event struct {
 	Index      uint64
 	Topic      api.Topic
-	Type       string // Type is the operation: see [Txn.SetOperation]
+	Type       string // Type is the operation that has changed the object, see [Txn.SetOperation]
 	Key        string
 	Namespace  string // Namespace is empty for a node
 	FilterKeys []string
@@ -20,8 +20,8 @@ type Event struct {
 	Object     any // Object is a *api.Job, *api.Evaluation … that other readers share. If Deleted is set, it is the last version of the object.
 }
 
-// ErrLagged means that changes were dropped from the feed before a slow subscriber read
-// them.
+// ErrLagged means that the feed has dropped changes that a slow subscriber has not read
+// yet.
 var ErrLagged = errors.New("subscriber has missed events")
 
 // eventFeed holds the events of the latest changes, one slice per change.
@@ -29,7 +29,7 @@ type eventFeed struct {
 	mu             sync.Mutex
 	maxChanges     int
 	eventsByChange [][]Event
-	eventCount     int           // number of events in changes
+	eventCount     int           // number of events in eventsByChange
 	droppedChanges uint64        // number of changes that were removed from the feed
 	eventsAdded    chan struct{} // closed and replaced when a change is added
 }
@@ -38,7 +38,7 @@ func newEventFeed(size int) *eventFeed {
 	return &eventFeed{maxChanges: size, eventsAdded: make(chan struct{})}
 }
 
-func (f *eventFeed) add(changes [][]Event) {
+func (f *eventFeed) addChanges(changes [][]Event) {
 	if len(changes) == 0 {
 		return
 	}
@@ -48,9 +48,9 @@ func (f *eventFeed) add(changes [][]Event) {
 	for _, events := range changes {
 		f.eventCount += len(events)
 	}
-	for f.isOverLimit() {
+	for f.mustDropOldestChange() {
 		f.eventCount -= len(f.eventsByChange[0])
-		f.eventsByChange[0] = nil // lets the events be collected while the array is in use
+		f.eventsByChange[0] = nil // otherwise the array, which stays in use, would keep the events in memory
 		f.eventsByChange = f.eventsByChange[1:]
 		f.droppedChanges++
 	}
@@ -58,16 +58,16 @@ func (f *eventFeed) add(changes [][]Event) {
 	f.eventsAdded = make(chan struct{})
 }
 
-// maxFeedEvents limits the number of events that are kept if changes are large: each event may hold the only
-// reference to a version of an object.
+// maxFeedEvents is the maximum number of events that the feed keeps if it has more than one change. It limits memory: an
+// event may hold the only reference to an old version of an object.
 const maxFeedEvents = 1 << 11
 
-// isOverLimit reports whether the oldest change must be dropped.
-func (f *eventFeed) isOverLimit() bool {
+// mustDropOldestChange reports whether the feed has more than maxChanges changes or maxFeedEvents events.
+func (f *eventFeed) mustDropOldestChange() bool {
 	return len(f.eventsByChange) > f.maxChanges || f.eventCount > maxFeedEvents && len(f.eventsByChange) > 1
 }
 
-// Subscription is one reader of the feed. It need not be closed.
+// Subscription is the position of one reader in the feed of events. It need not be closed.
 type Subscription struct {
 	feed       *eventFeed
 	nextChange uint64 // number of the next change to read; the first change of this process has the number 0
@@ -89,9 +89,9 @@ func (s *Store) Subscribe(from uint64) *Subscription {
 	return &Subscription{feed: f, nextChange: next}
 }
 
-// Next blocks until there is a further change, and returns its events. There is at least one event, and all
-// have the same index. After [ErrLagged] Next continues with the oldest kept change. It must not be called
-// concurrently.
+// Next blocks until the feed has a change that this Subscription has not returned, and returns the events of the change: at
+// least one, all with the same index. After [ErrLagged], Next continues with the oldest change in the feed. Next must not
+// be called concurrently.
 func (s *Subscription) Next(ctx context.Context) ([]Event, error) {
 	for {
 		s.feed.mu.Lock()

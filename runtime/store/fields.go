@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// storedField is a field of a struct in the state file.
+// storedField describes a field of a struct that is encoded in the state file.
 type storedField struct {
-	name     string // name of the field in the file
-	index    []int  // index of the field in the struct, for [reflect.Value.FieldByIndexErr]
-	typ      reflect.Type
-	isSecret bool
+	storedName  string // name of the field in the file
+	structIndex []int  // index of the field in the struct, for [reflect.Value.FieldByIndexErr]
+	goType      reflect.Type
+	isSecret    bool
 }
 
-// storedFields returns the fields of a struct under their names in the file: the name in the tag "store", and without
-// a tag the name in Go. The fields of an embedded struct are fields of the struct.
+// storedFields returns the encoded fields of a struct type. The name of a field in the file is the name in its tag
+// "store", or without a tag its Go name. The fields of an embedded struct count as fields of the struct.
 func storedFields(t reflect.Type) []storedField {
 	var fields []storedField
 	for _, f := range reflect.VisibleFields(t) {
@@ -28,7 +28,7 @@ func storedFields(t reflect.Type) []storedField {
 			name = f.Name
 		}
 		fields = append(fields, storedField{
-			name: name, index: f.Index, typ: f.Type,
+			storedName: name, structIndex: f.Index, goType: f.Type,
 			isSecret: slices.Contains(strings.Split(options, ","), "secret") || secretAPIFields[t.String()+"."+name],
 		})
 	}
@@ -52,7 +52,6 @@ var secretAPIFields = map[string]bool{
 	"api.Variable.Items": true, "api.Variable.Lock": true,
 }
 
-// fieldAliases maps a name that earlier releases have stored to the present name of the field: the key is the type and
-// the former name, like "state.HandleRecord.driver_state". A record with a former name is read, and written under the
-// present one.
+// fieldAliases maps the former name of a field in the file, with its type, like "state.HandleRecord.driver_state", to the
+// current name of the field. Records with a former name can be read; the next write stores the current name.
 var fieldAliases = map[string]string{}

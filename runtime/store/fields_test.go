@@ -33,7 +33,7 @@ func storedRecords() []goldenfields.Record {
 			records = append(records, goldenfields.Record{Name: string(k.table), Type: reflect.TypeOf(k.newRecord("")).Elem()})
 		}
 	}
-	for _, kind := range state.AgentRecords {
+	for _, kind := range state.AgentRecordKinds {
 		records = append(records, goldenfields.Record{Name: string(agentMetaTable) + " " + kind.Name, Type: reflect.TypeOf(kind.New()).Elem()})
 	}
 	return records
@@ -51,7 +51,7 @@ func storedTypes() (values []any) {
 func listFields(records []goldenfields.Record) []string {
 	return goldenfields.List(records, func(t reflect.Type) (fields []goldenfields.Field) {
 		for _, f := range storedFields(t) {
-			fields = append(fields, goldenfields.Field{Name: f.name, Type: f.typ})
+			fields = append(fields, goldenfields.Field{Name: f.storedName, Type: f.goType})
 		}
 		return fields
 	})

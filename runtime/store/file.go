@@ -36,30 +36,30 @@ func (e *LockedError) Error() string {
 // process had it open.
 var errFileReplaced = errors.New("the file was replaced by another one while it was in use")
 
-// bucketWrite is one write. A nil value deletes.
+// bucketWrite is one write to the file: value is stored under key in bucket. A nil value deletes the record.
 type bucketWrite struct {
 	bucket, key string
 	value       []byte
 }
 
-// size returns the number of bytes of the record.
-func (w *bucketWrite) size() int64 { return int64(len(w.bucket) + len(w.key) + len(w.value)) }
+// recordSize returns the number of bytes of bucket name, key and value.
+func (w *bucketWrite) recordSize() int64 { return int64(len(w.bucket) + len(w.key) + len(w.value)) }
 
-// stateFile is the state file on the disk. Only the writer uses it.
+// stateFile is the state file on the disk. After Open, only the goroutine of the writer uses it.
 type stateFile struct {
-	path        string
-	db          *bolt.DB // db is nil if the file must be rebuilt
-	openFile    *os.File // handle is the open file of db, and holds the lock
-	mappedBytes int64    // lower bound of the number of bytes that db has mapped into memory
-	reserves    bool     // the file reserves space on the disk
-	reservedEnd int64    // the file has space on the disk up to this offset
+	path              string
+	db                *bolt.DB // db is nil if the file must be rebuilt
+	openFile          *os.File // openFile is the open file of db; it holds the file lock
+	mappedBytes       int64    // lower bound of the number of bytes that db has mapped into memory
+	reservesSpace     bool     // Config.ReserveSpace
+	reservedEndOffset int64    // disk space is allocated for the file up to this offset
 
-	migratesFrom int // earlier format of the file, which must be migrated; 0 for the current format
+	migratesFromFormat int // earlier format of the file, which must be migrated; 0 for the current format
 }
 
-// openLocked opens a regular file and takes its lock. For writing the lock is exclusive, and openLocked waits for
-// [filelock.KilledOwnerTimeout] until it is free.
-func openLocked(path string, write bool) (*os.File, error) {
+// openAndLock opens a state file and locks it: exclusively if write is set, otherwise shared. For an exclusive lock, it waits
+// up to [filelock.KilledOwnerTimeout] until the lock is free. It returns a LockedError if another process keeps the lock.
+func openAndLock(path string, write bool) (*os.File, error) {
 	flags, lock, timeout := os.O_RDONLY, unix.LOCK_SH, time.Duration(0)
 	if write {
 		flags, lock, timeout = os.O_RDWR, unix.LOCK_EX, filelock.KilledOwnerTimeout
@@ -76,7 +76,7 @@ func openLocked(path string, write bool) (*os.File, error) {
 		}
 		if err == nil {
 			if err = filelock.LockWithin(f, lock, timeout); errors.Is(err, filelock.ErrLocked) {
-				err = &LockedError{Path: path, PID: lockOwner(info)}
+				err = &LockedError{Path: path, PID: findLockOwner(info)}
 			} else if err != nil {
 				err = fmt.Errorf("lock state file %s: %w", path, err)
 			}
@@ -93,9 +93,9 @@ func openLocked(path string, write bool) (*os.File, error) {
 	}
 }
 
-// lockOwner returns the process that has locked a file, or 0. It searches the open files
+// findLockOwner returns the pid of a process that has locked a file, or 0. It searches the open files
 // of all processes: the inode numbers in /proc/locks are wrong on an overlay filesystem.
-func lockOwner(info fs.FileInfo) int {
+func findLockOwner(info fs.FileInfo) int {
 	names, err := filepath.Glob("/proc/[0-9]*/fd/*")
 	if err != nil {
 		return 0
@@ -117,7 +117,7 @@ func lockOwner(info fs.FileInfo) int {
 	return 0
 }
 
-// openDatabase opens a database on a locked file without faults, for writing.
+// openDatabase opens the bbolt database in a locked file whose pages were verified, for writing.
 func (f *stateFile) openDatabase(handle *os.File) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -126,7 +126,7 @@ func (f *stateFile) openDatabase(handle *os.File) (err error) {
 		}
 	}()
 	db, err := bolt.Open(f.path, 0o600, &bolt.Options{
-		Timeout:        time.Second, // limits the wait for a lock that this process already holds
+		Timeout:        time.Second, // timeout of bbolt for the file lock, which this process already holds
 		PageSize:       pageSize,
 		NoFreelistSync: true, // the list of free pages is not stored: Open reads all pages anyway, and the list could be damaged
 		FreelistType:   bolt.FreelistMapType,
@@ -145,36 +145,36 @@ func (f *stateFile) releasePages() {
 	if f.db == nil || f.mappedBytes == 0 {
 		return
 	}
-	// An error is harmless.
+	// An error is ignored: the pages then stay in memory.
 	_, _, _ = unix.Syscall(unix.SYS_MADVISE, f.db.Info().Data, uintptr(f.mappedBytes), unix.MADV_DONTNEED)
 }
 
-// writeOps writes the changes to the disk. all yields every record of the state after the changes: if the
-// file can no longer be written, a new file is made from these records. After an error the stored state is
-// unchanged.
-func (f *stateFile) writeOps(ops []bucketWrite, all func(yield func(bucketWrite) bool)) error {
-	if err := f.tryWriteOps(ops, all); err != nil {
+// writeRecords writes ops to the disk in one bbolt transaction. all yields every record of the state after ops: if the
+// database is not open or the file was removed, writeRecords writes a new file with these records instead. After an error,
+// the state on the disk is unchanged.
+func (f *stateFile) writeRecords(ops []bucketWrite, all func(yield func(bucketWrite) bool)) error {
+	if err := f.tryWriteRecords(ops, all); err != nil {
 		return fmt.Errorf("write state file %s: %w", f.path, err)
 	}
 	return nil
 }
 
-func (f *stateFile) tryWriteOps(ops []bucketWrite, all func(yield func(bucketWrite) bool)) error {
+func (f *stateFile) tryWriteRecords(ops []bucketWrite, all func(yield func(bucketWrite) bool)) error {
 	atPath, err := f.isAtPath()
 	if err != nil {
 		return err
 	}
 	if f.db == nil || !atPath {
-		return f.rebuild(all)
+		return f.rebuildFile(all)
 	}
-	if err := f.applyOps(ops); err != nil {
+	if err := f.applyWrites(ops); err != nil {
 		return err
 	}
 	if atPath, err = f.isAtPath(); err != nil {
 		return err
 	}
 	if !atPath {
-		return f.rebuild(all) // the file was replaced after the write, so its changes are lost
+		return f.rebuildFile(all) // the file was removed during the write, and ops with it
 	}
 	return nil
 }
@@ -201,9 +201,9 @@ func (f *stateFile) isAtPath() (bool, error) {
 	return true, nil
 }
 
-// applyOps writes one transaction. After an error that leaves the content of the file
-// uncertain, it sets db to nil, so that the next write rebuilds the file.
-func (f *stateFile) applyOps(ops []bucketWrite) (err error) {
+// applyWrites writes ops in one bbolt transaction. After an error that leaves the content of the file
+// uncertain, it sets f.db to nil, so that the next write rebuilds the file.
+func (f *stateFile) applyWrites(ops []bucketWrite) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // an I/O error on a mapped page causes a panic, which is recovered below
 	defer func() {
 		if p := recover(); p != nil {
@@ -219,7 +219,7 @@ func (f *stateFile) applyOps(ops []bucketWrite) (err error) {
 	f.mappedBytes = tx.Size() // pages that the transaction adds are not mapped yet
 	f.reserveSpace(tx.Size())
 	for _, o := range ops {
-		if err := applyOp(tx, o); err != nil {
+		if err := applyWrite(tx, o); err != nil {
 			return errors.Join(err, tx.Rollback())
 		}
 	}
@@ -234,7 +234,7 @@ func (f *stateFile) applyOps(ops []bucketWrite) (err error) {
 	return nil
 }
 
-func applyOp(tx *bolt.Tx, o bucketWrite) error {
+func applyWrite(tx *bolt.Tx, o bucketWrite) error {
 	b, err := tx.CreateBucketIfNotExists([]byte(o.bucket))
 	if err != nil {
 		return fmt.Errorf("table %s: %w", o.bucket, err)
@@ -248,13 +248,14 @@ func applyOp(tx *bolt.Tx, o bucketWrite) error {
 	return nil
 }
 
-// temporaryNameInfix is a part of the names of temporary files. A crash can leave such files.
+// temporaryNameInfix is between the name of the state file and the random end in the name of a temporary file. A crash can
+// leave temporary files.
 const temporaryNameInfix = ".new-"
 
 // minCompactableSize is the size in bytes up to which a state file is not compacted.
 const minCompactableSize = 1 << 20
 
-// isMostlyFree reports whether less than a quarter of the file is in use. bbolt reuses free pages, and never
+// isMostlyFree reports whether less than a quarter of the file is in use, if it has at least minCompactableSize. bbolt reuses free pages, and never
 // makes the file smaller. A file that was just rebuilt is at least a quarter in use, because bbolt doubles the
 // size of a growing file, and fills at least half of each page.
 func (f *stateFile) isMostlyFree() bool {
@@ -283,11 +284,11 @@ func (f *stateFile) removeTemporaryFiles() error {
 	return err
 }
 
-// rebuild writes all records into a new file and replaces the old file by it. Until the replacement the old
-// file is unchanged. A file of an earlier format stays as a copy.
-func (f *stateFile) rebuild(all func(yield func(bucketWrite) bool)) error {
-	if f.migratesFrom != 0 {
-		return f.migrate(all)
+// rebuildFile writes all records into a new file, which then replaces the file at the path. If the old file has an earlier
+// format, it stays under the name that formatCopyName returns.
+func (f *stateFile) rebuildFile(all func(yield func(bucketWrite) bool)) error {
+	if f.migratesFromFormat != 0 {
+		return f.migrateToNewFile(all)
 	}
 	return f.replaceFile(all)
 }
@@ -298,7 +299,7 @@ func (f *stateFile) replaceFile(all func(yield func(bucketWrite) bool)) (err err
 		return err
 	}
 	temporary := handle.Name()
-	rebuilt := &stateFile{path: f.path, reserves: f.reserves}
+	rebuilt := &stateFile{path: f.path, reservesSpace: f.reservesSpace}
 	defer func() {
 		if err != nil {
 			os.Remove(temporary)
@@ -317,7 +318,7 @@ func (f *stateFile) replaceFile(all func(yield func(bucketWrite) bool)) (err err
 		return err
 	}
 	old, oldHandle := f.db, f.openFile
-	f.db, f.openFile, f.mappedBytes, f.reservedEnd = rebuilt.db, handle, 0, rebuilt.reservedEnd
+	f.db, f.openFile, f.mappedBytes, f.reservedEndOffset = rebuilt.db, handle, 0, rebuilt.reservedEndOffset
 	if old != nil {
 		old.Close() // an error is ignored: the new file has all records
 	} else if oldHandle != nil {
@@ -357,10 +358,10 @@ func syncDir(name string) error {
 // maxRebuildBytes is the maximum size of the records of one transaction of writeAllRecords, unless one record is larger.
 const maxRebuildBytes = 4 << 20
 
-// noRoomError means that the file system had no room for all records.
+// noRoomError means that the file system has too little free space for all records.
 type noRoomError struct {
-	missing int64 // bytes of records that were missing, at least
-	cause   error
+	missingBytes int64 // lower bound of the missing free space
+	cause        error
 }
 
 func (e *noRoomError) Error() string { return e.cause.Error() }
@@ -368,40 +369,41 @@ func (e *noRoomError) Error() string { return e.cause.Error() }
 // Unwrap returns the cause.
 func (e *noRoomError) Unwrap() error { return e.cause }
 
-// writeAllRecords writes all records, in transactions of maxRebuildBytes at most. The error is a noRoomError if they do not fit on the
-// disk.
+// writeAllRecords writes all records to an empty file, in several transactions of at most maxRebuildBytes. The error is a
+// noRoomError if the disk becomes full.
 func (f *stateFile) writeAllRecords(all func(yield func(bucketWrite) bool)) error {
 	var noRoom *noRoomError
-	for ops := range splitOps(all, maxRebuildBytes) {
+	for ops := range splitWrites(all, maxRebuildBytes) {
 		if noRoom == nil {
 			free, freeErr := freeBytes(filepath.Dir(f.path))
-			err := f.applyOps(ops)
+			err := f.applyWrites(ops)
 			if err == nil {
 				continue
 			}
 			if freeErr != nil || !errors.Is(err, unix.ENOSPC) {
 				return err
 			}
-			noRoom = &noRoomError{missing: -int64(free), cause: err}
+			noRoom = &noRoomError{missingBytes: -int64(free), cause: err}
 		}
 		for _, o := range ops {
-			noRoom.missing += o.size()
+			noRoom.missingBytes += o.recordSize()
 		}
 	}
 	if noRoom == nil {
 		return nil
 	}
-	noRoom.missing = max(noRoom.missing, int64(os.Getpagesize()))
+	noRoom.missingBytes = max(noRoom.missingBytes, int64(os.Getpagesize()))
 	return noRoom
 }
 
-// splitOps yields the writes in groups of at most maxBytes, or of one write. A group is valid until the next one.
-func splitOps(all iter.Seq[bucketWrite], maxBytes int) iter.Seq[[]bucketWrite] {
+// splitWrites yields the writes in groups of at most maxBytes; a larger write is a group of its own. A yielded group must
+// not be used after the next one is yielded.
+func splitWrites(all iter.Seq[bucketWrite], maxBytes int) iter.Seq[[]bucketWrite] {
 	return func(yield func([]bucketWrite) bool) {
 		var ops []bucketWrite
 		var size int64
 		for o := range all {
-			n := o.size()
+			n := o.recordSize()
 			if size+n > int64(maxBytes) && len(ops) > 0 {
 				if !yield(ops) {
 					return
@@ -414,8 +416,8 @@ func splitOps(all iter.Seq[bucketWrite], maxBytes int) iter.Seq[[]bucketWrite] {
 	}
 }
 
-// keepDamagedFile gives a damaged file a second name, under which it can be inspected after a new file has
-// replaced it. The last three damaged files are kept.
+// keepDamagedFile links a damaged state file to a second name, which it returns. The file stays under this name after a
+// new file has replaced it. All but the last three damaged files are removed.
 func keepDamagedFile(path string, now time.Time) (string, error) {
 	const maxKeptFiles = 3
 	name := path + ".damaged-" + now.UTC().Format(damagedTimeFormat)
@@ -458,7 +460,7 @@ func (f *stateFile) close() error {
 	return nil
 }
 
-// scanFile calls visit for every readable record of a locked file, and returns the parts that cannot be read.
+// scanFile calls visit for every readable record of a locked state file, and returns the parts that cannot be read.
 func scanFile(f *os.File, visit func(bucket string, key, value []byte)) ([]unreadablePart, error) {
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil {

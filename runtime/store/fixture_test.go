@@ -68,8 +68,8 @@ func (f fieldFiller) fill(v reflect.Value, name string) {
 	case reflect.Struct:
 		inner := fieldFiller{append(slices.Clone(f.types), v.Type())}
 		for _, field := range storedFields(v.Type()) {
-			if target, err := v.FieldByIndexErr(field.index); err == nil {
-				inner.fill(target, field.name)
+			if target, err := v.FieldByIndexErr(field.structIndex); err == nil {
+				inner.fill(target, field.storedName)
 			}
 		}
 	default:
@@ -92,7 +92,7 @@ func putEveryKind(t *testing.T, s *Store) {
 			case k.table == Allocations:
 				tx.PutAllocation(newFilled(new(api.Allocation)).(*api.Allocation))
 			case !k.isLocal:
-				tx.put(k, newFilled(k.newRecord("")))
+				tx.putObject(k, newFilled(k.newRecord("")))
 			}
 		}
 	})
@@ -102,7 +102,7 @@ func putEveryKind(t *testing.T, s *Store) {
 	mustSucceed(t, s.PutTask(alloc.ID, "task", local, newFilled(new(api.TaskState)).(*api.TaskState), state.DurabilitySync)())
 	mustUpdate(t, s, func(tx *Txn) {
 		tx.PutCheckResult(alloc.ID, newFilled(new(api.AllocCheckStatus)).(*api.AllocCheckStatus))
-		for _, kind := range state.AgentRecords {
+		for _, kind := range state.AgentRecordKinds {
 			name := kind.Name
 			if strings.HasSuffix(name, "/") {
 				name += alloc.ID
@@ -111,7 +111,7 @@ func putEveryKind(t *testing.T, s *Store) {
 			if key, ok := value.(*state.HookKey); ok {
 				*key = []byte(strings.Repeat("k", state.HookKeySize))
 			}
-			tx.PutMeta(name, value)
+			tx.PutAgentRecord(name, value)
 		}
 	})
 	mustSucceed(t, s.Close())
@@ -163,8 +163,8 @@ func TestStateFixtures(t *testing.T) {
 				t.Fatalf("damage %v, unknown %v, quarantine %v, %v", contents.Damage, contents.Unknown, contents.Quarantine, err)
 			}
 			s := openWithKeys(t, dir)
-			if d := s.Damage(); len(d) > 0 || len(s.sealer.sealedErrors) > 0 {
-				t.Errorf("damage %v, sealed %v", d, s.sealer.sealedErrors)
+			if d := s.Damage(); len(d) > 0 || len(s.sealer.unopenedErrors) > 0 {
+				t.Errorf("damage %v, sealed %v", d, s.sealer.unopenedErrors)
 			}
 			content := storeContent(s)
 			for key, object := range content {
@@ -173,7 +173,7 @@ func TestStateFixtures(t *testing.T) {
 					if err != nil || len(unknown) > 0 {
 						t.Errorf("%s %q: unknown fields %q, %v", key.table, key.key, unknown, err)
 					}
-					record.hasKnownFields.Store(false) // as in the records of want
+					record.hasOnlyKnownFields.Store(false) // as in the records of want
 				}
 			}
 			if from != next {
@@ -215,7 +215,7 @@ func TestStateFixtureIsComplete(t *testing.T) {
 	found := make(map[string]bool)
 	for key, object := range content {
 		name := string(key.table)
-		if kind := state.AgentRecordOf(key.key); key.table == agentMetaTable && kind != nil {
+		if kind := state.AgentRecordKindOf(key.key); key.table == agentMetaTable && kind != nil {
 			name += " " + kind.Name
 		}
 		found[name] = true

@@ -16,23 +16,22 @@ import (
 // formatKey is the key of the record of the format in the table of metadata.
 const formatKey = "format"
 
-// formatRecord describes the format of a state file. Its own form never changes, so that each build can read it: a record of
-// schema version 1 whose payload is a JSON object with these three members.
+// formatRecord describes the format of a state file. The encoding of formatRecord never changes, so that each build can
+// read it: a record of schema version 1 whose payload is a JSON object with these three members.
 type formatRecord struct {
 	// Format is the number of the format.
 	Format int `json:"format"`
-	// OldestReader is the lowest format of which a build can read the file: the builds of this format ignore what
-	// later formats have added.
+	// OldestReader is the lowest format whose builds can read the file: they ignore what later formats have added.
 	OldestReader int `json:"oldest_reader"`
 	// Writer is the version of the build that has written the file.
 	Writer string `json:"writer"`
 }
 
-// A migration converts a part of each record of one format to the next format. A record that is sealed in parts has two
-// parts. The result is nil if the record has no place in the next format.
+// A migration converts one part of a record from one format to the next format. A record with a secret part has two parts:
+// the secret part, for which isSealed is set, and the other one. The result is nil if the next format has no such record.
 type migration func(bucket, key string, isSealed bool, part []byte) ([]byte, error)
 
-// fileFormat is the format of the state files of a build.
+// fileFormat is the format in which a build writes state files.
 type fileFormat struct {
 	number       int
 	oldestReader int
@@ -42,7 +41,7 @@ type fileFormat struct {
 // currentFormat is the format of this build.
 var currentFormat = fileFormat{number: 1, oldestReader: 1}
 
-// FormatError means that this build cannot read the format of a state file. Nothing was changed.
+// FormatError means that this build cannot read the format of a state file. The file was not changed.
 type FormatError struct {
 	Path          string
 	Format        int
@@ -64,12 +63,12 @@ func (e *FormatError) Error() string {
 		e.Path, e.Format, e.Writer, e.CurrentFormat, e.Writer, wayBack)
 }
 
-// MigrationError means that a state file could not be migrated. The state can be read, and each change tries the migration
-// again.
+// MigrationError means that a state file could not be migrated to the current format. The state can be read; each update
+// tries the migration again, and fails if the migration fails.
 type MigrationError struct {
 	Path         string
-	Format       int   // present format of the file
-	MissingBytes int64 // bytes that are missing on the file system, at least; 0 if the cause is another one
+	Format       int   // format of the file, which was not migrated
+	MissingBytes int64 // lower bound of the missing free space; 0 if the cause is another one
 	Cause        error
 }
 
@@ -87,7 +86,7 @@ func (e *MigrationError) Unwrap() error { return e.Cause }
 // errNoFormat means that an undamaged file has no record of its format.
 var errNoFormat = errors.New("it was written by a development build before version 0.1, which no version reads: move it to another place to start with an empty state")
 
-// encodeFormatRecord returns the write operation for the record of the format.
+// encodeFormatRecord returns the write that stores the record of the file format.
 func encodeFormatRecord(r formatRecord) bucketWrite {
 	payload, err := json.Marshal(r)
 	if err != nil {
@@ -96,7 +95,7 @@ func encodeFormatRecord(r formatRecord) bucketWrite {
 	return bucketWrite{metaBucket, formatKey, encodeRecord(metaBucket, formatKey, 0, payload)}
 }
 
-// decodeFormatRecord decodes the payload of the record of the format.
+// decodeFormatRecord decodes and checks the payload of the record of the file format.
 func decodeFormatRecord(payload []byte) (*formatRecord, error) {
 	r := new(formatRecord)
 	if err := json.Unmarshal(payload, r); err != nil {
@@ -108,7 +107,7 @@ func decodeFormatRecord(payload []byte) (*formatRecord, error) {
 	return r, nil
 }
 
-// readFormatRecord returns the record of the format of a locked file, nil if it cannot be read.
+// readFormatRecord reads the record of the file format from a locked state file. It returns nil if it cannot.
 func readFormatRecord(f *os.File) (found *formatRecord) {
 	info, err := f.Stat()
 	if err != nil {
@@ -125,63 +124,65 @@ func readFormatRecord(f *os.File) (found *formatRecord) {
 	return found
 }
 
-// checkFormat returns a FormatError if this build cannot read a locked file, and changes nothing. If the file has an
-// earlier format, the loader and the next rebuilding migrate it.
+// checkFormat returns a FormatError if this build cannot read the format of a locked state file. If the file has an earlier
+// format that this build can migrate, checkFormat sets s.file.migratesFromFormat.
 func (s *Store) checkFormat(handle *os.File) error {
 	found := readFormatRecord(handle)
 	if found == nil {
 		return nil // the loader reports the missing record
 	}
-	err := &FormatError{Path: s.file.path, Format: found.Format, Writer: found.Writer, CurrentFormat: s.format.number}
-	if found.OldestReader > s.format.number {
-		if name := formatCopyName(s.file.path, s.format.number); isRegularFile(name) {
+	err := &FormatError{Path: s.file.path, Format: found.Format, Writer: found.Writer, CurrentFormat: s.currentFormat.number}
+	if found.OldestReader > s.currentFormat.number {
+		if name := formatCopyName(s.file.path, s.currentFormat.number); isRegularFile(name) {
 			err.Copy = name
 		}
 		return err
 	}
-	for n := found.Format; n < s.format.number; n++ {
-		if s.format.migrations[n] == nil {
+	for n := found.Format; n < s.currentFormat.number; n++ {
+		if s.currentFormat.migrations[n] == nil {
 			return err
 		}
-		s.file.migratesFrom = found.Format
+		s.file.migratesFromFormat = found.Format
 	}
 	return nil
 }
 
-// formatToWrite returns the record of the format for a file that this build writes. found is the record in the file, nil if
-// there is none. A file of a newer format, which this build can read, keeps its format: records of this build are valid in it.
+// formatToWrite returns the record of the file format that this build writes. found is the record in the file, or nil. A file
+// of a newer format that this build can read keeps its format: the records of this build are valid in the newer format.
 func (s *Store) formatToWrite(found *formatRecord) formatRecord {
-	r := formatRecord{Format: s.format.number, OldestReader: s.format.oldestReader, Writer: s.version}
+	r := formatRecord{Format: s.currentFormat.number, OldestReader: s.currentFormat.oldestReader, Writer: s.buildVersion}
 	if found != nil && found.Format > r.Format {
 		r.Format, r.OldestReader = found.Format, found.OldestReader
 	}
 	return r
 }
 
-// migratePart converts a part of a record from the format of the file to the current one.
+// migratePart converts one part of a record from the format of the file to the current format. The result is nil if the
+// current format has no such record.
 func (s *Store) migratePart(bucket, key string, isSealed bool, part []byte) ([]byte, error) {
-	if s.file.migratesFrom == 0 {
+	if s.file.migratesFromFormat == 0 {
 		return part, nil
 	}
-	for n := s.file.migratesFrom; n < s.format.number && part != nil; n++ {
+	for n := s.file.migratesFromFormat; n < s.currentFormat.number && part != nil; n++ {
 		var err error
-		if part, err = s.format.migrations[n](bucket, key, isSealed, part); err != nil {
+		if part, err = s.currentFormat.migrations[n](bucket, key, isSealed, part); err != nil {
 			return nil, fmt.Errorf("migrate it from format %d: %w", n, err)
 		}
 	}
 	return part, nil
 }
 
-// migrateFile migrates a file of an earlier format. If that fails, each change tries it again.
+// migrateFile writes the migrated records, which were loaded from a file of an earlier format, into a new file. If that
+// fails, it logs the error, and each update tries the migration again.
 func (s *Store) migrateFile() {
-	from := s.file.migratesFrom
-	err := s.file.rebuild(s.allRecords(s.mem.Txn(false)))
+	from := s.file.migratesFromFormat
+	err := s.file.rebuildFile(s.allRecords(s.memDB.Txn(false)))
 	if err == nil {
-		s.logger.Info("state file migrated", "from_format", from, "format", s.format.number, "copy", formatCopyName(s.file.path, from))
+		s.logger.Info("state file migrated", "from_format", from, "format", s.currentFormat.number, "copy", formatCopyName(s.file.path, from))
 		return
 	}
 	s.logger.Error("state file not migrated", "error", err)
-	s.nodeEvents = append(s.nodeEvents, &api.NodeEvent{Message: "State cannot be changed: " + err.Error(), Subsystem: "Storage", Timestamp: time.Now()})
+	s.pendingNodeEvents = append(s.pendingNodeEvents, &api.NodeEvent{Message: "State cannot be changed: " + err.Error(), Subsystem: "Storage", Timestamp: time.Now()})
 	s.writeErr.Store(&err)
 }
 
@@ -193,36 +194,37 @@ func isRegularFile(name string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// freeBytes is FreeBytes; tests replace it.
+// freeBytes is FreeBytes, or the replacement of a test.
 var freeBytes = FreeBytes
 
-// migrate replaces a file of an earlier format by a new one with all records. The old file stays as a copy.
-func (f *stateFile) migrate(all func(yield func(bucketWrite) bool)) error {
-	if missing := f.missingBytes(); missing > 0 {
-		return &MigrationError{Path: f.path, Format: f.migratesFrom, MissingBytes: missing, Cause: unix.ENOSPC}
+// migrateToNewFile replaces a file of an earlier format by a new file with all records. The old file stays under the name
+// that formatCopyName returns. The error is a MigrationError.
+func (f *stateFile) migrateToNewFile(all func(yield func(bucketWrite) bool)) error {
+	if missing := f.missingBytesForCopy(); missing > 0 {
+		return &MigrationError{Path: f.path, Format: f.migratesFromFormat, MissingBytes: missing, Cause: unix.ENOSPC}
 	}
-	err := f.keepCopy(f.migratesFrom)
+	err := f.linkCopyOfFormat(f.migratesFromFormat)
 	if err == nil {
 		err = f.replaceFile(all)
 	}
 	if err != nil {
-		migrationErr := &MigrationError{Path: f.path, Format: f.migratesFrom, Cause: err}
+		migrationErr := &MigrationError{Path: f.path, Format: f.migratesFromFormat, Cause: err}
 		// The new file is larger, or the file system needs a part of its free space itself.
 		var noRoom *noRoomError
 		if errors.As(err, &noRoom) {
-			migrationErr.MissingBytes = noRoom.missing
+			migrationErr.MissingBytes = noRoom.missingBytes
 		} else if errors.Is(err, unix.ENOSPC) {
 			migrationErr.MissingBytes = int64(os.Getpagesize())
 		}
 		return migrationErr
 	}
-	f.migratesFrom = 0
+	f.migratesFromFormat = 0
 	return nil
 }
 
-// missingBytes returns how many bytes are missing on the file system for a second file of the same size: 0 if none is missing or
-// the number is unknown.
-func (f *stateFile) missingBytes() int64 {
+// missingBytesForCopy returns how many bytes of free space are missing for a second file of the same size. It returns 0 if
+// none are missing or the number is unknown.
+func (f *stateFile) missingBytesForCopy() int64 {
 	info, err := f.openFile.Stat()
 	if err != nil {
 		return 0
@@ -234,8 +236,8 @@ func (f *stateFile) missingBytes() int64 {
 	return max(0, info.Size()-int64(free))
 }
 
-// keepCopy gives the file a second name, which it keeps when another file replaces it.
-func (f *stateFile) keepCopy(format int) error {
+// linkCopyOfFormat links the state file to a second name, under which it stays when a new file replaces it.
+func (f *stateFile) linkCopyOfFormat(format int) error {
 	name := formatCopyName(f.path, format)
 	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -126,9 +126,9 @@ func TestFileOfNewerFormatForOldReaders(t *testing.T) {
 	s, err = openAs(t, dir, "0.1.0", currentFormat)
 	mustSucceed(t, err)
 	checkSecrets(t, s)
-	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta(openName, "fact") })
+	mustUpdate(t, s, func(tx *Txn) { tx.PutAgentRecord(openName, "fact") })
 	mustUpdate(t, s, func(tx *Txn) { tx.PutNode(&api.Node{ID: "n"}) })
-	mustSucceed(t, s.runExclusive(t.Context(), func() error { return s.file.rebuild(s.allRecords(s.mem.Txn(false))) }))
+	mustSucceed(t, s.runExclusive(t.Context(), func() error { return s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))) }))
 	mustSucceed(t, s.Close())
 	if got, want := formatOf(t, s.file.path), (formatRecord{2, 1, "0.1.0"}); got != want {
 		t.Errorf("format %+v, want %+v", got, want)
@@ -162,7 +162,7 @@ func TestFileWithoutFormatIsRefused(t *testing.T) {
 var nextFormat = fileFormat{number: 2, oldestReader: 2, migrations: map[int]migration{1: func(bucket, key string, isSealed bool, part []byte) ([]byte, error) {
 	edit := func(path ...string) ([]byte, error) {
 		var v map[string]any
-		if err := decode(part, &v); err != nil {
+		if err := decodeMsgpack(part, &v); err != nil {
 			return nil, err
 		}
 		at := v
@@ -170,7 +170,7 @@ var nextFormat = fileFormat{number: 2, oldestReader: 2, migrations: map[int]migr
 			at = at[name].(map[string]any)
 		}
 		at[path[len(path)-1]] = "migrated"
-		return encode(v)
+		return encodeMsgpack(v)
 	}
 	switch {
 	case bucket == string(Evaluations):
@@ -212,7 +212,7 @@ func checkMigrated(t *testing.T, s *Store) {
 		t.Errorf("task %+v, %v", local, err)
 	}
 	var tokens state.TaskTokens
-	if _, err := snap.Meta(sealedName, &tokens); err != nil || tokens["t"].JWT != "migrated" {
+	if _, err := snap.AgentRecord(sealedName, &tokens); err != nil || tokens["t"].JWT != "migrated" {
 		t.Errorf("tokens %v, %v", tokens, err)
 	}
 	if job := snap.Job(nil, "default", "web"); *job.Region != "migrated" {
@@ -318,7 +318,7 @@ func TestMigrationWithoutRoom(t *testing.T) {
 	s, err = openAs(t, dir, "0.2.0", nextFormat)
 	mustSucceed(t, err)
 	checkMigrated(t, s) // the state can be read
-	s.UpdateWithNext(func(tx *Txn) error { tx.PutMeta(state.BootIDName, "b"); return nil })
+	s.UpdateWithNext(func(tx *Txn) error { tx.PutAgentRecord(state.BootIDName, "b"); return nil })
 	for _, err := range []error{s.WriteErr(), func() error {
 		_, err := s.Update(t.Context(), func(tx *Txn) error { tx.PutEvaluation(&api.Evaluation{ID: "f"}); return nil })
 		return err
@@ -341,7 +341,7 @@ func TestMigrationWithoutRoom(t *testing.T) {
 		t.Errorf("after there is room: %v, events %v", s.WriteErr(), events)
 	}
 	var boot string
-	if known, err := s.Snapshot().Meta(state.BootIDName, &boot); !known || err != nil || boot != "b" {
+	if known, err := s.Snapshot().AgentRecord(state.BootIDName, &boot); !known || err != nil || boot != "b" {
 		t.Errorf("the record that belongs to the first stored change: %q, %t, %v", boot, known, err)
 	}
 	mustSucceed(t, s.Close())
@@ -399,7 +399,7 @@ func TestRebuildWritesSmallTransactions(t *testing.T) {
 		}
 	}
 	var got [][]int
-	for ops := range splitOps(all, 10) {
+	for ops := range splitWrites(all, 10) {
 		var group []int
 		for _, o := range ops {
 			group = append(group, len(o.value))
@@ -433,10 +433,10 @@ func TestReadableRecordsAreTakenOutOfTheQuarantine(t *testing.T) {
 	job := testJob("web", 0)
 	mustUpdate(t, s, func(tx *Txn) {
 		tx.PutAllocation(&api.Allocation{ID: "x", Namespace: "default", JobID: "web", Name: "web.app[0]", Job: job, ClientStatus: "running"})
-		tx.PutMeta(state.NetworkPrefix+"x", &state.NetworkRecord{AllocID: "x", Mode: "bridge"})
+		tx.PutAgentRecord(state.NetworkPrefix+"x", &state.NetworkRecord{AllocID: "x", Mode: "bridge"})
 		tx.PutNode(&api.Node{ID: "n"})
 	})
-	spec := s.jobs.byJob[s.Snapshot().Allocation(nil, "x").Job]
+	spec := s.jobs.hashesByJob[s.Snapshot().Allocation(nil, "x").Job]
 	want := storeContent(s)
 	mustSucceed(t, s.Close())
 	keys := []recordKey{
@@ -490,7 +490,7 @@ func TestRecordStaysInQuarantine(t *testing.T) {
 			putSecrets(t, s)
 			mustUpdate(t, s, func(tx *Txn) {
 				tx.PutAllocation(&api.Allocation{ID: "x", Namespace: "default", JobID: "web", Name: "web.app[0]", ClientStatus: "running"})
-				tx.PutMeta(state.PluginProcessPrefix+"x", &state.PluginProcess{Addr: "has no pid"})
+				tx.PutAgentRecord(state.PluginProcessPrefix+"x", &state.PluginProcess{Addr: "has no pid"})
 			})
 			mustSucceed(t, s.Close())
 			quarantine(t, dir, s, test.record)

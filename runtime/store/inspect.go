@@ -17,23 +17,23 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/keyring"
 )
 
-// Contents has the records of a state file that Inspect has read.
-type Contents struct {
+// FileContents is the content of a state file, as Inspect has read it.
+type FileContents struct {
 	Size       int64
-	Format     int    // Format is the number of the format; 0 if its record is damaged
-	Writer     string // Writer is the version that has written the file
+	Format     int    // Format is the number of the file format; 0 if its record is damaged
+	Writer     string // Writer is the version of nomad-lite that has written the file
 	Index      uint64 // Index is the index of the last visible change
-	Records    []*Record
+	Records    []*InspectedRecord
 	Quarantine []QuarantinedEntry
 	Damage     []Damage // Damage is the damage that Open would report
-	// Unknown are the parts of the state that this build does not know.
+	// Unknown are the parts of the state that another build has written and this build does not support.
 	Unknown []UnknownPart
 }
 
-// Record is a record of the state file that could be decoded.
-type Record struct {
+// InspectedRecord is a record of a state file that Inspect could decode.
+type InspectedRecord struct {
 	Table Table
-	Key   string // Key has its parts separated by slashes
+	Key   string // Key is the key with slashes between its parts
 	Index uint64 // Index is the index of the change that wrote the record. For a change without an index, it is the last index before the change.
 	Bytes int    // Bytes is the size of the record in the file; it does not include the job of an allocation
 
@@ -48,14 +48,14 @@ type QuarantinedEntry struct {
 	Cause string
 	Time  time.Time
 	Value []byte // Value is the original record; nil if it is sealed
-	// Readable means that this build can read the record, so that Open takes it out of the quarantine.
+	// Readable means that this build can read the record, so Open takes the record out of the quarantine.
 	Readable bool
 }
 
-// Inspect reads a state file that is not in use, and does not change it, however damaged
-// it is. It fails like [Open], and also for a missing file.
-func Inspect(path string) (*Contents, error) {
-	handle, err := openLocked(path, false)
+// Inspect reads a state file that no agent uses, and does not change it. It reports damage in the result, not as
+// an error. It fails like [Open], and also if the file does not exist.
+func Inspect(path string) (*FileContents, error) {
+	handle, err := openAndLock(path, false)
 	if err != nil {
 		return nil, err
 	}
@@ -70,18 +70,18 @@ func Inspect(path string) (*Contents, error) {
 	if _, err := s.load(handle); err != nil {
 		return nil, err
 	}
-	c := &Contents{Index: s.index, Damage: s.damagedParts}
+	c := &FileContents{Index: s.lastIndex, Damage: s.damagedParts}
 	if info, err := handle.Stat(); err == nil {
 		c.Size = info.Size()
 	}
 	if format := readFormatRecord(handle); format != nil {
 		c.Format, c.Writer = format.Format, format.Writer
 	}
-	c.Quarantine = s.released
+	c.Quarantine = s.releasedRecords
 	for _, name := range slices.Sorted(maps.Keys(s.quarantinedRecords)) {
 		c.Quarantine = append(c.Quarantine, s.sealer.inspectQuarantined(name, s.quarantinedRecords[name]))
 	}
-	txn := s.mem.Txn(false)
+	txn := s.memDB.Txn(false)
 	_, err = scanFile(handle, func(bucket string, k, value []byte) {
 		home, r, err := tableOfRecord(bucket, string(k), value)
 		kind := tableDefsByTable[Table(home)]
@@ -95,23 +95,23 @@ func Inspect(path string) (*Contents, error) {
 		if record, ok := object.(*localRecord); ok {
 			unknown, _ := record.decode(newLocalValues(kind.table, record.key)) // an unreadable record is reported by the agent that needs it
 			for _, path := range unknown {
-				s.addUnknown(unknownField(kind.table, path))
+				s.countUnknownPart(unknownFieldName(kind.table, path))
 			}
 		}
 		box, _, err := decodeEnvelope(r.payload)
-		c.Records = append(c.Records, &Record{
-			Table: kind.table, Key: readableKey(string(k)), Index: r.index, Bytes: len(value), object: object,
+		c.Records = append(c.Records, &InspectedRecord{
+			Table: kind.table, Key: readableKey(string(k)), Index: r.changeIndex, Bytes: len(value), object: object,
 			isSealed: err == nil && box != nil && !isPlaintextBox(box),
 		})
 	})
-	slices.SortStableFunc(c.Records, func(a, b *Record) int {
+	slices.SortStableFunc(c.Records, func(a, b *InspectedRecord) int {
 		return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Key, b.Key))
 	})
 	c.Unknown = s.listUnknownParts()
 	return c, err
 }
 
-// inspectQuarantined returns the readable fields of a quarantined record.
+// inspectQuarantined returns those fields of a quarantined record that can be read with the keys of s.
 func (s *sealer) inspectQuarantined(name string, sealed []byte) QuarantinedEntry {
 	table, key, _ := strings.Cut(name, "\x00")
 	q := QuarantinedEntry{Table: Table(table), Key: readableKey(key)}
@@ -129,8 +129,8 @@ func (s *sealer) inspectQuarantined(name string, sealed []byte) QuarantinedEntry
 	return q
 }
 
-// Allocations returns the allocations in the state file. They have no job.
-func (c *Contents) Allocations() []*api.Allocation {
+// Allocations returns the allocations in the state file. Their field Job is nil.
+func (c *FileContents) Allocations() []*api.Allocation {
 	var allocs []*api.Allocation
 	for _, r := range c.Records {
 		if alloc, ok := r.object.(*api.Allocation); ok {
@@ -140,9 +140,10 @@ func (c *Contents) Allocations() []*api.Allocation {
 	return allocs
 }
 
-// Meta returns the records that PutMeta has stored under names with the prefix, by their names without it.
-func (c *Contents) Meta(prefix string) map[string]*Record {
-	records := make(map[string]*Record)
+// AgentRecords returns the records that PutAgentRecord has stored under names with the prefix. The keys of the result are
+// the names without the prefix.
+func (c *FileContents) AgentRecords(prefix string) map[string]*InspectedRecord {
+	records := make(map[string]*InspectedRecord)
 	for _, r := range c.Records {
 		if local, ok := r.object.(*localRecord); ok && r.Table == agentMetaTable && strings.HasPrefix(local.key, prefix) {
 			records[strings.TrimPrefix(local.key, prefix)] = r
@@ -151,8 +152,8 @@ func (c *Contents) Meta(prefix string) map[string]*Record {
 	return records
 }
 
-// Decode decodes the unencrypted part of a record that PutMeta has stored into value, a pointer to a zero value.
-func (r *Record) Decode(value any) error {
+// Decode decodes the unencrypted part of one of the agent's records into value, a pointer to a zero value.
+func (r *InspectedRecord) Decode(value any) error {
 	local, ok := r.object.(*localRecord)
 	if !ok || local.payload == nil {
 		return fmt.Errorf("read %s %q: the record has no unencrypted value", r.Table, r.Key)
@@ -165,14 +166,14 @@ func (r *Record) Decode(value any) error {
 
 // Redacted returns the object of the record as encoding/json would decode it, without empty values, and with
 // [RedactedText] in place of secrets. The field Sealed replaces a part that is encrypted in the file.
-func (r *Record) Redacted() (any, error) {
+func (r *InspectedRecord) Redacted() (any, error) {
 	object := r.object
 	if record, ok := object.(*localRecord); ok && record.payload != nil { // without a payload, all of the record is encrypted
 		object = tableDefsByTable[r.Table].newRecord(record.key)
 		if object == nil {
 			return nil, fmt.Errorf("read %s %q: this build has no such record", r.Table, r.Key)
 		}
-		if err := decode(record.payload, object); err != nil {
+		if err := decodeMsgpack(record.payload, object); err != nil {
 			return nil, fmt.Errorf("read %s %q: %w", r.Table, r.Key, err)
 		}
 	}
@@ -194,7 +195,7 @@ const RedactedText = "(redacted)"
 // secretNamePattern matches the names of fields and keys that hold secrets and are not marked as secret.
 var secretNamePattern = regexp.MustCompile(`(?i)passw|secret|token|credential|private_?key|api_?key|^auth`)
 
-// redactValue returns the redacted form of v as encoding/json would decode it, and nil if v is empty.
+// redactValue returns v as encoding/json would decode it, with RedactedText in place of secrets, and nil if v is empty.
 func redactValue(v reflect.Value) any {
 	if t, ok := asTime(v); ok {
 		if t.IsZero() {
@@ -213,15 +214,15 @@ func redactValue(v reflect.Value) any {
 	case reflect.Struct:
 		fields := make(map[string]any)
 		for _, f := range storedFields(v.Type()) {
-			if value, err := v.FieldByIndexErr(f.index); err == nil { // the error means that an embedded pointer is nil
-				add(fields, f.name, value, f.isSecret)
+			if value, err := v.FieldByIndexErr(f.structIndex); err == nil { // the error means that an embedded pointer is nil
+				addRedacted(fields, f.storedName, value, f.isSecret)
 			}
 		}
 		return valueOrNilIfEmpty(fields, len(fields))
 	case reflect.Map:
 		fields := make(map[string]any)
 		for _, key := range v.MapKeys() {
-			add(fields, fmt.Sprint(key.Interface()), v.MapIndex(key), false)
+			addRedacted(fields, fmt.Sprint(key.Interface()), v.MapIndex(key), false)
 		}
 		return valueOrNilIfEmpty(fields, len(fields))
 	case reflect.Slice:
@@ -257,23 +258,23 @@ func valueOrNilIfEmpty(v any, n int) any {
 	return v
 }
 
-// add stores the redacted form of a value in fields under name, unless it is empty. Of a map with secrets
-// only the values are redacted, not the keys.
-func add(fields map[string]any, name string, v reflect.Value, isSecret bool) {
+// addRedacted stores the result of redactValue for v in fields under name, unless the result is nil. If v is secret, it
+// replaces the whole value by RedactedText. Of a secret map it replaces the values, not the keys.
+func addRedacted(fields map[string]any, name string, v reflect.Value, isSecret bool) {
 	plain := redactValue(v)
 	if plain == nil {
 		return
 	}
 	if isSecret || secretNamePattern.MatchString(name) {
-		plain = redactStrings(plain)
+		plain = redactLeaves(plain)
 	}
 	fields[name] = plain
 }
 
-func redactStrings(plain any) any {
+func redactLeaves(plain any) any {
 	if m, ok := plain.(map[string]any); ok {
 		for key, value := range m {
-			m[key] = redactStrings(value)
+			m[key] = redactLeaves(value)
 		}
 		return m
 	}

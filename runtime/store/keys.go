@@ -13,8 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/keyring"
 )
 
-// KeyFileError means that variables cannot be written because there is no key to seal them
-// with.
+// KeyFileError means that variables cannot be written, because the key file is missing or cannot be read.
 type KeyFileError struct {
 	File  string
 	Cause error
@@ -30,7 +29,7 @@ func (e *KeyFileError) Error() string {
 // Unwrap returns the cause.
 func (e *KeyFileError) Unwrap() error { return e.Cause }
 
-// loadKeys reads the key file, if there is one.
+// loadKeys reads the key file, or makes temporary keys. It stores an error as result of KeyFileErr.
 func (s *sealer) loadKeys() {
 	switch {
 	case s.temporaryKeys:
@@ -48,10 +47,10 @@ func (s *sealer) loadKeys() {
 	}
 }
 
-// createKeys makes the key file for a state that has no sealed records yet. The file must be on disk before
+// createKeyFile makes the key file if it is missing and the state has no sealed records. The file must be on disk before
 // the first record is sealed.
-func (s *sealer) createKeys() {
-	if err := s.keyFileError(); err == nil || !errors.Is(err, fs.ErrNotExist) || len(s.sealedErrors) > 0 {
+func (s *sealer) createKeyFile() {
+	if err := s.keyFileError(); err == nil || !errors.Is(err, fs.ErrNotExist) || len(s.unopenedErrors) > 0 {
 		return
 	}
 	ring := keyring.New()
@@ -68,7 +67,7 @@ const maxLoggedSealedErrors = 20
 
 // logSealedErrors logs the sealed records that cannot be opened, and adds a node event.
 func (s *Store) logSealedErrors() {
-	failed, first := s.sealer.sealedErrors, error(nil)
+	failed, first := s.sealer.unopenedErrors, error(nil)
 	if len(failed) > 0 {
 		first = failed[0]
 	}
@@ -80,20 +79,20 @@ func (s *Store) logSealedErrors() {
 		s.logger.Error("record cannot be opened", "error", err)
 	}
 	if first != nil {
-		s.nodeEvents = append(s.nodeEvents, &api.NodeEvent{
+		s.pendingNodeEvents = append(s.pendingNodeEvents, &api.NodeEvent{
 			Message: fmt.Sprintf("State cannot be opened, %d records: %v", len(failed), first), Subsystem: "Storage",
 			Details: map[string]string{"key_file": s.sealer.keyFile}, Timestamp: time.Now(),
 		})
 	}
 }
 
-// encryptPlainRecords rebuilds the state file if it has secrets that are not encrypted. If only these records
-// were changed, the free pages of the file would contain the secrets for some time.
+// encryptPlainRecords rebuilds the state file if it has secrets that are not encrypted. It does not write only these
+// records, because the free pages of the file would then contain the secrets for some time.
 func (s *Store) encryptPlainRecords() {
 	if !s.sealer.hasPlainSecrets || s.sealer.keyring.Load() == nil {
 		return
 	}
-	if err := s.file.rebuild(s.allRecords(s.mem.Txn(false))); err != nil {
+	if err := s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))); err != nil {
 		s.logger.Error("secrets in the state file are not encrypted yet, the next start of the agent tries again", "error", err)
 		return
 	}
@@ -108,8 +107,8 @@ func (s *Store) warnUnencryptedCopies() {
 	}
 }
 
-// loadedRing returns the keys. The error is a [KeyFileError] or ErrNoKeyFile.
-func (s *sealer) loadedRing() (*keyring.Ring, error) {
+// keysOrError returns the ring of keys. The error is a [KeyFileError] or ErrNoKeyFile.
+func (s *sealer) keysOrError() (*keyring.Ring, error) {
 	if err := s.keyFileError(); err != nil {
 		return nil, err
 	}
@@ -134,21 +133,21 @@ func (s *sealer) setKeyFileErr(err error) {
 	s.keyFileErr = err
 }
 
-// ErrNoKeyFile means that the store was opened without keys.
+// ErrNoKeyFile means that the store was opened without a key file.
 var ErrNoKeyFile = errors.New("this state has no key file")
 
 // Keys returns the metadata of the keys, oldest first, without the secrets.
 func (s *Store) Keys() ([]*api.RootKeyMeta, error) {
-	ring, err := s.sealer.loadedRing()
+	ring, err := s.sealer.keysOrError()
 	if err != nil {
 		return nil, err
 	}
 	return ring.Keys(), nil
 }
 
-// RotateKeys makes a new active key, with an RSA key if the former active key has one. If full is set, it also
-// seals the records that are already sealed with the new key. If it returns a key and an error, sealing these
-// records or making the RSA key has failed, and can be retried.
+// RotateKeys makes a new active key, with a new RSA key if the former active key has one. If full is set, or if the key
+// file was missing or unreadable, it also seals all sealed records again, with the new key. If it returns a key and an
+// error, the new key is active, but the records could not be sealed or the RSA key could not be made.
 func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, error) {
 	_, signing, _ := s.sealer.signingKey() // an error is ignored: there is no RSA key then
 	var newKey *api.RootKeyMeta
@@ -170,26 +169,26 @@ func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, er
 			return err
 		}
 		s.sealer.setKeyFileErr(nil)
-		newKey = ring.Active()
+		newKey = ring.ActiveKey()
 		if !full && lost == nil {
 			return nil
 		}
-		if err := s.file.rebuild(s.allRecords(s.mem.Txn(false))); err != nil {
+		if err := s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))); err != nil {
 			return fmt.Errorf("key %s is the active one, but what is there could not be sealed with it: %w", newKey.KeyID, err)
 		}
 		return nil
 	})
 	if err == nil && signing != nil {
-		_, _, err = s.SigningKeys().Active(ctx)
+		_, _, err = s.SigningKeys().ActiveKey(ctx)
 	}
 	return newKey, err
 }
 
-// RemoveKey removes a key. It fails if records are sealed with the key, unless force is set. With force it
-// first seals these records with the active key; records that cannot be opened are lost.
+// RemoveKey removes the key with an id from the key file. It fails if records are sealed with the key, unless force is set.
+// With force, it first seals these records with the active key; records that cannot be decrypted are lost.
 func (s *Store) RemoveKey(ctx context.Context, id string, force bool) error {
 	return s.runExclusive(ctx, func() error {
-		ring, err := s.sealer.loadedRing()
+		ring, err := s.sealer.keysOrError()
 		if err != nil {
 			return err
 		}
@@ -205,21 +204,21 @@ func (s *Store) RemoveKey(ctx context.Context, id string, force bool) error {
 			if uses > 0 {
 				return fmt.Errorf("remove key %s: %w", id, &KeyInUseError{uses})
 			}
-		} else if err := s.file.rebuild(s.allRecords(s.mem.Txn(false))); err != nil {
+		} else if err := s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))); err != nil {
 			return err
 		}
 		return s.sealer.saveKeys(remaining)
 	})
 }
 
-// KeyInUseError means that records of the state are sealed with a key.
+// KeyInUseError means that a key cannot be removed, because records are sealed with it.
 type KeyInUseError struct{ Records int }
 
 func (e *KeyInUseError) Error() string {
 	return fmt.Sprintf("%d records are sealed with it: run 'nomad-lite operator root keyring rotate -full' before", e.Records)
 }
 
-// saveKeys writes a ring of keys to the key file, and then uses this ring.
+// saveKeys writes a ring of keys to the key file, if there is one, and then makes it the ring of the sealer.
 func (s *sealer) saveKeys(ring *keyring.Ring) error {
 	if s.keyFile != "" {
 		if err := ring.Save(s.keyFile); err != nil {
@@ -238,7 +237,7 @@ func (s *Store) countKeyUses(id string) (int, error) {
 	n := 0
 	faults, err := scanFile(s.file.openFile, func(bucket string, key, value []byte) {
 		if _, r, err := tableOfRecord(bucket, string(key), value); err == nil {
-			if box, _, err := decodeEnvelope(r.payload); err == nil && keyring.KeyID(box) == id {
+			if box, _, err := decodeEnvelope(r.payload); err == nil && keyring.SealingKeyID(box) == id {
 				n++
 			}
 		}
@@ -255,7 +254,7 @@ func (s *Store) runExclusive(ctx context.Context, f func() error) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	r, err := s.queue.push(&updateRequest{exclusiveFn: f, deadline: time.Now()})
+	r, err := s.queue.push(&updateRequest{exclusiveFn: f, latestWriteTime: time.Now()})
 	if err != nil {
 		return err
 	}

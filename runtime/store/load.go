@@ -24,12 +24,12 @@ const (
 	indexKey         = "index"
 	quarantineBucket = "quarantine"
 
-	// lostIndexIncrement is the minimum by which the index increases when the record of the index is lost: clients
-	// that have seen a higher index would block forever.
+	// lostIndexIncrement is the minimum by which the index increases if the record of the index is lost. Otherwise clients
+	// that have seen a higher index would block until the index reaches it again.
 	lostIndexIncrement = 1 << 20
 )
 
-// Damage describes a part of the state that could not be read.
+// Damage describes a record, or a part of the state file, that could not be read.
 type Damage struct {
 	Table  Table  // empty if the damage concerns the whole file
 	Key    string // empty if the damage concerns more than one record
@@ -40,13 +40,13 @@ type Damage struct {
 
 func (d Damage) String() string {
 	if d.KeptIn != "" {
-		return d.RecordName() + "; kept in " + d.KeptIn
+		return d.NameAndCause() + "; kept in " + d.KeptIn
 	}
-	return d.RecordName()
+	return d.NameAndCause()
 }
 
-// RecordName returns the name of the part that could not be read, and the cause.
-func (d Damage) RecordName() string {
+// NameAndCause returns a text with the name of the unreadable record or table, and the cause.
+func (d Damage) NameAndCause() string {
 	what := "state file"
 	if d.Table != "" {
 		what = string(d.Table)
@@ -66,8 +66,8 @@ func (d Damage) nodeEvent() *api.NodeEvent {
 	}
 }
 
-// maxNodeEvents is the maximum number of damage reports that become node events: once for the reports of Open
-// and once for later reports. All reports are logged.
+// maxNodeEvents is the maximum number of damage reports of Open that become node events, and also the maximum of later
+// reports. All reports are logged.
 const maxNodeEvents = 8
 
 // quarantinedRecord is the stored form of a record that could not be read.
@@ -77,16 +77,16 @@ type quarantinedRecord struct {
 	Value []byte    `store:"value,secret"`
 }
 
-// tableIndexRecord is the record that holds all indexes.
+// tableIndexRecord is the record with the index of the state and the last index of each table.
 type tableIndexRecord struct {
 	Index  uint64            `store:"index"`
 	Tables map[string]uint64 `store:"tables"`
 }
 
-// Open opens and reads a state file, or makes a new one. It does not fail because of
-// damage: see [Store.Damage]. It fails if the file is in use ([LockedError]) or cannot be
-// opened for writing, or if this build cannot read its format ([FormatError]). A full disk is an error only when a new
-// file must be made.
+// Open opens and reads a state file, or makes a new one if there is none. It does not fail if
+// the file is damaged: [Store.Damage] then returns the damage. It fails if the file is in use ([LockedError]), if it
+// cannot be opened for writing, or if this build cannot read its format ([FormatError]). It fails because of a full disk
+// only if it must make a new file.
 func Open(c Config) (*Store, error) { return openWithFormat(c, currentFormat) }
 
 func openWithFormat(c Config, format fileFormat) (*Store, error) {
@@ -108,12 +108,12 @@ func openWithFormat(c Config, format fileFormat) (*Store, error) {
 	s.logUnknownParts()
 	s.reportReleased()
 	for _, d := range s.damagedParts[:min(len(s.damagedParts), maxNodeEvents)] {
-		s.nodeEvents = append(s.nodeEvents, d.nodeEvent())
+		s.pendingNodeEvents = append(s.pendingNodeEvents, d.nodeEvent())
 	}
 	if n := len(s.damagedParts) - maxNodeEvents; n > 0 {
-		s.nodeEvents = append(s.nodeEvents, Damage{Cause: fmt.Sprintf("%d more things, see the log", n), Time: s.damagedParts[0].Time}.nodeEvent())
+		s.pendingNodeEvents = append(s.pendingNodeEvents, Damage{Cause: fmt.Sprintf("%d more things, see the log", n), Time: s.damagedParts[0].Time}.nodeEvent())
 	}
-	go s.run()
+	go s.runWriter()
 	return s, nil
 }
 
@@ -126,21 +126,21 @@ func OpenMemory(c Config) (*Store, error) {
 		return nil, err
 	}
 	s.file = nil
-	go s.run()
+	go s.runWriter()
 	return s, nil
 }
 
 func newStore(c Config, format fileFormat) (*Store, error) {
 	s := &Store{
 		logger:             c.Logger.Named("store"),
-		format:             format,
-		version:            c.Version,
+		currentFormat:      format,
+		buildVersion:       c.Version,
 		sealer:             newSealer(c),
 		feed:               newEventFeed(cmp.Or(c.FeedSize, 100)),
 		done:               make(chan struct{}),
-		queue:              requestQueue{wake: make(chan struct{}, 1)},
+		queue:              requestQueue{writerWake: make(chan struct{}, 1)},
 		onWrite:            c.OnWrite,
-		file:               &stateFile{path: c.Path, reserves: c.ReserveSpace},
+		file:               &stateFile{path: c.Path, reservesSpace: c.ReserveSpace},
 		jobs:               newJobTable(),
 		quarantinedRecords: make(map[string][]byte),
 		unknownParts:       make(map[string]int),
@@ -148,21 +148,21 @@ func newStore(c Config, format fileFormat) (*Store, error) {
 	}
 	s.formatRecord = s.formatToWrite(nil)
 	var err error
-	if s.mem, err = memdb.NewMemDB(memdbSchema()); err != nil {
+	if s.memDB, err = memdb.NewMemDB(memdbSchema()); err != nil {
 		return nil, fmt.Errorf("open state store: %w", err)
 	}
 	return s, nil
 }
 
-// errCreatedConcurrently means that another process has made the file at the same time.
+// errCreatedConcurrently means that another process has made the state file after this process had found none.
 var errCreatedConcurrently = errors.New("state file has just been made")
 
 func (s *Store) open() error {
-	handle, err := openLocked(s.file.path, true)
+	handle, err := openAndLock(s.file.path, true)
 	if errors.Is(err, fs.ErrNotExist) {
 		s.sealer.loadKeys()
-		s.sealer.createKeys()
-		if err := s.file.rebuild(s.allRecords(s.mem.Txn(false))); err != nil {
+		s.sealer.createKeyFile()
+		if err := s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))); err != nil {
 			if _, statErr := os.Lstat(s.file.path); statErr == nil {
 				return errCreatedConcurrently
 			}
@@ -187,9 +187,9 @@ func (s *Store) open() error {
 		handle.Close()
 		return err
 	}
-	s.sealer.createKeys()
+	s.sealer.createKeyFile()
 	if len(s.damagedParts) == 0 {
-		if s.file.migratesFrom != 0 {
+		if s.file.migratesFromFormat != 0 {
 			s.migrateFile()
 			return nil
 		}
@@ -207,8 +207,8 @@ func (s *Store) open() error {
 	return nil
 }
 
-// rebuildDamaged writes a new file with all readable records. If the write fails,
-// each update writes the file again.
+// rebuildDamaged replaces a damaged file by a new file with all readable records, and keeps the damaged file under
+// another name. If the new file cannot be written, each update tries it again.
 func (s *Store) rebuildDamaged(faults []unreadablePart) {
 	if len(faults) > 0 { // if the pages have no faults, the quarantine has every unreadable record
 		name, err := keepDamagedFile(s.file.path, time.Now())
@@ -219,7 +219,7 @@ func (s *Store) rebuildDamaged(faults []unreadablePart) {
 			s.damagedParts[i].KeptIn = cmp.Or(s.damagedParts[i].KeptIn, name)
 		}
 	}
-	if err := s.file.rebuild(s.allRecords(s.mem.Txn(false))); err != nil {
+	if err := s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))); err != nil {
 		s.logger.Error("state file cannot be written anew, all updates fail until it can", "error", err)
 	}
 }
@@ -230,31 +230,31 @@ func (s *Store) addDamage(d Damage) {
 	s.damagedParts = append(s.damagedParts, d)
 }
 
-// stateLoader reads the records of the file into memory.
+// stateLoader loads the records of the state file into memory.
 type stateLoader struct {
-	store         *Store
-	mem           *memdb.Txn
-	jobs          map[string]*api.Job
-	allocations   map[string]loadedAllocation // collected to be loaded after all other tables
-	storedIndexes *tableIndexRecord
-	format        *formatRecord   // nil until the record of the format is read
-	reportedNames map[string]bool // unknown table names in the file that were already reported
-	highestIndex  uint64          // the highest index in any record
+	store               *Store
+	memTxn              *memdb.Txn
+	jobsByHash          map[string]*api.Job
+	allocationsByID     map[string]loadedAllocation // allocation ID -> allocation; loadAllocations loads them after all other tables
+	storedIndexes       *tableIndexRecord
+	formatRecord        *formatRecord   // nil until the record of the format is read
+	reportedBucketNames map[string]bool // damaged table names that were already reported
+	highestIndex        uint64          // the highest index in any record
 }
 
 type loadedAllocation struct {
 	allocationRecord
-	fileValue []byte
+	recordBytes []byte
 }
 
-// load reads the file into memory.
+// load reads all records of the locked file into memory, and returns the parts of the file that cannot be read.
 func (s *Store) load(handle *os.File) ([]unreadablePart, error) {
 	l := &stateLoader{
-		store:         s,
-		mem:           s.mem.Txn(true),
-		jobs:          make(map[string]*api.Job),
-		allocations:   make(map[string]loadedAllocation),
-		reportedNames: make(map[string]bool),
+		store:               s,
+		memTxn:              s.memDB.Txn(true),
+		jobsByHash:          make(map[string]*api.Job),
+		allocationsByID:     make(map[string]loadedAllocation),
+		reportedBucketNames: make(map[string]bool),
 	}
 	faults, err := scanFile(handle, l.loadRecord)
 	if err != nil {
@@ -265,28 +265,29 @@ func (s *Store) load(handle *os.File) ([]unreadablePart, error) {
 	}
 	l.releaseQuarantined()
 	l.loadAllocations()
-	l.setIndexes(len(faults) == 0)
-	if l.format == nil && len(s.damagedParts) == 0 {
-		l.mem.Abort()
+	l.loadTableIndexes(len(faults) == 0)
+	if l.formatRecord == nil && len(s.damagedParts) == 0 {
+		l.memTxn.Abort()
 		return nil, fmt.Errorf("open state file %s: %w", s.file.path, errNoFormat)
 	}
-	s.formatRecord = s.formatToWrite(l.format)
-	s.writeFormat = l.format == nil || *l.format != s.formatRecord
-	l.mem.Commit()
+	s.formatRecord = s.formatToWrite(l.formatRecord)
+	s.isFormatRecordOutdated = l.formatRecord == nil || *l.formatRecord != s.formatRecord
+	l.memTxn.Commit()
 	return faults, nil
 }
 
-// loadRecord loads one record of the file.
+// loadRecord loads one record of the file. It moves an unreadable record into the quarantine, and keeps the bytes of a
+// record whose table this build does not know.
 func (l *stateLoader) loadRecord(bucket string, k, value []byte) {
 	key := string(k)
 	home, r, err := tableOfRecord(bucket, key, value)
-	if home != bucket && !l.reportedNames[bucket] {
-		l.reportedNames[bucket] = true
+	if home != bucket && !l.reportedBucketNames[bucket] {
+		l.reportedBucketNames[bucket] = true
 		l.store.addDamage(Damage{Table: Table(home), Cause: fmt.Sprintf("the file calls it %q", bucket)})
 	}
 	bucket = home
 	if !slices.Contains(bucketNames, bucket) && isRecordIntact(err) {
-		l.store.addUnknown("table " + bucket)
+		l.store.countUnknownPart("table " + bucket)
 		l.store.unknownRecords = append(l.store.unknownRecords, bucketWrite{bucket, key, slices.Clone(value)})
 		return
 	}
@@ -297,7 +298,7 @@ func (l *stateLoader) loadRecord(bucket string, k, value []byte) {
 		l.quarantineRecord(bucket, key, value, err)
 		return
 	}
-	l.highestIndex = max(l.highestIndex, r.index)
+	l.highestIndex = max(l.highestIndex, r.changeIndex)
 }
 
 // tableOfRecord returns the table that a record belongs to. A table name has no checksum, but the checksum of
@@ -327,16 +328,16 @@ func (l *stateLoader) loadIntactRecord(bucket, key string, k *tableDef, r fileRe
 	switch {
 	case bucket == metaBucket && key == formatKey:
 		var err error
-		l.format, err = decodeFormatRecord(r.payload)
+		l.formatRecord, err = decodeFormatRecord(r.payload)
 		return err
 	case bucket == metaBucket:
 		if key != indexKey {
-			l.store.addUnknown(fmt.Sprintf("record %s of %s", readableKey(key), metaBucket))
+			l.store.countUnknownPart(fmt.Sprintf("record %s of %s", readableKey(key), metaBucket))
 			l.store.unknownRecords = append(l.store.unknownRecords, bucketWrite{bucket, key, slices.Clone(value)})
 			return nil
 		}
 		x := new(tableIndexRecord)
-		if err := decode(r.payload, x); err != nil {
+		if err := decodeMsgpack(r.payload, x); err != nil {
 			return err
 		}
 		l.storedIndexes = x
@@ -361,10 +362,10 @@ func (l *stateLoader) loadIntactRecord(bucket, key string, k *tableDef, r fileRe
 			return err
 		}
 		job := new(api.Job)
-		if err := l.store.decodePublic(jobBucket, key, payload, job); err != nil {
+		if err := l.store.decodePublicRecord(jobBucket, key, payload, job); err != nil {
 			return err
 		}
-		l.jobs[key] = job
+		l.jobsByHash[key] = job
 		return nil
 	case k.table == Allocations:
 		payload, err := l.store.migratePart(bucket, key, false, r.payload)
@@ -372,13 +373,13 @@ func (l *stateLoader) loadIntactRecord(bucket, key string, k *tableDef, r fileRe
 			return err
 		}
 		var a allocationRecord
-		if err := l.store.decodePublic(Allocations, key, payload, &a); err != nil {
+		if err := l.store.decodePublicRecord(Allocations, key, payload, &a); err != nil {
 			return err
 		}
 		if a.Alloc == nil || a.Alloc.ID != key {
 			return errRecordOfOtherKey
 		}
-		l.allocations[key] = loadedAllocation{a, value}
+		l.allocationsByID[key] = loadedAllocation{a, value}
 		return nil
 	}
 	box, open, err := decodeEnvelope(r.payload)
@@ -391,23 +392,23 @@ func (l *stateLoader) loadIntactRecord(bucket, key string, k *tableDef, r fileRe
 	var obj any = &localRecord{key: key, payload: bytes.Clone(open)} // copied, because the record is used longer than the page
 	if !k.isLocal {
 		obj = k.newRecord(key)
-		if err := l.store.decodePublic(k.table, key, open, obj); err != nil {
+		if err := l.store.decodePublicRecord(k.table, key, open, obj); err != nil {
 			return err
 		}
 	} else if k.newRecord(key) == nil {
-		l.store.addUnknown(fmt.Sprintf("record %s of %s", readableKey(key), k.table))
+		l.store.countUnknownPart(fmt.Sprintf("record %s of %s", readableKey(key), k.table))
 	}
-	if k.key(obj) != key {
+	if k.keyOf(obj) != key {
 		return errRecordOfOtherKey
 	}
 	if err := l.openSecrets(k.table, key, obj, box); err != nil {
 		return err
 	}
-	return l.mem.Insert(string(k.table), obj)
+	return l.memTxn.Insert(string(k.table), obj)
 }
 
-// openSecrets decrypts the box (the sealed part) of a record, and adds the secrets to the record's object. A
-// box that cannot be opened is kept.
+// openSecrets decrypts box, the sealed part of a record, and adds the secrets to obj, the decoded rest of the record. If it
+// cannot decrypt the box, it adds the box itself, which later writes of the record store unchanged.
 func (l *stateLoader) openSecrets(t Table, key string, obj any, box []byte) error {
 	s := l.store.sealer
 	var secret []byte
@@ -419,7 +420,7 @@ func (l *stateLoader) openSecrets(t Table, key string, obj any, box []byte) erro
 				return err
 			}
 		} else {
-			unopened = s.recordUnopenedSecret(fmt.Sprintf("%s %q", recordName(t), readableKey(key)), box, err)
+			unopened = s.recordUnopenedSecret(fmt.Sprintf("%s %q", recordKindText(t), readableKey(key)), box, err)
 		}
 		s.hasPlainSecrets = s.hasPlainSecrets || isPlaintextBox(box)
 	}
@@ -430,7 +431,7 @@ func (l *stateLoader) openSecrets(t Table, key string, obj any, box []byte) erro
 			s.unopenedVariables[o] = unopened
 		case box != nil:
 			var variableItems map[string]string
-			if err := decode(secret, &variableItems); err != nil {
+			if err := decodeMsgpack(secret, &variableItems); err != nil {
 				return err
 			}
 			o.Items = variableItems
@@ -460,50 +461,51 @@ func (l *stateLoader) quarantineRecord(bucket, key string, value []byte, cause e
 	l.store.addDamage(d)
 }
 
-// loadAllocations loads the allocations with their jobs, and lets them share equal values.
+// loadAllocations adds the collected allocations to the memory with their jobs. Allocations share equal jobs, resources and
+// strings, to save memory.
 func (l *stateLoader) loadAllocations() {
-	loaded := Reader{beginRead: func() *memdb.Txn { return l.mem }}
-	dedup := interner{strings: make(map[string]string)}
+	loaded := Reader{beginRead: func() *memdb.Txn { return l.memTxn }}
+	dedup := interner{internedStrings: make(map[string]string)}
 	known := l.store.jobs
-	for _, id := range slices.Sorted(maps.Keys(l.allocations)) {
-		r := l.allocations[id]
+	for _, id := range slices.Sorted(maps.Keys(l.allocationsByID)) {
+		r := l.allocationsByID[id]
 		a := r.Alloc
 		if r.Spec != "" {
-			a.Job = l.jobs[r.Spec]
+			a.Job = l.jobsByHash[r.Spec]
 			if a.Job == nil {
-				v := l.jobVersion(r.allocationRecord)
+				v := l.findJobVersionOf(r.allocationRecord)
 				if v == nil {
-					l.quarantineRecord(string(Allocations), id, r.fileValue, errors.New("its job does not read"))
+					l.quarantineRecord(string(Allocations), id, r.recordBytes, errors.New("its job does not read"))
 					continue
 				}
 				l.store.addDamage(Damage{Table: Allocations, Key: id, Cause: fmt.Sprintf("the job that it runs does not read; version %d from the list of versions takes its place", r.JobVersion)})
 				hash, _, err := encodeJob(v)
 				if err != nil {
-					l.quarantineRecord(string(Allocations), id, r.fileValue, err)
+					l.quarantineRecord(string(Allocations), id, r.recordBytes, err)
 					continue
 				}
 				a.Job, r.Spec = v, hash
 			}
-			if known.byHash[r.Spec] == nil {
-				known.byHash[r.Spec] = &jobEntry{job: a.Job}
-				known.byJob[a.Job] = r.Spec
+			if known.entriesByHash[r.Spec] == nil {
+				known.entriesByHash[r.Spec] = &jobEntry{job: a.Job}
+				known.hashesByJob[a.Job] = r.Spec
 			}
-			known.byHash[r.Spec].shareValues(a)
-			known.byHash[r.Spec].refCount++
+			known.entriesByHash[r.Spec].shareValues(a)
+			known.entriesByHash[r.Spec].refCount++
 		}
 		if !a.ClientTerminalStatus() {
 			addTaskStates(a, loaded)
 		}
 		dedup.internAllocation(a)
-		if err := l.mem.Insert(string(Allocations), a); err != nil {
-			l.quarantineRecord(string(Allocations), id, r.fileValue, err)
+		if err := l.memTxn.Insert(string(Allocations), a); err != nil {
+			l.quarantineRecord(string(Allocations), id, r.recordBytes, err)
 		}
 	}
 }
 
-// jobVersion returns the version of an allocation's job in the list of versions, nil if there is none.
-func (l *stateLoader) jobVersion(r allocationRecord) *api.Job {
-	loaded := Reader{beginRead: func() *memdb.Txn { return l.mem }}
+// findJobVersionOf returns the job version of an allocation from the table JobVersions, or nil if it is not there.
+func (l *stateLoader) findJobVersionOf(r allocationRecord) *api.Job {
+	loaded := Reader{beginRead: func() *memdb.Txn { return l.memTxn }}
 	v := loaded.JobVersion(nil, r.Alloc.Namespace, r.Alloc.JobID, r.JobVersion)
 	if v == nil || uint64OrZero(v.CreateIndex) != r.JobCreateIndex {
 		return nil
@@ -511,13 +513,12 @@ func (l *stateLoader) jobVersion(r allocationRecord) *api.Job {
 	return v
 }
 
-// addTaskStates replaces the task states of an allocation by the states in the records
-// of its tasks, which the agent restores. If the disk is full, the record of a task may
-// be older than the state in the record of its allocation.
+// addTaskStates replaces the task states of an allocation by the states in the records of its tasks. The agent restores
+// the tasks from these records, which can be older than the record of the allocation if the disk was full.
 func addTaskStates(a *api.Allocation, from Reader) {
 	for _, r := range listRows[localRecord](from, nil, taskStatesTable, "id_prefix", a.ID+"\x00") {
 		state := new(api.TaskState)
-		if decode(r.payload, state) != nil {
+		if decodeMsgpack(r.payload, state) != nil {
 			continue // the error is reported when the record is read
 		}
 		if a.TaskStates == nil {
@@ -528,37 +529,38 @@ func addTaskStates(a *api.Allocation, from Reader) {
 	}
 }
 
-// setIndexes sets the indexes to the stored ones, or to higher ones if the stored indexes are not reliable.
-func (l *stateLoader) setIndexes(isSound bool) {
+// loadTableIndexes sets the index of the state and of each table to the stored index. If a damage makes the stored indexes
+// unreliable, it sets higher ones. isSound is false if parts of the file cannot be read.
+func (l *stateLoader) loadTableIndexes(isSound bool) {
 	s := l.store
 	tables := make(map[Table]uint64)
 	if isSound && l.storedIndexes != nil && l.storedIndexes.Index >= l.highestIndex {
-		s.index = l.storedIndexes.Index
+		s.lastIndex = l.storedIndexes.Index
 		for name, index := range l.storedIndexes.Tables {
 			tables[Table(name)] = index
 		}
 	} else if !isSound || l.highestIndex > 0 || len(s.damagedParts) > 0 {
 		// The time in microseconds is higher than any index of an agent that makes less than a million
 		// changes per second.
-		s.index = max(l.highestIndex+lostIndexIncrement, uint64(time.Now().UnixMicro()))
+		s.lastIndex = max(l.highestIndex+lostIndexIncrement, uint64(time.Now().UnixMicro()))
 		for _, k := range tableDefs {
 			if k.hasIndex {
-				tables[k.table] = s.index
+				tables[k.table] = s.lastIndex
 			}
 		}
 		if len(s.damagedParts) == 0 {
-			s.addDamage(Damage{Table: metaBucket, Key: indexKey, Cause: fmt.Sprintf("the record of the index is missing; the index continues at %d", s.index)})
+			s.addDamage(Damage{Table: metaBucket, Key: indexKey, Cause: fmt.Sprintf("the record of the index is missing; the index continues at %d", s.lastIndex)})
 		}
 	}
-	tables[allTablesRow] = s.index
+	tables[allTablesRow] = s.lastIndex
 	for table, index := range tables {
-		if err := l.mem.Insert(tableIndexTable, &tableIndexRow{table, index}); err != nil {
+		if err := l.memTxn.Insert(tableIndexTable, &tableIndexRow{table, index}); err != nil {
 			s.addDamage(Damage{Table: metaBucket, Cause: err.Error()})
 		}
 	}
 }
 
-// encodeIndexRecord returns the write operation that stores all indexes of mem in one record.
+// encodeIndexRecord returns the write that stores the indexes in mem, of the state and of all tables, in one record.
 func encodeIndexRecord(mem *memdb.Txn) (bucketWrite, error) {
 	x := tableIndexRecord{Tables: make(map[string]uint64)}
 	for _, row := range listRows[tableIndexRow](Reader{beginRead: func() *memdb.Txn { return mem }}, nil, tableIndexTable, "id_prefix", "") {
@@ -568,7 +570,7 @@ func encodeIndexRecord(mem *memdb.Txn) (bucketWrite, error) {
 			x.Tables[string(row.table)] = row.index
 		}
 	}
-	payload, err := encode(x)
+	payload, err := encodeMsgpack(x)
 	if err != nil {
 		return bucketWrite{}, fmt.Errorf("encode indexes: %w", err)
 	}

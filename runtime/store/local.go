@@ -14,16 +14,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// ErrAllocationForgotten means that a runner has written a record of an allocation whose records
-// ForgetAllocation has removed.
-var ErrAllocationForgotten = errors.New("allocation has been forgotten")
+// ErrRunnerRecordsDeleted means that a runner has tried to store a record of a deleted allocation, after
+// DeleteRunnerRecords has removed its records.
+var ErrRunnerRecordsDeleted = errors.New("allocation has been forgotten")
 
-// allocLocalRecord is the record of an allocation's runner. The tasks have their own records.
+// allocLocalRecord has what the runner of an allocation stores for the next agent: the last check results. Its tasks have
+// records of their own.
 type allocLocalRecord struct {
 	Checks map[string]*api.AllocCheckStatus `store:"checks"`
 }
 
-// maxCommitDelay is the maximum time that a write waits so that other writes can share its commit.
+// maxCommitDelay maps a durability to the maximum time that a write is delayed so that other writes can share its commit.
 var maxCommitDelay = [...]time.Duration{
 	state.DurabilitySync:    0,
 	state.DurabilityGrouped: time.Millisecond,
@@ -33,22 +34,22 @@ var maxCommitDelay = [...]time.Duration{
 // PutTaskState stores the state of a task with its events. An unchanged state is not
 // written again.
 func (s *Store) PutTaskState(allocID, task string, status *api.TaskState, durability state.Durability) state.WaitDurableFunc {
-	return s.putLocalRecords(allocID, task, durability, localWrite{taskStatesTable, newTaskState(status)})
+	return s.putLocalRecords(allocID, task, durability, localValue{taskStatesTable, newTaskState(status)})
 }
 
 // PutTask stores in one commit the local state of a task, which the next agent needs to restore the task, and
 // its task state: after a crash either both are stored or neither. Unchanged records are not written again.
 func (s *Store) PutTask(allocID, task string, local state.LocalState, status *api.TaskState, durability state.Durability) state.WaitDurableFunc {
-	return s.putLocalRecords(allocID, task, durability, localWrite{taskLocalsTable, local}, localWrite{taskStatesTable, newTaskState(status)})
+	return s.putLocalRecords(allocID, task, durability, localValue{taskLocalsTable, local}, localValue{taskStatesTable, newTaskState(status)})
 }
 
-// localWrite is a value to be stored as a task's record in a table.
-type localWrite struct {
+// localValue is a value that is stored as the record of a task in a local table.
+type localValue struct {
 	table Table
 	value any
 }
 
-func (s *Store) putLocalRecords(allocID, task string, durability state.Durability, records ...localWrite) state.WaitDurableFunc {
+func (s *Store) putLocalRecords(allocID, task string, durability state.Durability, records ...localValue) state.WaitDurableFunc {
 	key := allocID + "\x00" + task
 	failed := func(err error) state.WaitDurableFunc { return func() error { return err } }
 	encoded := make([]localRecord, len(records))
@@ -58,7 +59,7 @@ func (s *Store) putLocalRecords(allocID, task string, durability state.Durabilit
 		if local, ok := r.value.(state.LocalState); ok {
 			e.payload, e.secret, err = encodeTaskLocal(local)
 		} else {
-			e.payload, err = encode(r.value)
+			e.payload, err = encodeMsgpack(r.value)
 		}
 		if err != nil {
 			return failed(fmt.Errorf("store %s %q: %w", r.table, readableKey(key), err))
@@ -79,13 +80,13 @@ func (s *Store) putLocalRecords(allocID, task string, durability state.Durabilit
 	}
 }
 
-// PutTask is like [Store.PutTask], as a part of a larger change.
+// PutTask is like [Store.PutTask], but stores the records in this transaction.
 func (tx *Txn) PutTask(allocID, task string, local state.LocalState, status *api.TaskState) {
 	key := allocID + "\x00" + task
 	payload, secret, err := encodeTaskLocal(local)
 	if err == nil {
 		tx.putLocalRecord(taskLocalsTable, allocID, key, payload, secret)
-		payload, err = encode(newTaskState(status))
+		payload, err = encodeMsgpack(newTaskState(status))
 	}
 	if err != nil {
 		tx.setError(fmt.Errorf("store task %q: %w", readableKey(key), err))
@@ -96,7 +97,7 @@ func (tx *Txn) PutTask(allocID, task string, local state.LocalState, status *api
 
 // PutCheckResult stores the last result of a check. The change does not increase the index.
 func (tx *Txn) PutCheckResult(allocID string, c *api.AllocCheckStatus) {
-	tx.changeAllocLocalRecord(allocID, func(s *allocLocalRecord) {
+	tx.editAllocLocalRecord(allocID, func(s *allocLocalRecord) {
 		if s.Checks == nil {
 			s.Checks = make(map[string]*api.AllocCheckStatus)
 		}
@@ -104,14 +105,14 @@ func (tx *Txn) PutCheckResult(allocID string, c *api.AllocCheckStatus) {
 	})
 }
 
-func (tx *Txn) changeAllocLocalRecord(allocID string, f func(*allocLocalRecord)) {
+func (tx *Txn) editAllocLocalRecord(allocID string, f func(*allocLocalRecord)) {
 	state, err := tx.allocLocalRecord(allocID)
 	if err != nil {
 		tx.setError(err)
 		return
 	}
 	f(&state)
-	payload, err := encode(state)
+	payload, err := encodeMsgpack(state)
 	if err != nil {
 		tx.setError(fmt.Errorf("store %s %q: %w", allocLocalsTable, allocID, err))
 		return
@@ -121,18 +122,19 @@ func (tx *Txn) changeAllocLocalRecord(allocID string, f func(*allocLocalRecord))
 
 func (tx *Txn) putLocalRecord(t Table, allocID, key string, payload, secret []byte) {
 	if tx.Allocation(nil, allocID) == nil && !tx.hasLocalRecords(allocID) {
-		tx.setError(fmt.Errorf("store %s %q: %w", t, readableKey(key), ErrAllocationForgotten))
+		tx.setError(fmt.Errorf("store %s %q: %w", t, readableKey(key), ErrRunnerRecordsDeleted))
 		return
 	}
-	tx.putRecord(t, key, payload, secret)
+	tx.putLocalRecordIfChanged(t, key, payload, secret)
 }
 
-// putRecord stores a record. If secret is nil, the record keeps a sealed part that could not be opened.
-func (tx *Txn) putRecord(t Table, key string, payload, secret []byte) {
+// putLocalRecordIfChanged stores a record of a local table, unless it equals the stored one. If secret is nil, and the stored
+// record has a sealed part that could not be decrypted, the new record keeps that part.
+func (tx *Txn) putLocalRecordIfChanged(t Table, key string, payload, secret []byte) {
 	record := &localRecord{key: key, payload: payload, secret: secret}
-	record.hasKnownFields.Store(true)
+	record.hasOnlyKnownFields.Store(true)
 	if old := firstRow[localRecord](tx.Reader, nil, t, key); old != nil {
-		if err := record.carryUnknownFields(t, old); err != nil {
+		if err := record.keepUnknownFieldsOf(t, old); err != nil {
 			tx.setError(fmt.Errorf("store %s %q: %w", t, readableKey(key), err))
 			return
 		}
@@ -143,22 +145,22 @@ func (tx *Txn) putRecord(t Table, key string, payload, secret []byte) {
 			return
 		}
 	}
-	tx.insert(tableDefsByTable[t], record)
+	tx.insertObject(tableDefsByTable[t], record)
 }
 
-// ForgetAllocation removes the records of an allocation's runner and its tasks. No task of
-// the allocation may be running. It also removes services that are still registered,
-// because the runner may not have deregistered them.
-func (tx *Txn) ForgetAllocation(allocID string) {
+// DeleteRunnerRecords removes what the runner of an allocation has stored for the next agent: its record and those of its
+// tasks. No task of the allocation may be running. It also removes the service registrations of the allocation, because
+// the runner may not have deregistered them.
+func (tx *Txn) DeleteRunnerRecords(allocID string) {
 	for _, s := range tx.ServicesByAllocation(nil, allocID) {
 		tx.DeleteService(s.Namespace, s.ID)
 	}
 	for _, t := range []Table{taskLocalsTable, taskStatesTable} {
 		for _, r := range listRows[localRecord](tx.Reader, nil, t, "id_prefix", allocID+"\x00") {
-			tx.delete(t, r.key)
+			tx.deleteObject(t, r.key)
 		}
 	}
-	tx.delete(allocLocalsTable, allocID)
+	tx.deleteObject(allocLocalsTable, allocID)
 }
 
 func (r Reader) hasLocalRecords(allocID string) bool {
@@ -197,9 +199,9 @@ func (r Reader) allocLocalRecord(allocID string) (allocLocalRecord, error) {
 	return s, err
 }
 
-// LocalAllocations returns the ids of all allocations with runner records. It includes
-// deleted allocations, because their tasks may still be running.
-func (r Reader) LocalAllocations() []string {
+// AllocationsWithLocalRecords returns the ids of the allocations whose runners have stored records. It
+// includes deleted allocations, because their tasks may still be running.
+func (r Reader) AllocationsWithLocalRecords() []string {
 	var ids []string
 	for _, t := range []Table{taskLocalsTable, taskStatesTable, allocLocalsTable} {
 		for _, record := range listRows[localRecord](r, nil, t, "id_prefix", "") {
@@ -211,8 +213,8 @@ func (r Reader) LocalAllocations() []string {
 	return slices.Compact(ids)
 }
 
-// LocalTasks returns the names of the tasks of an allocation that have a record.
-func (r Reader) LocalTasks(allocID string) []string {
+// TasksWithLocalRecords returns the names of those tasks of an allocation for which its runner has stored a record.
+func (r Reader) TasksWithLocalRecords(allocID string) []string {
 	var names []string
 	for _, t := range []Table{taskLocalsTable, taskStatesTable} {
 		for _, record := range listRows[localRecord](r, nil, t, "id_prefix", allocID+"\x00") {
@@ -224,37 +226,37 @@ func (r Reader) LocalTasks(allocID string) []string {
 	return slices.Compact(names)
 }
 
-// PutMeta stores a record of the agent under its name, for the next start of the agent. The name must be one of
-// [state.AgentRecords]. The change does not increase the index.
-func (tx *Txn) PutMeta(name string, value any) {
-	kind := state.AgentRecordOf(name)
+// PutAgentRecord stores a value under a name, for the agent itself and its next start. [state.AgentRecordKinds] must have
+// the name or its prefix. The change does not increase the index.
+func (tx *Txn) PutAgentRecord(name string, value any) {
+	kind := state.AgentRecordKindOf(name)
 	if kind == nil {
-		tx.setError(fmt.Errorf("store record %q: state.AgentRecords has no such record", name))
+		tx.setError(fmt.Errorf("store record %q: state.AgentRecordKinds has no such record", name))
 		return
 	}
-	payload, err := encode(value)
+	payload, err := encodeMsgpack(value)
 	if err != nil {
 		tx.setError(fmt.Errorf("store record %q: %w", name, err))
 		return
 	}
-	if kind.Sealed {
-		tx.putRecord(agentMetaTable, name, nil, payload)
+	if kind.IsSealed {
+		tx.putLocalRecordIfChanged(agentMetaTable, name, nil, payload)
 		return
 	}
-	tx.putRecord(agentMetaTable, name, payload, nil)
+	tx.putLocalRecordIfChanged(agentMetaTable, name, payload, nil)
 }
 
-// DeleteMeta removes the value that PutMeta has stored under the name, if there is one.
-func (tx *Txn) DeleteMeta(name string) { tx.delete(agentMetaTable, name) }
+// DeleteAgentRecord removes the value that PutAgentRecord has stored under the name, if there is one.
+func (tx *Txn) DeleteAgentRecord(name string) { tx.deleteObject(agentMetaTable, name) }
 
-// Meta reads the record that PutMeta has stored into value, a pointer to a zero value of the type that
-// [state.AgentRecords] has for the name. It returns false if none was stored. If value has a method CheckRecord()
-// error and this method fails, the record is treated as unreadable. If the record is sealed and cannot be opened, the
-// error is a [SealedError], and the record is kept.
-func (r Reader) Meta(name string, value any) (bool, error) {
-	kind := state.AgentRecordOf(name)
+// AgentRecord decodes the value that PutAgentRecord has stored under a name into value, a pointer to a zero value of the
+// type that [state.AgentRecordKinds] has for the name. It returns false if there is no such record. A record is also
+// unreadable if value has a method CheckRecord() error that returns an error. The error is a [SealedError] if the record
+// is sealed and cannot be decrypted; the record is then kept.
+func (r Reader) AgentRecord(name string, value any) (bool, error) {
+	kind := state.AgentRecordKindOf(name)
 	if kind == nil || reflect.TypeOf(value) != reflect.TypeOf(kind.New()) {
-		return false, fmt.Errorf("read record %q: state.AgentRecords has no such record of type %T", name, value)
+		return false, fmt.Errorf("read record %q: state.AgentRecordKinds has no such record of type %T", name, value)
 	}
 	record := firstRow[localRecord](r, nil, agentMetaTable, name)
 	switch {
@@ -266,13 +268,13 @@ func (r Reader) Meta(name string, value any) (bool, error) {
 	return r.readLocalRecord(agentMetaTable, name, value, nil)
 }
 
-// HasMeta reports whether PutMeta has stored a value under the name. The record may be unreadable.
-func (r Reader) HasMeta(name string) bool {
+// HasAgentRecord reports whether PutAgentRecord has stored a value under the name. The record may be unreadable.
+func (r Reader) HasAgentRecord(name string) bool {
 	return firstRow[localRecord](r, nil, agentMetaTable, name) != nil
 }
 
-// MetaKeys returns the names with the prefix under which PutMeta has stored values.
-func (r Reader) MetaKeys(prefix string) []string {
+// AgentRecordNames returns the names with the prefix under which PutAgentRecord has stored values.
+func (r Reader) AgentRecordNames(prefix string) []string {
 	var names []string
 	for _, record := range listRows[localRecord](r, nil, agentMetaTable, "id_prefix", prefix) {
 		names = append(names, record.key)
@@ -281,7 +283,7 @@ func (r Reader) MetaKeys(prefix string) []string {
 }
 
 // readLocalRecord decodes the unencrypted part of a record into open and the secret part into secret, unless these
-// are nil.
+// are nil. It returns false if there is no record. It moves an unreadable record into the quarantine.
 func (r Reader) readLocalRecord(t Table, key string, open, secret any) (bool, error) {
 	record := firstRow[localRecord](r, nil, t, key)
 	if record == nil {
@@ -289,11 +291,11 @@ func (r Reader) readLocalRecord(t Table, key string, open, secret any) (bool, er
 	}
 	unknown, err := record.decode(open, secret)
 	if err != nil {
-		r.quarantine(t, record, err)
+		r.quarantineRecord(t, record, err)
 		return false, fmt.Errorf("read %s %q: %w", t, readableKey(key), err)
 	}
 	for _, path := range unknown {
-		r.reportUnknown(unknownField(t, path))
+		r.reportUnknown(unknownFieldName(t, path))
 	}
 	return true, nil
 }
@@ -310,7 +312,7 @@ func (record *localRecord) decode(open, secret any) (unknown []string, err error
 		unknown = append(unknown, inSecret...)
 	}
 	if err == nil && len(unknown) == 0 && record.unopenedSecret == nil {
-		record.hasKnownFields.Store(true)
+		record.hasOnlyKnownFields.Store(true)
 	}
 	return unknown, err
 }
@@ -323,30 +325,30 @@ func decodeLocalRecord(b []byte, v any) (unknown []string, err error) {
 	return unknown, err
 }
 
-// carryUnknownFields adds to a record the fields of the record that it replaces which this build does not know.
-func (record *localRecord) carryUnknownFields(t Table, old *localRecord) error {
-	if old.hasKnownFields.Load() {
+// keepUnknownFieldsOf adds those fields of old, the record that is replaced, which this build does not know.
+func (record *localRecord) keepUnknownFieldsOf(t Table, old *localRecord) error {
+	if old.hasOnlyKnownFields.Load() {
 		return nil
 	}
 	open, secret := newLocalValues(t, record.key)
 	var openCarried, secretCarried bool
 	var err error
-	if record.payload, openCarried, err = carryUnknownFields(old.payload, record.payload, open); err != nil {
+	if record.payload, openCarried, err = keepUnknownFields(old.payload, record.payload, open); err != nil {
 		return err
 	}
-	record.secret, secretCarried, err = carryUnknownFields(old.secret, record.secret, secret)
-	record.hasKnownFields.Store(!openCarried && !secretCarried)
+	record.secret, secretCarried, err = keepUnknownFields(old.secret, record.secret, secret)
+	record.hasOnlyKnownFields.Store(!openCarried && !secretCarried)
 	return err
 }
 
-// newLocalValues returns pointers to zero values of the types of the unencrypted and of the secret part of a local
-// record. Each is nil if this build has no such part.
+// newLocalValues returns pointers to zero values into which the unencrypted and the secret part of a local record can be
+// decoded. A pointer is nil if records with this key have no such part in this build.
 func newLocalValues(t Table, key string) (open, secret any) {
 	open = tableDefsByTable[t].newRecord(key)
-	switch kind := state.AgentRecordOf(key); {
+	switch kind := state.AgentRecordKindOf(key); {
 	case t == taskLocalsTable:
 		secret = new(state.TaskSecrets)
-	case t == agentMetaTable && kind != nil && kind.Sealed:
+	case t == agentMetaTable && kind != nil && kind.IsSealed:
 		open, secret = nil, open
 	}
 	return open, secret

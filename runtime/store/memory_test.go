@@ -31,7 +31,7 @@ func TestStoreInMemory(t *testing.T) {
 			tx.PutJob(job)
 			tx.PutAllocation(&api.Allocation{ID: "a", Namespace: "default", JobID: "web", Job: job})
 			tx.PutVariable(&api.Variable{Namespace: "default", Path: "v", Items: api.VariableItems{"k": "secret"}})
-			tx.PutMeta(state.BootIDName, "value")
+			tx.PutAgentRecord(state.BootIDName, "value")
 		})
 		if index != 1 || s.Index() != 1 {
 			t.Errorf("index %d, the store is at %d", index, s.Index())
@@ -52,7 +52,7 @@ func TestStoreInMemory(t *testing.T) {
 			t.Errorf("record of the task: %+v, %v", local, err)
 		}
 		fact := ""
-		if known, err := snapshot.Meta(state.BootIDName, &fact); err != nil || !known || fact != "value" {
+		if known, err := snapshot.AgentRecord(state.BootIDName, &fact); err != nil || !known || fact != "value" {
 			t.Errorf("fact %q, %v", fact, err)
 		}
 		if a := snapshot.Allocation(nil, "a"); a == nil || a.Job != job || a.CreateIndex != 1 {
@@ -91,13 +91,13 @@ func TestUnreadableRecordInMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta(state.BootIDName, map[string]string{"a": "b"}) })
+	mustUpdate(t, s, func(tx *Txn) { tx.PutAgentRecord(state.BootIDName, map[string]string{"a": "b"}) })
 	text := ""
-	if _, err := s.Snapshot().Meta(state.BootIDName, &text); err == nil {
+	if _, err := s.Snapshot().AgentRecord(state.BootIDName, &text); err == nil {
 		t.Fatal("a map was read as a text")
 	}
 	mustUpdate(t, s, func(*Txn) {}) // the writer runs this update after the removal of the record
-	if d := s.Damage(); len(d) != 1 || d[0].Key != state.BootIDName || d[0].KeptIn != "" || s.Snapshot().HasMeta(state.BootIDName) {
+	if d := s.Damage(); len(d) != 1 || d[0].Key != state.BootIDName || d[0].KeptIn != "" || s.Snapshot().HasAgentRecord(state.BootIDName) {
 		t.Errorf("damage %+v", d)
 	}
 }
@@ -116,14 +116,14 @@ func TestEndAndRemovalOfAnAllocation(t *testing.T) {
 	check := func(step string, ended, collect, removal, attached bool) {
 		t.Helper()
 		r := s.Snapshot()
-		if r.AllocationEnded("a") != ended || r.IsAllocationCollectedAtEnd("a") != collect || (len(r.PendingRemovals()) == 1) != removal || (r.AttachedHooks("a")["hook"] == "config") != attached {
-			t.Errorf("%s: ended %t, collect %t, removals %v, hooks %v", step, r.AllocationEnded("a"), r.IsAllocationCollectedAtEnd("a"), r.PendingRemovals(), r.AttachedHooks("a"))
+		if r.AllocationEnded("a") != ended || r.IsAllocationDirRemovedAtEnd("a") != collect || (len(r.PendingRemovals()) == 1) != removal || (r.AttachedHooks("a")["hook"] == "config") != attached {
+			t.Errorf("%s: ended %t, collect %t, removals %v, hooks %v", step, r.AllocationEnded("a"), r.IsAllocationDirRemovedAtEnd("a"), r.PendingRemovals(), r.AttachedHooks("a"))
 		}
 	}
 	check("running", false, false, false, true)
-	mustUpdate(t, s, func(tx *Txn) { tx.CollectAllocationAtEnd("a"); tx.EndAllocation("a") })
+	mustUpdate(t, s, func(tx *Txn) { tx.RemoveAllocationDirAtEnd("a"); tx.EndAllocation("a") })
 	check("ended", true, true, false, true)
-	if ids := s.Snapshot().LocalAllocations(); len(ids) > 0 {
+	if ids := s.Snapshot().AllocationsWithLocalRecords(); len(ids) > 0 {
 		t.Errorf("records of the runner are left: %v", ids)
 	}
 	mustUpdate(t, s, func(tx *Txn) { tx.DeleteAllocation("a") })
@@ -131,11 +131,11 @@ func TestEndAndRemovalOfAnAllocation(t *testing.T) {
 	if p := s.Snapshot().PendingRemovals()[0]; p.ID != "a" || p.TaskStates != nil {
 		t.Errorf("pending removal %+v", p)
 	}
-	mustUpdate(t, s, func(tx *Txn) { tx.CollectAllocationAtEnd("a"); tx.EndAllocation("a") })
+	mustUpdate(t, s, func(tx *Txn) { tx.RemoveAllocationDirAtEnd("a"); tx.EndAllocation("a") })
 	check("ended after it was deleted", false, false, true, true)
 	mustUpdate(t, s, func(tx *Txn) { tx.FinishAllocationRemoval("a") })
 	check("removed", false, false, false, false)
-	if facts := s.Snapshot().MetaKeys(""); len(facts) > 0 {
+	if facts := s.Snapshot().AgentRecordNames(""); len(facts) > 0 {
 		t.Errorf("facts are left: %v", facts)
 	}
 }

@@ -23,8 +23,8 @@ func TestOnWriteGetsEachWrite(t *testing.T) {
 	t.Cleanup(func() { s.Close() })
 	before := len(written)
 	if _, err := s.Update(t.Context(), func(tx *Txn) error {
-		tx.PutMeta(state.BootIDName, "a")
-		tx.PutMeta(state.EndedAllocPrefix+"b", true)
+		tx.PutAgentRecord(state.BootIDName, "a")
+		tx.PutAgentRecord(state.EndedAllocPrefix+"b", true)
 		return nil
 	}); err != nil {
 		t.Fatal(err)

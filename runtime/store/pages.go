@@ -31,10 +31,10 @@ const (
 	maxTreeDepth = 32
 )
 
-// unreadablePart is a part of the file that cannot be read.
+// unreadablePart is a page of the state file, or a part of a page, that cannot be read.
 type unreadablePart struct {
-	bucket string // table of the damaged part; empty for the list of tables
-	page   uint64
+	bucket string // table to which the page belongs; empty for the list of tables
+	pageID uint64
 	cause  string
 }
 
@@ -43,16 +43,16 @@ func (p unreadablePart) String() string {
 	if p.bucket != "" {
 		where = p.bucket
 	}
-	return fmt.Sprintf("page %d (%s): %s", p.page, where, p.cause)
+	return fmt.Sprintf("page %d (%s): %s", p.pageID, where, p.cause)
 }
 
 // metaPageContent is the content of a bbolt file's newest valid meta page.
 type metaPageContent struct {
-	root             uint64
-	freelist         uint64
-	pageCount        uint64 // pages from this number on are unused
+	rootPageID       uint64
+	freelistPageID   uint64
+	pageCount        uint64 // number of pages that the database uses; later pages of the file are unused
 	txid             uint64
-	otherMetaInvalid bool // the other meta page is invalid, and can have belonged to a newer transaction
+	otherMetaInvalid bool // the other one of the two meta pages is invalid; it can have belonged to a newer transaction
 }
 
 var errNoMetaPage = errors.New("neither of its two heads is valid")
@@ -75,7 +75,7 @@ func readMetaPage(f io.ReaderAt) (metaPageContent, error) {
 		}
 		valid++
 		if txid := le.Uint64(m[48:]); valid == 1 || txid > newestMeta.txid {
-			newestMeta = metaPageContent{root: le.Uint64(m[16:]), freelist: le.Uint64(m[32:]), pageCount: le.Uint64(m[40:]), txid: txid}
+			newestMeta = metaPageContent{rootPageID: le.Uint64(m[16:]), freelistPageID: le.Uint64(m[32:]), pageCount: le.Uint64(m[40:]), txid: txid}
 		}
 	}
 	if valid == 0 {
@@ -85,45 +85,45 @@ func readMetaPage(f io.ReaderAt) (metaPageContent, error) {
 	return newestMeta, nil
 }
 
-// pageScanner reads and verifies all pages that are in use.
+// pageScanner reads and verifies the pages of a bbolt file that are in use.
 type pageScanner struct {
-	f         io.ReaderAt
-	pageCount uint64 // number of pages in the file
-	visited   map[uint64]bool
-	faults    []unreadablePart
-	only      string // the only bucket that is read; empty for all buckets
-	visit     func(bucket string, key, value []byte)
+	file           io.ReaderAt
+	pageCount      uint64 // number of pages in the file
+	visitedPageIDs map[uint64]bool
+	faults         []unreadablePart
+	onlyBucket     string // the only bucket that is read; empty for all buckets
+	visitRecord    func(bucket string, key, value []byte)
 }
 
-// scanBucket calls visit for every readable record of one bucket.
+// scanBucket calls visit for every readable record of one bucket. It reports no faults.
 func scanBucket(f io.ReaderAt, size int64, bucket string, visit func(bucket string, key, value []byte)) {
 	h, err := readMetaPage(f)
 	if err != nil {
 		return
 	}
-	s := &pageScanner{f: f, pageCount: min(uint64(size)/pageSize, h.pageCount), visited: map[uint64]bool{0: true, 1: true}, only: bucket, visit: visit}
-	s.walkPages("", h.root, 0, nil, nil)
+	s := &pageScanner{file: f, pageCount: min(uint64(size)/pageSize, h.pageCount), visitedPageIDs: map[uint64]bool{0: true, 1: true}, onlyBucket: bucket, visitRecord: visit}
+	s.walkPages("", h.rootPageID, 0, nil, nil)
 }
 
-// scanPages calls visit for every readable record, and returns the faults it has found. If there are none,
-// bbolt can open the file safely. The slices are parts of pages and must not be changed.
+// scanPages calls visit for every readable record of a bbolt file, and returns the unreadable parts. If there are none,
+// bbolt can open the file safely. The slices that visit receives are parts of pages and must not be changed.
 func scanPages(f io.ReaderAt, size int64, visit func(bucket string, key, value []byte)) []unreadablePart {
 	h, err := readMetaPage(f)
 	if err != nil {
 		return []unreadablePart{{cause: err.Error()}}
 	}
-	s := &pageScanner{f: f, pageCount: uint64(size) / pageSize, visited: map[uint64]bool{0: true, 1: true}, visit: visit}
+	s := &pageScanner{file: f, pageCount: uint64(size) / pageSize, visitedPageIDs: map[uint64]bool{0: true, 1: true}, visitRecord: visit}
 	if h.otherMetaInvalid {
-		s.faults = append(s.faults, unreadablePart{page: (h.txid + 1) % 2, cause: "one of the two heads is not valid, the last change may be lost"})
+		s.faults = append(s.faults, unreadablePart{pageID: (h.txid + 1) % 2, cause: "one of the two heads is not valid, the last change may be lost"})
 	}
-	if h.freelist != noFreelist {
-		s.faults = append(s.faults, unreadablePart{page: h.freelist, cause: "a list of free pages, which no build of this program stores"})
+	if h.freelistPageID != noFreelist {
+		s.faults = append(s.faults, unreadablePart{pageID: h.freelistPageID, cause: "a list of free pages, which no build of this program stores"})
 	}
 	if h.pageCount > s.pageCount {
-		s.faults = append(s.faults, unreadablePart{page: s.pageCount, cause: fmt.Sprintf("the file ends here, %d pages are missing", h.pageCount-s.pageCount)})
+		s.faults = append(s.faults, unreadablePart{pageID: s.pageCount, cause: fmt.Sprintf("the file ends here, %d pages are missing", h.pageCount-s.pageCount)})
 	}
 	s.pageCount = min(s.pageCount, h.pageCount)
-	s.walkPages("", h.root, 0, nil, nil)
+	s.walkPages("", h.rootPageID, 0, nil, nil)
 	return s.faults
 }
 
@@ -131,8 +131,8 @@ func (s *pageScanner) addFault(bucket string, page uint64, format string, args .
 	s.faults = append(s.faults, unreadablePart{bucket, page, fmt.Sprintf(format, args...)})
 }
 
-// walkPages visits the records in a page and the pages below it. The keys must be at least low and less than
-// high; nil means no limit.
+// walkPages calls visitRecord for the records in a page and in the pages below it in the tree. Records whose keys are not in
+// [low, high) are reported as faults; nil means no limit.
 func (s *pageScanner) walkPages(bucket string, id uint64, depth int, low, high []byte) {
 	page, err := s.readPage(id)
 	if err != nil {
@@ -175,7 +175,7 @@ func (s *pageScanner) walkPages(bucket string, id uint64, depth int, low, high [
 	}
 }
 
-// scanLeaf visits the records of one leaf page.
+// scanLeaf calls visitRecord for the records of one leaf page.
 func (s *pageScanner) scanLeaf(bucket string, id uint64, page []byte, low, high []byte) {
 	le := binary.LittleEndian
 	count := int(le.Uint16(page[10:]))
@@ -209,18 +209,18 @@ func (s *pageScanner) scanLeaf(bucket string, id uint64, page []byte, low, high 
 		case isBucket:
 			s.scanBucket(string(key), id, value)
 		default:
-			s.visit(bucket, key, value)
+			s.visitRecord(bucket, key, value)
 		}
 	}
 }
 
-// scanBucket visits the records of one table.
+// scanBucket calls visitRecord for the records of the bucket whose element in the list of buckets has the given value.
 func (s *pageScanner) scanBucket(name string, id uint64, value []byte) {
 	if name == "" || len(value) < bucketHeaderSize {
 		s.addFault(name, id, "table without a name or a root")
 		return
 	}
-	if s.only != "" && name != s.only {
+	if s.onlyBucket != "" && name != s.onlyBucket {
 		return
 	}
 	if root := binary.LittleEndian.Uint64(value); root != 0 {
@@ -240,12 +240,12 @@ func (s *pageScanner) readPage(id uint64) ([]byte, error) {
 	if id >= s.pageCount {
 		return nil, errors.New("not in the file")
 	}
-	if s.visited[id] {
+	if s.visitedPageIDs[id] {
 		return nil, errors.New("used twice")
 	}
-	s.visited[id] = true
+	s.visitedPageIDs[id] = true
 	page := make([]byte, pageSize)
-	if _, err := s.f.ReadAt(page, int64(id)*pageSize); err != nil {
+	if _, err := s.file.ReadAt(page, int64(id)*pageSize); err != nil {
 		return nil, err
 	}
 	le := binary.LittleEndian
@@ -263,22 +263,22 @@ func (s *pageScanner) readPage(id uint64) ([]byte, error) {
 		return nil, fmt.Errorf("%d pages that follow are not in the file", overflow)
 	}
 	for i := id + 1; i <= id+overflow; i++ {
-		if s.visited[i] {
+		if s.visitedPageIDs[i] {
 			return nil, fmt.Errorf("page %d is used twice", i)
 		}
-		s.visited[i] = true
+		s.visitedPageIDs[i] = true
 	}
 	whole := make([]byte, (overflow+1)*pageSize)
 	copy(whole, page)
-	if _, err := s.f.ReadAt(whole[pageSize:], int64(id+1)*pageSize); err != nil {
+	if _, err := s.file.ReadAt(whole[pageSize:], int64(id+1)*pageSize); err != nil {
 		return nil, err
 	}
 	return whole, nil
 }
 
-// hasValidElementCount reports whether the first key of a page directly follows the page's elements. Otherwise the
-// stored number of elements is too small, and records would be lost without an error. at is the offset of the
-// key position in an element.
+// hasValidElementCount reports whether the first key of a page directly follows the page's count elements. Otherwise the
+// stored number of elements is wrong, and records would be lost without an error. at is the offset of the key position
+// within an element.
 func hasValidElementCount(page []byte, at, count int) bool {
 	return binary.LittleEndian.Uint32(page[pageHeaderSize+at:]) == uint32(count*elementHeaderSize)
 }

@@ -7,20 +7,20 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// recordChecker can be implemented by a value that is stored as a local record. CheckRecord returns an error
-// if the decoded record lacks data that its reader needs, for example because another build has written it.
+// recordChecker is implemented by some of the types of local records. CheckRecord returns an error if the decoded record
+// lacks a field that its reader needs, for example because another build has written the record.
 type recordChecker interface{ CheckRecord() error }
 
-// unreadableRecord is a local record that a transaction moves into the quarantine. Records of other tables
-// are decoded by Open; see [stateLoader.quarantineRecord].
+// unreadableRecord is a local record that a transaction moves into the quarantine. Open decodes the records of other
+// tables, and moves unreadable ones into the quarantine with [stateLoader.quarantineRecord].
 type unreadableRecord struct {
 	damage Damage
 	record *localRecord
 	event  *api.NodeEvent
 }
 
-// op returns the write operation that adds the record to the quarantine.
-func (u unreadableRecord) op(s *Store, index uint64) (bucketWrite, error) {
+// quarantineWrite returns the write that stores the record in the quarantine.
+func (u unreadableRecord) quarantineWrite(s *Store, index uint64) (bucketWrite, error) {
 	table, key := string(u.damage.Table), u.record.key
 	name := table + "\x00" + key
 	payload, err := s.sealer.encodeQuarantineRecord(name, quarantinedRecord{
@@ -32,9 +32,9 @@ func (u unreadableRecord) op(s *Store, index uint64) (bucketWrite, error) {
 	return bucketWrite{quarantineBucket, name, encodeRecord(quarantineBucket, name, index, payload)}, nil
 }
 
-// quarantineRecord enqueues an update that moves a record into the quarantine and reports it, unless the
-// record is written again before. It does not block, because a transaction may call it. If the store is
-// closed, the record stays in its table, where the next agent finds it.
+// quarantineRecord enqueues an update that moves an unreadable record into the quarantine and reports the damage, unless
+// another update replaces the record before. It does not block, because a transaction may call it. If the store is
+// closed, the record stays in its table.
 func (s *Store) quarantineRecord(t Table, record *localRecord, cause error) {
 	_, _ = s.enqueue(func(tx *Txn) error {
 		if firstRow[localRecord](tx.Reader, nil, t, record.key) == record {
@@ -56,7 +56,7 @@ func (tx *Txn) quarantine(t Table, record *localRecord, cause error) {
 		u.damage.KeptIn = ""
 	}
 	u.event = u.damage.nodeEvent()
-	tx.delete(t, record.key)
+	tx.deleteObject(t, record.key)
 	tx.quarantined = append(tx.quarantined, u)
 	tx.addStorageEvent(u.event)
 }
@@ -70,13 +70,13 @@ func (tx *Txn) addStorageEvent(event *api.NodeEvent) {
 	}
 }
 
-// reportUnreadable logs the records that a batch has moved into the quarantine, and adds them to the damage
-// reports.
+// reportUnreadable logs the records that a transaction has moved into the quarantine, and adds them to the result of
+// [Store.Damage].
 func (s *Store) reportUnreadable(list []unreadableRecord) {
 	for _, u := range list {
 		s.logger.Error("state could not be read", "table", u.damage.Table, "key", u.damage.Key, "error", u.damage.Cause, "kept", u.damage.KeptIn)
-		if len(s.nodeEvents) <= 2*maxNodeEvents {
-			s.nodeEvents = append(s.nodeEvents, u.event)
+		if len(s.pendingNodeEvents) <= 2*maxNodeEvents {
+			s.pendingNodeEvents = append(s.pendingNodeEvents, u.event)
 		}
 		s.mu.Lock()
 		s.damagedParts = append(s.damagedParts, u.damage)

@@ -7,40 +7,40 @@ import (
 	"time"
 )
 
-// updateRequest is one request to the writer, usually a call of Update.
+// updateRequest is one call of Update, or of another method whose function the goroutine of the writer must call.
 type updateRequest struct {
-	fn          func(*Txn) error
-	exclusiveFn func() error // function that the writer calls between two transactions, instead of fn
-	deadline    time.Time    // latest time of the write; the request may be part of an earlier transaction
-	state       atomic.Int32
-	index       uint64
-	err         error
-	panicValue  any
-	onCommit    []func()
-	done        chan struct{} // done is closed by the writer
+	updateFn        func(*Txn) error
+	exclusiveFn     func() error // function that the writer calls between two transactions, instead of fn
+	latestWriteTime time.Time    // the writer must start the write at this time, and may start it earlier
+	state           atomic.Int32
+	index           uint64
+	err             error
+	panicValue      any
+	onCommit        []func()
+	done            chan struct{} // done is closed by the writer
 }
 
-// The states of a request.
+// The values of updateRequest.state.
 const (
 	requestStateQueued = iota
 	requestStateTaken
 	requestStateWithdrawn
 )
 
-// maxBatchRequests is the maximum number of requests in one transaction.
+// maxBatchRequests is the maximum number of requests whose changes are written to the file together.
 const maxBatchRequests = 1024
 
 // requestQueue holds the requests that the writer has not started.
 type requestQueue struct {
-	wake chan struct{} // receives a value when the fields below have changed; the writer receives it
+	writerWake chan struct{} // buffered; has a value when the writer must look at requests and closed again
 
-	mu       sync.Mutex
-	requests []*updateRequest
-	withNext []func(*Txn) error // see Store.UpdateWithNext
-	closed   bool
+	mu          sync.Mutex
+	requests    []*updateRequest
+	withNextFns []func(*Txn) error // functions of Store.UpdateWithNext that are not stored yet
+	closed      bool
 }
 
-// push adds a request after all others. After close it returns ErrClosed.
+// push adds a request at the end of the queue and wakes the writer. After closeQueue it returns ErrClosed.
 func (q *requestQueue) push(r *updateRequest) (*updateRequest, error) {
 	r.done = make(chan struct{})
 	q.mu.Lock()
@@ -54,29 +54,29 @@ func (q *requestQueue) push(r *updateRequest) (*updateRequest, error) {
 	return r, nil
 }
 
-// addWithNext adds a function for the next transaction that is stored.
-func (q *requestQueue) addWithNext(fn func(*Txn) error) {
+// addWithNextFn adds a function that the writer calls in the next transaction.
+func (q *requestQueue) addWithNextFn(fn func(*Txn) error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.withNext = append(q.withNext, fn)
+	q.withNextFns = append(q.withNextFns, fn)
 }
 
-// listWithNext returns the functions for the next transaction that is stored.
-func (q *requestQueue) listWithNext() []func(*Txn) error {
+// listWithNextFns returns the functions that the writer must call in the next transaction.
+func (q *requestQueue) listWithNextFns() []func(*Txn) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.withNext[:len(q.withNext):len(q.withNext)]
+	return q.withNextFns[:len(q.withNextFns):len(q.withNextFns)]
 }
 
-// removeWithNext removes the first n functions for the next transaction that is stored.
-func (q *requestQueue) removeWithNext(n int) {
+// removeWithNextFns removes the first n functions, after a transaction with their changes was stored.
+func (q *requestQueue) removeWithNextFns(n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.withNext = slices.Delete(slices.Clone(q.withNext), 0, n)
+	q.withNextFns = slices.Delete(slices.Clone(q.withNextFns), 0, n)
 }
 
-// close rejects further requests, and reports false if the queue is closed already.
-func (q *requestQueue) close() bool {
+// closeQueue makes push reject further requests. It returns false if the queue was closed before.
+func (q *requestQueue) closeQueue() bool {
 	q.mu.Lock()
 	was := q.closed
 	q.closed = true
@@ -87,19 +87,19 @@ func (q *requestQueue) close() bool {
 
 func (q *requestQueue) wakeWriter() {
 	select {
-	case q.wake <- struct{}{}:
+	case q.writerWake <- struct{}{}:
 	default:
 	}
 }
 
-// takeDueRequests removes and returns the requests that must be written now. If no request is due, it returns none,
-// and delay is the time until the first request is due.
+// takeDueRequests removes and returns up to maxBatchRequests requests if one of them must be written now, or if the queue is
+// closed. Otherwise it returns no requests, and delay is the time until one must be written, or 0 if the queue is empty.
 func (q *requestQueue) takeDueRequests() (requests []*updateRequest, delay time.Duration, closed bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.requests) > 0 && !q.closed {
-		first := slices.MinFunc(q.requests, func(a, b *updateRequest) int { return a.deadline.Compare(b.deadline) })
-		if delay = time.Until(first.deadline); delay > 0 {
+		first := slices.MinFunc(q.requests, func(a, b *updateRequest) int { return a.latestWriteTime.Compare(b.latestWriteTime) })
+		if delay = time.Until(first.latestWriteTime); delay > 0 {
 			return nil, delay, false
 		}
 	}

@@ -12,14 +12,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// WatchSet is a set of channels. One of them is closed when the result of a read may have
-// changed. See [Reader].
+// WatchSet is a set of channels, to which the methods of [Reader] add. A channel is closed when the result of a
+// read may have changed.
 type WatchSet = memdb.WatchSet
 
 // NewWatchSet returns an empty WatchSet.
 func NewWatchSet() WatchSet { return memdb.NewWatchSet() }
 
-// AnyNamespace makes a list return the objects of all namespaces.
+// AnyNamespace as namespace makes a list method return the objects of all namespaces.
 const AnyNamespace = "*"
 
 // Reader has the read methods of a Snapshot and a Txn. Each method adds to its WatchSet,
@@ -28,10 +28,10 @@ const AnyNamespace = "*"
 // missing object is nil. Lists are sorted by key, unless the method documents another
 // order.
 //
-// It is large because each table has its own typed methods for reading, one for each index.
+// Reader is large because it has typed methods for each table and each index.
 type Reader struct {
 	beginRead         func() *memdb.Txn
-	quarantine        func(Table, *localRecord, error) // moves an unreadable record into the quarantine; it does not block
+	quarantineRecord  func(Table, *localRecord, error) // moves an unreadable record into the quarantine; it does not block
 	reportUnknown     func(name string)                // reports a part of a record that this build does not know; it does not block
 	unopenedVariables map[*api.Variable]*unopenedSecret
 }
@@ -47,17 +47,17 @@ func (s *Snapshot) Index() uint64 { return s.index }
 
 // Snapshot returns the current state.
 func (s *Store) Snapshot() *Snapshot {
-	db := s.mem.Snapshot()
-	r := Reader{beginRead: func() *memdb.Txn { return db.Txn(false) }, quarantine: s.quarantineRecord, reportUnknown: s.reportUnknown, unopenedVariables: s.sealer.unopenedVariables}
+	db := s.memDB.Snapshot()
+	r := Reader{beginRead: func() *memdb.Txn { return db.Txn(false) }, quarantineRecord: s.quarantineRecord, reportUnknown: s.reportUnknown, unopenedVariables: s.sealer.unopenedVariables}
 	return &Snapshot{Reader: r, index: r.TableIndex(nil, allTablesRow)}
 }
 
 func firstRow[T any](r Reader, ws WatchSet, t Table, key string) *T {
-	found, _ := r.first(ws, t, key).(*T)
+	found, _ := r.firstObject(ws, t, key).(*T)
 	return found
 }
 
-func (r Reader) first(ws WatchSet, t Table, key string) any {
+func (r Reader) firstObject(ws WatchSet, t Table, key string) any {
 	if key == "" {
 		return nil
 	}
@@ -71,14 +71,14 @@ func (r Reader) first(ws WatchSet, t Table, key string) any {
 
 func listRows[T any](r Reader, ws WatchSet, t Table, index, arg string) []*T {
 	var foundRows []*T
-	it := r.list(ws, t, index, arg)
+	it := r.iterateObjects(ws, t, index, arg)
 	for obj := it.Next(); obj != nil; obj = it.Next() {
 		foundRows = append(foundRows, obj.(*T))
 	}
 	return foundRows
 }
 
-func (r Reader) list(ws WatchSet, t Table, index, arg string) memdb.ResultIterator {
+func (r Reader) iterateObjects(ws WatchSet, t Table, index, arg string) memdb.ResultIterator {
 	it, err := r.beginRead().Get(string(t), index, arg)
 	if err != nil {
 		panic(fmt.Sprintf("store: list %s by %s: %v", t, index, err))
@@ -101,7 +101,7 @@ func listByIDPrefix[T any](r Reader, ws WatchSet, t Table, prefix string) []*T {
 	return listRows[T](r, ws, t, "id_prefix", uuidPrefix(prefix))
 }
 
-// uuidPrefix normalizes the hyphens of a prefix of a UUID.
+// uuidPrefix returns a prefix of a UUID in lower case, with hyphens at the positions of a UUID.
 func uuidPrefix(s string) string {
 	s = strings.ToLower(strings.ReplaceAll(s, "-", ""))
 	var b strings.Builder
@@ -114,7 +114,7 @@ func uuidPrefix(s string) string {
 	return b.String()
 }
 
-// TableIndex returns the index of the last change of any of the tables.
+// TableIndex returns the index of the last change in any of the tables.
 func (r Reader) TableIndex(ws WatchSet, tables ...Table) uint64 {
 	var lastIndex uint64
 	for _, t := range tables {
@@ -141,7 +141,7 @@ func (r Reader) JobChildren(ws WatchSet, namespace, parentID string) []*api.Job 
 	return listRows[api.Job](r, ws, Jobs, "parent", namespacedKey(namespace, parentID))
 }
 
-// JobVersion returns one version of a job, the latest included.
+// JobVersion returns the version of a job with the given number, which can be the latest one.
 func (r Reader) JobVersion(ws WatchSet, namespace, id string, version uint64) *api.Job {
 	return firstRow[api.Job](r, ws, JobVersions, versionKey(namespace, id, version))
 }
@@ -153,7 +153,7 @@ func (r Reader) JobVersions(ws WatchSet, namespace, id string) []*api.Job {
 	return versions
 }
 
-// JobSubmission returns the source of one version of a job.
+// JobSubmission returns the source text of one version of a job.
 func (r Reader) JobSubmission(ws WatchSet, namespace, id string, version uint64) *api.JobSubmission {
 	if s := firstRow[jobSubmissionRow](r, ws, JobSubmissions, versionKey(namespace, id, version)); s != nil {
 		return s.Submission
@@ -215,7 +215,7 @@ func (r Reader) AllocationsByNode(ws WatchSet, nodeID string) []*api.Allocation 
 	return r.allocationsWhere(ws, func(a *api.Allocation) bool { return a.NodeID == nodeID })
 }
 
-// allocationsWhere returns the allocations for which a function returns true. It reads all allocations.
+// allocationsWhere returns the allocations for which is returns true. It reads all allocations.
 func (r Reader) allocationsWhere(ws WatchSet, is func(*api.Allocation) bool) []*api.Allocation {
 	return slices.DeleteFunc(r.Allocations(ws, ""), func(a *api.Allocation) bool { return !is(a) })
 }
@@ -304,7 +304,7 @@ func (r Reader) Namespaces(ws WatchSet, prefix string) []*api.Namespace {
 	return listRows[api.Namespace](r, ws, Namespaces, "id_prefix", prefix)
 }
 
-// SchedulerConfig returns the scheduler configuration, which is the default one until one was stored.
+// SchedulerConfig returns the stored scheduler configuration, or the default configuration if none is stored.
 func (r Reader) SchedulerConfig(ws WatchSet) *api.SchedulerConfiguration {
 	if c := firstRow[api.SchedulerConfiguration](r, ws, SchedulerConfig, schedulerConfigKey); c != nil {
 		return c

@@ -13,10 +13,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// releaseQuarantined takes the records that this build can read out of the quarantine, where a build that could not read
-// them has moved them. A record whose object exists again stays there.
+// releaseQuarantined loads the records in the quarantine that this build can read, and removes them from the quarantine.
+// Another build, which could not read them, has moved them there. A record stays in the quarantine if another record with
+// its key exists.
 func (l *stateLoader) releaseQuarantined() {
-	// An allocation needs its job, and the records of a runner need their allocation.
+	// rank orders the records so that a job is loaded before its allocations, and an allocation before the records of its
+	// runner.
 	rank := func(name string) int {
 		switch t, _, _ := strings.Cut(name, "\x00"); Table(t) {
 		case taskLocalsTable, taskStatesTable, allocLocalsTable, agentMetaTable:
@@ -31,30 +33,30 @@ func (l *stateLoader) releaseQuarantined() {
 	})
 	for _, name := range names {
 		table, key, _ := strings.Cut(name, "\x00")
-		if k := tableDefsByTable[Table(table)]; k != nil && l.isNeeded(Table(table), key) {
-			l.release(k, name, key)
+		if k := tableDefsByTable[Table(table)]; k != nil && l.isRecordNeeded(Table(table), key) {
+			l.releaseRecord(k, name, key)
 		}
 	}
 }
 
-// release loads a quarantined record if this build can read it.
-func (l *stateLoader) release(k *tableDef, name, key string) {
+// releaseRecord loads a quarantined record and removes it from the quarantine, if this build can read it.
+func (l *stateLoader) releaseRecord(k *tableDef, name, key string) {
 	q, r, ok := l.readQuarantined(name, string(k.table), key)
-	if !ok || k.isLocal && !l.isReadable(k.table, key, r.payload) { // an unreadable record would return to the quarantine when it is read
+	if !ok || k.isLocal && !l.isLocalRecordReadable(k.table, key, r.payload) { // an unreadable record would return to the quarantine when it is read
 		return
 	}
 	if err := l.loadIntactRecord(string(k.table), key, k, r, q.Value); err != nil {
 		return
 	}
-	if a, ok := l.allocations[key]; ok && k.table == Allocations && (l.isReplaced(a.Alloc) || !l.hasJob(a.allocationRecord)) {
-		delete(l.allocations, key)
+	if a, ok := l.allocationsByID[key]; ok && k.table == Allocations && (l.isAllocReplaced(a.Alloc) || !l.findOrReleaseJob(a.allocationRecord)) {
+		delete(l.allocationsByID, key)
 		return
 	}
-	l.highestIndex = max(l.highestIndex, r.index)
+	l.highestIndex = max(l.highestIndex, r.changeIndex)
 	l.removeFromQuarantine(name, q)
 }
 
-// readQuarantined returns a quarantined record, and false if it is damaged or cannot be opened.
+// readQuarantined decodes a quarantined record. ok is false if it is damaged or cannot be decrypted.
 func (l *stateLoader) readQuarantined(name, bucket, key string) (q quarantinedRecord, r fileRecord, ok bool) {
 	stored, err := decodeRecord(quarantineBucket, name, l.store.quarantinedRecords[name])
 	if err == nil {
@@ -69,12 +71,12 @@ func (l *stateLoader) readQuarantined(name, bucket, key string) (q quarantinedRe
 func (l *stateLoader) removeFromQuarantine(name string, q quarantinedRecord) {
 	table, key, _ := strings.Cut(name, "\x00")
 	delete(l.store.quarantinedRecords, name)
-	l.store.released = append(l.store.released, QuarantinedEntry{Table: Table(table), Key: readableKey(key), Cause: q.Cause, Time: q.Time, Value: q.Value, Readable: true})
+	l.store.releasedRecords = append(l.store.releasedRecords, QuarantinedEntry{Table: Table(table), Key: readableKey(key), Cause: q.Cause, Time: q.Time, Value: q.Value, Readable: true})
 }
 
-// hasJob reports whether the job of an allocation was loaded. If the job is in the quarantine and can be read, it is loaded.
-func (l *stateLoader) hasJob(a allocationRecord) bool {
-	if a.Spec == "" || l.jobs[a.Spec] != nil || l.jobVersion(a) != nil {
+// findOrReleaseJob reports whether the job of an allocation is loaded. If not, it tries to load the job from the quarantine.
+func (l *stateLoader) findOrReleaseJob(a allocationRecord) bool {
+	if a.Spec == "" || l.jobsByHash[a.Spec] != nil || l.findJobVersionOf(a) != nil {
 		return true
 	}
 	name := jobBucket + "\x00" + a.Spec
@@ -86,21 +88,21 @@ func (l *stateLoader) hasJob(a allocationRecord) bool {
 	return true
 }
 
-// isNeeded reports whether the object of a quarantined record does not exist, and, for a record that belongs to an allocation that has not
-// ended, whether the allocation exists.
-func (l *stateLoader) isNeeded(t Table, key string) bool {
+// isRecordNeeded reports whether a quarantined record can be loaded: no record with its key exists, and if it belongs to an
+// allocation, this allocation exists and has not ended.
+func (l *stateLoader) isRecordNeeded(t Table, key string) bool {
 	if t == Allocations {
-		_, exists := l.allocations[key]
+		_, exists := l.allocationsByID[key]
 		return !exists
 	}
-	if existing, err := l.mem.First(string(t), "id", key); err != nil || existing != nil {
+	if existing, err := l.memTxn.First(string(t), "id", key); err != nil || existing != nil {
 		return false
 	}
 	allocID := ""
 	switch t {
 	case taskLocalsTable, taskStatesTable, allocLocalsTable:
 		allocID, _, _ = strings.Cut(key, "\x00")
-		if ended, err := l.mem.First(string(agentMetaTable), "id", state.EndedAllocPrefix+allocID); err != nil || ended != nil {
+		if ended, err := l.memTxn.First(string(agentMetaTable), "id", state.EndedAllocPrefix+allocID); err != nil || ended != nil {
 			return false
 		}
 	case agentMetaTable:
@@ -110,12 +112,12 @@ func (l *stateLoader) isNeeded(t Table, key string) bool {
 			}
 		}
 	}
-	_, exists := l.allocations[allocID]
+	_, exists := l.allocationsByID[allocID]
 	return allocID == "" || exists
 }
 
-// isReadable reports whether this build can read a local record.
-func (l *stateLoader) isReadable(t Table, key string, payload []byte) bool {
+// isLocalRecordReadable reports whether this build can decrypt and decode a record of a local table.
+func (l *stateLoader) isLocalRecordReadable(t Table, key string, payload []byte) bool {
 	box, open, err := decodeEnvelope(payload)
 	if err != nil || tableDefsByTable[t].newRecord(key) == nil {
 		return false
@@ -130,12 +132,12 @@ func (l *stateLoader) isReadable(t Table, key string, payload []byte) bool {
 	return err == nil
 }
 
-// isReplaced reports whether a newer allocation has taken the place of an allocation that may have running tasks.
-func (l *stateLoader) isReplaced(a *api.Allocation) bool {
+// isAllocReplaced reports whether a newer allocation with the same name exists, and a itself may have running tasks.
+func (l *stateLoader) isAllocReplaced(a *api.Allocation) bool {
 	if a.ClientTerminalStatus() {
 		return false
 	}
-	for _, other := range l.allocations {
+	for _, other := range l.allocationsByID {
 		if o := other.Alloc; o.ID != a.ID && o.Namespace == a.Namespace && o.JobID == a.JobID && o.Name == a.Name && o.CreateIndex > a.CreateIndex {
 			return true
 		}
@@ -143,28 +145,28 @@ func (l *stateLoader) isReplaced(a *api.Allocation) bool {
 	return false
 }
 
-// storeReleased writes the file anew if records were taken out of the quarantine.
+// storeReleased rebuilds the state file if records were taken out of the quarantine.
 func (s *Store) storeReleased() {
-	if len(s.released) == 0 {
+	if len(s.releasedRecords) == 0 {
 		return
 	}
-	if err := s.file.rebuild(s.allRecords(s.mem.Txn(false))); err != nil {
+	if err := s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))); err != nil {
 		s.logger.Error("records taken out of the quarantine not stored", "error", err)
 	}
 }
 
 // reportReleased logs the records that were taken out of the quarantine, and adds one node event.
 func (s *Store) reportReleased() {
-	if len(s.released) == 0 {
+	if len(s.releasedRecords) == 0 {
 		return
 	}
-	for _, q := range s.released {
+	for _, q := range s.releasedRecords {
 		s.logger.Info("record taken out of the quarantine", "table", q.Table, "key", q.Key, "quarantined", q.Time, "cause", q.Cause)
 	}
-	first := s.released[0]
+	first := s.releasedRecords[0]
 	message := fmt.Sprintf("State was taken out of the quarantine, because this version can read it: %s %q", first.Table, first.Key)
-	if n := len(s.released) - 1; n > 0 {
+	if n := len(s.releasedRecords) - 1; n > 0 {
 		message += fmt.Sprintf(" (and %d more, see the log)", n)
 	}
-	s.nodeEvents = append(s.nodeEvents, &api.NodeEvent{Message: message, Subsystem: "Storage", Timestamp: time.Now()})
+	s.pendingNodeEvents = append(s.pendingNodeEvents, &api.NodeEvent{Message: message, Subsystem: "Storage", Timestamp: time.Now()})
 }

@@ -8,31 +8,31 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// EndAllocation records that the runner of an allocation has finished for good: no task
-// of the allocation will start again. It removes the records that only the runner needs.
+// EndAllocation stores that an allocation has ended: its runner has finished, and no task of the allocation will
+// start again. It removes the records of the runner.
 func (tx *Txn) EndAllocation(id string) {
 	if tx.Allocation(nil, id) == nil {
 		return // the allocation was deleted
 	}
-	tx.PutMeta(state.EndedAllocPrefix+id, true)
+	tx.PutAgentRecord(state.EndedAllocPrefix+id, true)
 	if hooks := tx.AttachedHooks(id); len(hooks) > 0 {
-		tx.PutMeta(state.AttachedHooksPrefix+id, hooks)
+		tx.PutAgentRecord(state.AttachedHooksPrefix+id, hooks)
 	}
-	tx.ForgetAllocation(id)
+	tx.DeleteRunnerRecords(id)
 }
 
-// AllocationEnded reports whether [Txn.EndAllocation] was called. A terminal allocation
-// may not have ended yet.
-func (r Reader) AllocationEnded(id string) bool { return r.HasMeta(state.EndedAllocPrefix + id) }
+// AllocationEnded reports whether [Txn.EndAllocation] was called for an allocation. An allocation ends some time after its
+// client status has become terminal.
+func (r Reader) AllocationEnded(id string) bool { return r.HasAgentRecord(state.EndedAllocPrefix + id) }
 
-// AttachedHooks returns the hooks that an allocation has had, with their configurations.
-// Until the allocation has ended, they are in the records of its tasks.
+// AttachedHooks returns the hooks that were attached to an allocation: hook name -> configuration. Until the allocation
+// has ended, it reads them from the records of the tasks.
 func (r Reader) AttachedHooks(id string) (all map[string]string) {
-	if known, err := r.Meta(state.AttachedHooksPrefix+id, &all); err == nil && known {
+	if known, err := r.AgentRecord(state.AttachedHooksPrefix+id, &all); err == nil && known {
 		return all
 	}
 	all = make(map[string]string)
-	for _, task := range r.LocalTasks(id) {
+	for _, task := range r.TasksWithLocalRecords(id) {
 		if local, _, err := r.TaskLocalState(id, task); err == nil {
 			maps.Copy(all, local.AllocHooks)
 		}
@@ -40,47 +40,48 @@ func (r Reader) AttachedHooks(id string) (all map[string]string) {
 	return all
 }
 
-// CollectAllocationAtEnd records that the directory of an allocation must be removed when the
+// RemoveAllocationDirAtEnd stores that the directory of an allocation must be removed when the
 // allocation has ended.
-func (tx *Txn) CollectAllocationAtEnd(id string) {
+func (tx *Txn) RemoveAllocationDirAtEnd(id string) {
 	if tx.Allocation(nil, id) != nil {
-		tx.PutMeta(state.CollectAllocAtEndPrefix+id, true)
+		tx.PutAgentRecord(state.CollectAllocAtEndPrefix+id, true)
 	}
 }
 
-// IsAllocationCollectedAtEnd reports whether [Txn.CollectAllocationAtEnd] was called.
-func (r Reader) IsAllocationCollectedAtEnd(id string) bool {
-	return r.HasMeta(state.CollectAllocAtEndPrefix + id)
+// IsAllocationDirRemovedAtEnd reports whether [Txn.RemoveAllocationDirAtEnd] was called for an allocation.
+func (r Reader) IsAllocationDirRemovedAtEnd(id string) bool {
+	return r.HasAgentRecord(state.CollectAllocAtEndPrefix + id)
 }
 
-// DeleteAllocation deletes an allocation, if there is one, and records that it must be
-// removed from the disk. The records of its runner stay until [Txn.ForgetAllocation].
+// DeleteAllocation deletes an allocation, if it exists, and stores that its files must be removed from the
+// disk. The records of its runner stay until [Txn.DeleteRunnerRecords].
 func (tx *Txn) DeleteAllocation(id string) {
 	if a := tx.Allocation(nil, id); a != nil {
 		rest := *a
 		rest.TaskStates, rest.Metrics = nil, nil
-		tx.PutMeta(state.PendingRemovalPrefix+id, (*state.PendingRemoval)(&rest))
+		tx.PutAgentRecord(state.PendingRemovalPrefix+id, (*state.PendingRemoval)(&rest))
 	}
-	tx.delete(Allocations, id)
-	tx.DeleteMeta(state.EndedAllocPrefix + id)
-	tx.DeleteMeta(state.CollectAllocAtEndPrefix + id)
+	tx.deleteObject(Allocations, id)
+	tx.DeleteAgentRecord(state.EndedAllocPrefix + id)
+	tx.DeleteAgentRecord(state.CollectAllocAtEndPrefix + id)
 }
 
-// PendingRemovals returns the allocations that are deleted and still on the disk. An
-// unreadable record is left out and moved into the quarantine.
+// PendingRemovals returns the deleted allocations whose files must still be removed from the disk. It leaves out
+// unreadable records, and moves them into the quarantine.
 func (r Reader) PendingRemovals() (allocs []*api.Allocation) {
-	for _, fact := range r.MetaKeys(state.PendingRemovalPrefix) {
+	for _, name := range r.AgentRecordNames(state.PendingRemovalPrefix) {
 		var pendingRemoval state.PendingRemoval
-		if known, err := r.Meta(fact, &pendingRemoval); err == nil && known {
+		if known, err := r.AgentRecord(name, &pendingRemoval); err == nil && known {
 			allocs = append(allocs, (*api.Allocation)(&pendingRemoval))
 		}
 	}
 	return allocs
 }
 
-// FinishAllocationRemoval deletes the last records of an allocation that was deleted, after its removal from the disk.
+// FinishAllocationRemoval deletes the remaining records of a deleted allocation, after its files were removed from the
+// disk.
 func (tx *Txn) FinishAllocationRemoval(id string) {
-	tx.ForgetAllocation(id)
-	tx.DeleteMeta(state.PendingRemovalPrefix + id)
-	tx.DeleteMeta(state.AttachedHooksPrefix + id)
+	tx.DeleteRunnerRecords(id)
+	tx.DeleteAgentRecord(state.PendingRemovalPrefix + id)
+	tx.DeleteAgentRecord(state.AttachedHooksPrefix + id)
 }

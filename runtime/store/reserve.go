@@ -10,28 +10,29 @@ import (
 )
 
 const (
-	// reservedBytes is the space on the disk that the state file has beyond its content, so that changes that free space, such as
-	// the stop and the purge of a job, can be stored on a full disk. bbolt reuses the pages of earlier changes.
+	// reservedBytes is the disk space that is allocated for the state file beyond its content. With it, changes that free
+	// space, such as the stop and the purge of a job, can be stored on a full disk. bbolt reuses the pages of earlier
+	// transactions, so these changes need little space.
 	reservedBytes = 1 << 20
-	// minFreeBytes is the free space of the disk below which CheckSpace fails. It is more than the agent frees on a full disk for its
-	// start.
+	// minFreeBytes is the free disk space below which CheckSpace fails. It is more than the space that an agent that starts on
+	// a full disk frees.
 	minFreeBytes = 2 << 20
 )
 
-// reserveSpace allocates reservedBytes beyond the used part of the file. Where the file system cannot do that, or the disk is
-// full, the file has the space that it has. The size of the file stays the same.
+// reserveSpace allocates disk space for the first used+reservedBytes bytes of the file, if reservesSpace is set. It does not
+// change the size of the file. It ignores errors: the file then has less reserved space.
 func (f *stateFile) reserveSpace(used int64) {
-	if !f.reserves || used+reservedBytes/2 <= f.reservedEnd {
+	if !f.reservesSpace || used+reservedBytes/2 <= f.reservedEndOffset {
 		return
 	}
 	end := used + reservedBytes
 	if err := unix.Fallocate(int(f.openFile.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, end); !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
-		f.reservedEnd = end // also for a file system that does not support it
+		f.reservedEndOffset = end // also for a file system that does not support it
 	}
 }
 
-// CheckSpace returns an error if the disk of the state file is full. Callers that store something new call it first: the last
-// space is for changes that free space.
+// CheckSpace returns an error if the disk with the state file has less than minFreeBytes of free space. Callers that add
+// objects call it first: the remaining space is for changes that free space.
 func (s *Store) CheckSpace() error {
 	if s.file == nil {
 		return nil
@@ -42,11 +43,12 @@ func (s *Store) CheckSpace() error {
 	return nil
 }
 
-// CheckFreeSpace returns an error that wraps ENOSPC if this user cannot store so many bytes on the disk of a directory.
+// CheckFreeSpace returns an error that wraps ENOSPC if the current user cannot store size bytes on the file system of a
+// directory. It returns nil if it cannot find out.
 func CheckFreeSpace(dir string, size int64) error {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil || fs.Bavail*uint64(fs.Bsize) >= uint64(size) {
-		return nil // a change reports what is wrong with the disk
+		return nil // if statfs has failed, the next write reports the error of the disk
 	}
 	// Root can use space that is reserved for it, but not all of the space that the file system counts as free.
 	f, err := os.CreateTemp(dir, ".space-*")
@@ -61,8 +63,8 @@ func CheckFreeSpace(dir string, size int64) error {
 	return fmt.Errorf("the disk of %s is full: %w", dir, unix.ENOSPC)
 }
 
-// FreeBytes returns the free space on the disk of a directory. For root it includes space that is reserved for root, and can
-// include some that the file system needs for itself.
+// FreeBytes returns the free space on the file system of a directory. For root, it includes the space that is reserved for
+// root, and can include space that the file system needs itself.
 func FreeBytes(dir string) (uint64, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {

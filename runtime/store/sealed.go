@@ -19,8 +19,8 @@ import (
 //
 //	mark (1) · length of the box (uvarint) · box · open part
 //
-// The box is the sealed secret part; the open part is not encrypted. No msgpack value starts with the mark,
-// so an older build quarantines the record. The box starts with the id of its key. An id of 16 zero bytes means that the secret part is
+// The box is the encrypted secret part; the open part is not encrypted. No msgpack value starts with the mark, so a build
+// that does not know envelopes quarantines the record. The box starts with the id of its key. An id of 16 zero bytes means that the secret part is
 // not encrypted, because a store without keys has written it.
 const envelopeFirstByte = 0xc1
 
@@ -35,8 +35,8 @@ func encodeEnvelope(box, open []byte) []byte {
 	return append(append(b, box...), open...)
 }
 
-// decodeEnvelope returns the box and the open part of a payload, which are parts of its bytes. The box is nil
-// if the payload has no secret part.
+// decodeEnvelope returns the box and the open part of a payload. They share the memory of the payload. The box is nil if the
+// payload has no secret part.
 func decodeEnvelope(payload []byte) (box, open []byte, err error) {
 	if len(payload) == 0 || payload[0] != envelopeFirstByte {
 		return nil, payload, nil
@@ -52,8 +52,8 @@ func decodeEnvelope(payload []byte) (box, open []byte, err error) {
 // isPlaintextBox reports whether the secret part in a box is not encrypted.
 func isPlaintextBox(box []byte) bool { return bytes.HasPrefix(box, plaintextBoxPrefix) }
 
-// recordName returns the name for a table's records in messages.
-func recordName(t Table) string {
+// recordKindText returns the name in messages of the records of a table.
+func recordKindText(t Table) string {
 	switch t {
 	case Variables:
 		return "variable"
@@ -63,8 +63,8 @@ func recordName(t Table) string {
 	return string(t) + " record"
 }
 
-// sealContext returns the text that binds a box to the table and the key of its record: under another key it
-// cannot be opened.
+// sealContext returns the context with which the box of a record is sealed. It contains the table and the key, so a box that
+// was moved to another record cannot be decrypted.
 func sealContext(bucket, key string) string { return bucket + "\x00" + key }
 
 // sealer encrypts (seals) the secret parts of records with the keys of a key file, and decrypts (opens) them.
@@ -72,16 +72,16 @@ func sealContext(bucket, key string) string { return bucket + "\x00" + key }
 type sealer struct {
 	logger        hclog.Logger
 	keyFile       string // empty without a key file
-	temporaryKeys bool   // the keys are not stored, and are lost when the store is closed
+	temporaryKeys bool   // Config.TemporaryKeys: the keys are lost when the store is closed
 
 	keyring atomic.Pointer[keyring.Ring] // nil if there are no keys; only the writer replaces it
 
 	// The next fields do not change after Open.
-	unopenedVariables map[*api.Variable]*unopenedSecret // variables whose items cannot be opened
-	sealedErrors      []error                           // errors of records that cannot be opened
+	unopenedVariables map[*api.Variable]*unopenedSecret // variables whose items cannot be decrypted
+	unopenedErrors    []error                           // one error for each record that cannot be decrypted
 	hasPlainSecrets   bool                              // the file has secrets that are not encrypted yet
 
-	signingKeyMu sync.Mutex // held while an RSA key is made, so that concurrent requests make one
+	signingKeyMu sync.Mutex // held while an RSA key is made, so that concurrent requests make only one
 
 	mu         sync.Mutex
 	keyFileErr error // result of [Store.KeyFileErr]
@@ -114,7 +114,7 @@ func (s *sealer) openBox(bucket, key string, box []byte) ([]byte, error) {
 	}
 	ring := s.keyring.Load()
 	if ring == nil {
-		return nil, &keyring.MissingKeyError{KeyID: keyring.KeyID(box)}
+		return nil, &keyring.MissingKeyError{KeyID: keyring.SealingKeyID(box)}
 	}
 	return ring.Open(box, sealContext(bucket, key))
 }
@@ -123,9 +123,9 @@ func (s *sealer) openBox(bucket, key string, box []byte) ([]byte, error) {
 func encodeVariable(v *api.Variable) (open, secret []byte, err error) {
 	bare := *v
 	bare.Items = nil
-	open, err = encode(&bare)
+	open, err = encodeMsgpack(&bare)
 	if err == nil && len(v.Items) > 0 {
-		secret, err = encode(map[string]string(v.Items))
+		secret, err = encodeMsgpack(map[string]string(v.Items))
 	}
 	return open, secret, err
 }
@@ -134,13 +134,13 @@ func encodeVariable(v *api.Variable) (open, secret []byte, err error) {
 func encodeTaskLocal(local state.LocalState) (open, secret []byte, err error) {
 	record := state.NewTaskRecord(local)
 	secrets := record.SplitSecrets()
-	if open, err = encode(record); err == nil && secrets != nil {
-		secret, err = encode(secrets)
+	if open, err = encodeMsgpack(record); err == nil && secrets != nil {
+		secret, err = encodeMsgpack(secrets)
 	}
 	return open, secret, err
 }
 
-// SealedError means that the secret part of a record cannot be read.
+// SealedError means that the secret part of a record cannot be decrypted.
 type SealedError struct {
 	RecordName string // name of the record in messages, like `variable "nomad/jobs/web"`
 	KeyID      string
@@ -159,19 +159,20 @@ func (e *SealedError) Error() string {
 // Unwrap returns the cause.
 func (e *SealedError) Unwrap() error { return e.Cause }
 
-// unopenedSecret is the sealed part of a record that could not be opened. It is written back unchanged.
+// unopenedSecret is the sealed part of a record that could not be decrypted. A later write of the record stores the box
+// unchanged.
 type unopenedSecret struct {
 	box []byte
 	err error
 }
 
 func (s *sealer) recordUnopenedSecret(what string, box []byte, cause error) *unopenedSecret {
-	err := &SealedError{RecordName: what, KeyID: keyring.KeyID(box), File: s.keyFile, Cause: cause}
-	s.sealedErrors = append(s.sealedErrors, err)
+	err := &SealedError{RecordName: what, KeyID: keyring.SealingKeyID(box), File: s.keyFile, Cause: cause}
+	s.unopenedErrors = append(s.unopenedErrors, err)
 	return &unopenedSecret{bytes.Clone(box), err}
 }
 
-// VariableErr returns a [SealedError] if the items of a variable cannot be opened, or nil.
+// VariableErr returns a [SealedError] if the items of a variable cannot be decrypted, otherwise nil.
 func (r Reader) VariableErr(v *api.Variable) error {
 	if c := r.unopenedVariables[v]; c != nil {
 		return c.err
@@ -183,7 +184,7 @@ func (r Reader) VariableErr(v *api.Variable) error {
 func (s *Store) encodeVariableRecord(key string, v *api.Variable) ([]byte, error) {
 	open, secret, err := encodeVariable(v)
 	if err == nil {
-		open, err = s.carryUnknown(Variables, key, open)
+		open, err = s.keepUnknownFieldsOf(Variables, key, open)
 	}
 	if err != nil {
 		return nil, err
@@ -207,7 +208,7 @@ func (s *sealer) encodeLocalRecord(t Table, r *localRecord) []byte {
 func (s *sealer) openQuarantined(name string, payload []byte) (q quarantinedRecord, err error) {
 	box, open, err := decodeEnvelope(payload)
 	if err == nil {
-		err = decode(open, &q)
+		err = decodeMsgpack(open, &q)
 	}
 	if err == nil && box != nil {
 		q.Value, err = s.openBox(quarantineBucket, name, box)
@@ -220,13 +221,13 @@ func (s *sealer) openQuarantined(name string, payload []byte) (q quarantinedReco
 func (s *sealer) encodeQuarantineRecord(name string, q quarantinedRecord) ([]byte, error) {
 	value := q.Value
 	q.Value = nil
-	open, err := encode(q)
+	open, err := encodeMsgpack(q)
 	return s.sealPayload(quarantineBucket, name, value, open), err
 }
 
-// sealQuarantine seals a quarantined record with the active key. A record that cannot be opened is returned
-// unchanged.
-func (s *sealer) sealQuarantine(name string, value []byte) []byte {
+// resealQuarantined decrypts a record of the quarantine and seals it again with the active key. It returns a record that
+// cannot be decrypted unchanged.
+func (s *sealer) resealQuarantined(name string, value []byte) []byte {
 	r, err := decodeRecord(quarantineBucket, name, value)
 	if err != nil {
 		return value
@@ -239,5 +240,5 @@ func (s *sealer) sealQuarantine(name string, value []byte) []byte {
 	if err != nil {
 		return value
 	}
-	return encodeRecord(quarantineBucket, name, r.index, payload)
+	return encodeRecord(quarantineBucket, name, r.changeIndex, payload)
 }

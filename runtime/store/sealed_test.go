@@ -85,8 +85,8 @@ func putSecrets(t *testing.T, s *Store) {
 		tx.PutAllocation(&api.Allocation{ID: "x", Namespace: "default", JobID: "web"})
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "a", Items: api.VariableItems{"p": plantedSecret + "-a"}})
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "b", Items: api.VariableItems{"p": plantedSecret + "-b"}})
-		tx.PutMeta(sealedName, secretTokens(plantedSecret+"-fact"))
-		tx.PutMeta(openName, "fact")
+		tx.PutAgentRecord(sealedName, secretTokens(plantedSecret+"-fact"))
+		tx.PutAgentRecord(openName, "fact")
 		tx.PutTaskLocal("x", "web", localStateWithSecrets())
 	})
 }
@@ -105,11 +105,11 @@ func checkSecrets(t *testing.T, s *Store) {
 		t.Errorf("task: %+v, %t, %v", local, ok, err)
 	}
 	var tokens state.TaskTokens
-	if ok, err := snap.Meta(sealedName, &tokens); !ok || err != nil || !reflect.DeepEqual(tokens, secretTokens(plantedSecret+"-fact")) {
+	if ok, err := snap.AgentRecord(sealedName, &tokens); !ok || err != nil || !reflect.DeepEqual(tokens, secretTokens(plantedSecret+"-fact")) {
 		t.Errorf("record %s: %v, %t, %v", sealedName, tokens, ok, err)
 	}
 	bootID := ""
-	if ok, err := snap.Meta(openName, &bootID); !ok || err != nil || bootID != "fact" {
+	if ok, err := snap.AgentRecord(openName, &bootID); !ok || err != nil || bootID != "fact" {
 		t.Errorf("record %s: %q, %t, %v", openName, bootID, ok, err)
 	}
 	if err := s.KeyFileErr(); err != nil {
@@ -183,7 +183,7 @@ func putRawRecords(t *testing.T, dir string, ops ...bucketWrite) {
 	defer db.Close()
 	err = db.Update(func(tx *bolt.Tx) error {
 		for _, o := range ops {
-			if err := applyOp(tx, o); err != nil {
+			if err := applyWrite(tx, o); err != nil {
 				return err
 			}
 		}
@@ -277,11 +277,11 @@ func TestQuarantinedRecordsAreSealed(t *testing.T) {
 	dir := t.TempDir()
 	s := openWithKeys(t, dir)
 	putSecrets(t, s)
-	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta(sealedName, plantedSecret) })
-	if _, err := s.Snapshot().Meta(sealedName, new(state.TaskTokens)); err == nil {
+	mustUpdate(t, s, func(tx *Txn) { tx.PutAgentRecord(sealedName, plantedSecret) })
+	if _, err := s.Snapshot().AgentRecord(sealedName, new(state.TaskTokens)); err == nil {
 		t.Fatal("a text was read as a map")
 	}
-	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta(openName, "later") }) // the writer runs this update after the one that quarantines the record
+	mustUpdate(t, s, func(tx *Txn) { tx.PutAgentRecord(openName, "later") }) // the writer runs this update after the one that quarantines the record
 	if d := s.Damage(); len(d) != 1 || d[0].Key != sealedName {
 		t.Fatalf("damage: %v", d)
 	}
@@ -367,7 +367,7 @@ func TestMissingKeyFile(t *testing.T) {
 					t.Errorf("task: %+v, %t, %v", local, ok, err)
 				}
 				var tokens state.TaskTokens
-				if _, err := snap.Meta(sealedName, &tokens); err == nil {
+				if _, err := snap.AgentRecord(sealedName, &tokens); err == nil {
 					t.Errorf("tokens: %v", tokens)
 				}
 				mustUpdate(t, s, func(tx *Txn) {
@@ -382,7 +382,7 @@ func TestMissingKeyFile(t *testing.T) {
 					t.Errorf("damage: %v", d)
 				}
 				mustUpdate(t, s, func(tx *Txn) { local.RunComplete = false; tx.PutTaskLocal("x", "web", local) })
-				mustSucceed(t, s.runExclusive(testContext, func() error { return s.file.rebuild(s.allRecords(s.mem.Txn(false))) }))
+				mustSucceed(t, s.runExclusive(testContext, func() error { return s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))) }))
 				mustSucceed(t, s.Close())
 			}
 
@@ -401,7 +401,7 @@ func TestKeyRotationMakesANewKeyWhenTheOldIsLost(t *testing.T) {
 	mustSucceed(t, os.WriteFile(keyFile, []byte("{"), 0o600))
 	s = openWithKeys(t, dir)
 	// A record that is written without a key is sealed as soon as there is a key.
-	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta(state.IdentityPrefix+"two", secretTokens(plantedSecret)) })
+	mustUpdate(t, s, func(tx *Txn) { tx.PutAgentRecord(state.IdentityPrefix+"two", secretTokens(plantedSecret)) })
 	if _, err := s.RotateKeys(testContext, false); err != nil {
 		t.Fatal(err)
 	}
@@ -452,7 +452,7 @@ func TestKeyRotation(t *testing.T) {
 	key := func(path string) string {
 		box, _, err := decodeEnvelope(getRawPayload(t, dir, string(Variables), namespacedKey("default", path)))
 		mustSucceed(t, err)
-		return keyring.KeyID(box)
+		return keyring.SealingKeyID(box)
 	}
 	if key("a") != first[0].KeyID || key("c") != second.KeyID {
 		t.Errorf("sealed with %s and %s, the keys are %s and %s", key("a"), key("c"), first[0].KeyID, second.KeyID)
@@ -511,7 +511,7 @@ func TestTemporaryKeys(t *testing.T) {
 func TestSigningKey(t *testing.T) {
 	dir := t.TempDir()
 	s := openWithKeys(t, dir)
-	if keys, err := s.SigningKeys().Public(); err != nil || len(keys) != 0 {
+	if keys, err := s.SigningKeys().PublicKeys(); err != nil || len(keys) != 0 {
 		t.Errorf("before the first request: %v, %v", keys, err)
 	}
 	type result struct {
@@ -522,7 +522,7 @@ func TestSigningKey(t *testing.T) {
 	results := make(chan result)
 	for range 4 {
 		go func() {
-			id, key, err := s.SigningKeys().Active(testContext)
+			id, key, err := s.SigningKeys().ActiveKey(testContext)
 			results <- result{id, key, err}
 		}()
 	}
@@ -534,19 +534,19 @@ func TestSigningKey(t *testing.T) {
 	}
 	mustSucceed(t, s.Close())
 	s = openWithKeys(t, dir)
-	id, key, err := s.SigningKeys().Active(testContext)
+	id, key, err := s.SigningKeys().ActiveKey(testContext)
 	if err != nil || id != first.id || !key.Equal(first.key) {
 		t.Errorf("the next agent has key %s, want %s: %v", id, first.id, err)
 	}
 
 	active, err := s.RotateKeys(testContext, false)
 	mustSucceed(t, err)
-	public, err := s.SigningKeys().Public()
+	public, err := s.SigningKeys().PublicKeys()
 	if err != nil || len(public) != 2 || public[0].KeyID != first.id || public[1].KeyID != active.KeyID {
 		t.Errorf("public keys after a rotation: %v, %v", public, err)
 	}
 	mustSucceed(t, s.RemoveKey(testContext, first.id, true))
-	if public, err := s.SigningKeys().Public(); err != nil || len(public) != 1 {
+	if public, err := s.SigningKeys().PublicKeys(); err != nil || len(public) != 1 {
 		t.Errorf("public keys after the removal: %v, %v", public, err)
 	}
 }

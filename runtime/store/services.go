@@ -7,7 +7,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// The methods of this file implement the store interfaces of runtime/node/services.
+// The methods of Store in this file implement the interfaces that package services of runtime/node uses to store registrations
+// and check results.
 
 // ServicesByAllocation returns the current registrations of an allocation.
 func (s *Store) ServicesByAllocation(allocID string) []*api.ServiceRegistration {
@@ -47,7 +48,7 @@ func (s *Store) PutCheckResult(allocID string, result *api.AllocCheckStatus) err
 	return err
 }
 
-// DeleteCheckResults removes the results of some checks. Missing results are ignored.
+// DeleteCheckResults removes the results of the checks with the given ids. It ignores missing results.
 func (s *Store) DeleteCheckResults(allocID string, ids []string) error {
 	_, err := s.Update(context.Background(), func(tx *Txn) error {
 		tx.DeleteCheckResults(allocID, ids)
@@ -56,8 +57,8 @@ func (s *Store) DeleteCheckResults(allocID string, ids []string) error {
 	return err
 }
 
-// DeleteCheckResults removes the results of some checks. Missing results are ignored. The change does not
-// increase the index.
+// DeleteCheckResults removes the results of the checks with the given ids. It ignores missing results. The change does
+// not increase the index.
 func (tx *Txn) DeleteCheckResults(allocID string, ids []string) {
 	have, err := tx.CheckResults(allocID)
 	if err != nil {
@@ -72,7 +73,7 @@ func (tx *Txn) DeleteCheckResults(allocID string, ids []string) {
 	if !some {
 		return
 	}
-	tx.changeAllocLocalRecord(allocID, func(s *allocLocalRecord) {
+	tx.editAllocLocalRecord(allocID, func(s *allocLocalRecord) {
 		for _, id := range ids {
 			delete(s.Checks, id)
 		}

@@ -12,16 +12,16 @@ import (
 // rsaKeySize is the size of the RSA keys in bits.
 const rsaKeySize = 2048
 
-// SigningKeys are the RSA keys of the keys of a store. They sign the tokens of workload identities. The errors of
-// its methods are a [KeyFileError], or ErrNoKeyFile if the store has no keys.
+// SigningKeys gives access to the RSA keys that sign the tokens of workload identities. Each key in the key file can have
+// one. The methods return a [KeyFileError], or ErrNoKeyFile if the store has no keys.
 type SigningKeys struct{ store *Store }
 
-// SigningKeys returns the RSA keys of the keys.
+// SigningKeys returns the RSA keys of the store.
 func (s *Store) SigningKeys() SigningKeys { return SigningKeys{s} }
 
-// Active returns the active key's id and its RSA key. The first call for a key makes the RSA key
-// and stores it, which takes up to a second.
-func (k SigningKeys) Active(ctx context.Context) (id string, signing *rsa.PrivateKey, err error) {
+// ActiveKey returns the id of the active key and its RSA key. If the active key has no RSA key, it makes and stores one,
+// which takes up to a second.
+func (k SigningKeys) ActiveKey(ctx context.Context) (id string, signing *rsa.PrivateKey, err error) {
 	sealer := k.store.sealer
 	if id, signing, err = sealer.signingKey(); err != nil || signing != nil {
 		return id, signing, err
@@ -31,13 +31,13 @@ func (k SigningKeys) Active(ctx context.Context) (id string, signing *rsa.Privat
 	if id, signing, err = sealer.signingKey(); err != nil || signing != nil {
 		return id, signing, err
 	}
-	// The key is made here because nothing in the goroutine of the writer may take long.
+	// The key is not made in the goroutine of the writer, because that would block other updates.
 	made, err := rsa.GenerateKey(rand.Reader, rsaKeySize)
 	if err != nil {
 		return "", nil, fmt.Errorf("make a key that signs tokens: %w", err)
 	}
 	err = k.store.runExclusive(ctx, func() error {
-		ring, err := sealer.loadedRing()
+		ring, err := sealer.keysOrError()
 		if err != nil {
 			return err
 		}
@@ -50,18 +50,18 @@ func (k SigningKeys) Active(ctx context.Context) (id string, signing *rsa.Privat
 	return id, made, nil
 }
 
-// Public returns the public halves of the RSA keys of all keys that were not removed, oldest first.
-func (k SigningKeys) Public() ([]keyring.PublicKey, error) {
-	ring, err := k.store.sealer.loadedRing()
+// PublicKeys returns the public halves of all RSA keys, oldest first.
+func (k SigningKeys) PublicKeys() ([]keyring.PublicKey, error) {
+	ring, err := k.store.sealer.keysOrError()
 	if err != nil {
 		return nil, err
 	}
 	return ring.PublicKeys(), nil
 }
 
-// signingKey returns the active key's id and its RSA key, which is nil if it was not made yet.
+// signingKey returns the id of the active key and its RSA key, or nil if it has no RSA key yet.
 func (s *sealer) signingKey() (id string, signing *rsa.PrivateKey, err error) {
-	ring, err := s.loadedRing()
+	ring, err := s.keysOrError()
 	if err != nil {
 		return "", nil, err
 	}

@@ -10,14 +10,14 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// jobBucket is the table of the jobs of allocations. It has each job once, by the hash of its bytes: a
-// hundred allocations of one job share one record and one object.
+// jobBucket is the bucket with the jobs of allocations. It has each job version once, under the hash of its encoding, so
+// that all allocations of a job version share one record and one object in memory.
 const jobBucket = "specs"
 
-// jobTable holds the jobs of all allocations. Only the writer uses it.
+// jobTable has the jobs of all stored allocations. After Open, only the goroutine of the writer uses it.
 type jobTable struct {
-	byHash map[string]*jobEntry
-	byJob  map[*api.Job]string
+	entriesByHash map[string]*jobEntry
+	hashesByJob   map[*api.Job]string
 }
 
 type jobEntry struct {
@@ -26,16 +26,17 @@ type jobEntry struct {
 	valuesByGroup map[string]*sharedValues // keyed by group
 }
 
-// sharedValues are values that are usually equal in all allocations of a group, unless the group has ports.
+// sharedValues are the values of the last allocation of a group. Unless the group has ports, they are usually equal in all
+// its allocations, which then share them in memory.
 type sharedValues struct {
-	granted   *api.AllocatedResources
-	resources *api.Resources
-	tasks     map[string]*api.Resources
-	metrics   *api.AllocationMetric
+	allocatedResources *api.AllocatedResources
+	resources          *api.Resources
+	taskResources      map[string]*api.Resources
+	metrics            *api.AllocationMetric
 }
 
-// shareValues makes a new allocation, which no reader has yet, share the job, and those values that equal the
-// ones of the last allocation of its group.
+// shareValues replaces the job of an allocation by the shared one, and those values that equal the values of the last
+// allocation of its group. No reader may have the allocation yet.
 func (e *jobEntry) shareValues(a *api.Allocation) {
 	a.Job = e.job
 	c := e.valuesByGroup[a.TaskGroup]
@@ -46,9 +47,9 @@ func (e *jobEntry) shareValues(a *api.Allocation) {
 		c = new(sharedValues)
 		e.valuesByGroup[a.TaskGroup] = c
 	}
-	shareIfEqual(&a.AllocatedResources, &c.granted)
+	shareIfEqual(&a.AllocatedResources, &c.allocatedResources)
 	shareIfEqual(&a.Resources, &c.resources)
-	shareIfEqual(&a.TaskResources, &c.tasks)
+	shareIfEqual(&a.TaskResources, &c.taskResources)
 	shareIfEqual(&a.Metrics, &c.metrics)
 }
 
@@ -61,20 +62,21 @@ func shareIfEqual[T any](mine, last *T) {
 }
 
 func newJobTable() *jobTable {
-	return &jobTable{byHash: make(map[string]*jobEntry), byJob: make(map[*api.Job]string)}
+	return &jobTable{entriesByHash: make(map[string]*jobEntry), hashesByJob: make(map[*api.Job]string)}
 }
 
-// interner deduplicates equal strings and equal maps of event details in the allocations that are loaded from
-// a file.
+// interner makes the allocations that are loaded from the file share equal strings and equal maps of event details, to
+// save memory.
 type interner struct {
-	strings      map[string]string
-	eventDetails []map[string]string // different maps of event details, which most events share
+	internedStrings map[string]string
+	eventDetails    []map[string]string // the first maps of event details that differ from each other
 }
 
 // maxInternedDetails is the maximum number of maps in eventDetails.
 const maxInternedDetails = 32
 
-// internAllocation deduplicates the values of an allocation that no reader has yet.
+// internAllocation replaces strings and event details of an allocation by equal ones that the interner has seen before. No
+// reader may have the allocation yet.
 func (i *interner) internAllocation(a *api.Allocation) {
 	for _, s := range []*string{
 		&a.Namespace, &a.EvalID, &a.NodeID, &a.NodeName, &a.JobID, &a.TaskGroup, &a.DesiredStatus, &a.DesiredDescription,
@@ -94,10 +96,10 @@ func (i *interner) internAllocation(a *api.Allocation) {
 }
 
 func (i *interner) internString(s *string) {
-	if known, ok := i.strings[*s]; ok {
+	if known, ok := i.internedStrings[*s]; ok {
 		*s = known
 	} else {
-		i.strings[*s] = *s
+		i.internedStrings[*s] = *s
 	}
 }
 
@@ -128,25 +130,26 @@ type allocationRecord struct {
 
 // jobBatch collects changes of the jobTable that a batch of requests makes. They take effect in apply.
 type jobBatch struct {
-	table        *jobTable
-	hashes       map[*api.Job]string // hashes of jobs that are not in jobTable.byJob
-	addedEntries map[string]*jobEntry
-	encodedJobs  map[string][]byte
-	refDeltas    map[string]int
+	table             *jobTable
+	newHashesByJob    map[*api.Job]string // hashes of jobs that are not in jobTable.hashesByJob
+	newEntriesByHash  map[string]*jobEntry
+	encodedJobsByHash map[string][]byte
+	refDeltasByHash   map[string]int
 }
 
 func (t *jobTable) newBatch() *jobBatch {
 	return &jobBatch{
-		table:        t,
-		hashes:       make(map[*api.Job]string),
-		addedEntries: make(map[string]*jobEntry),
-		encodedJobs:  make(map[string][]byte),
-		refDeltas:    make(map[string]int),
+		table:             t,
+		newHashesByJob:    make(map[*api.Job]string),
+		newEntriesByHash:  make(map[string]*jobEntry),
+		encodedJobsByHash: make(map[string][]byte),
+		refDeltasByHash:   make(map[string]int),
 	}
 }
 
-// encodeAndShare encodes an allocation, and makes it share its job with other allocations.
-func (b *jobBatch) encodeAndShare(a *api.Allocation) ([]byte, error) {
+// encodeAllocAndShareJob returns an allocation encoded without its job, and makes it share the job and other values with
+// other allocations in memory.
+func (b *jobBatch) encodeAllocAndShareJob(a *api.Allocation) ([]byte, error) {
 	if a.Job == nil {
 		return encodeAllocation(a, "")
 	}
@@ -154,13 +157,13 @@ func (b *jobBatch) encodeAndShare(a *api.Allocation) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	known := b.table.byHash[hash]
+	known := b.table.entriesByHash[hash]
 	if known == nil {
-		known = b.addedEntries[hash]
+		known = b.newEntriesByHash[hash]
 	}
 	if known == nil {
 		known = &jobEntry{job: a.Job}
-		b.addedEntries[hash] = known
+		b.newEntriesByHash[hash] = known
 	}
 	known.shareValues(a)
 	return encodeAllocation(a, hash)
@@ -173,52 +176,52 @@ func encodeAllocation(a *api.Allocation, hash string) ([]byte, error) {
 	if a.Job != nil {
 		row.JobVersion, row.JobCreateIndex = uint64OrZero(a.Job.Version), uint64OrZero(a.Job.CreateIndex)
 	}
-	return encode(row)
+	return encodeMsgpack(row)
 }
 
 func (b *jobBatch) jobHash(job *api.Job) (string, error) {
-	if hash, ok := b.table.byJob[job]; ok {
+	if hash, ok := b.table.hashesByJob[job]; ok {
 		return hash, nil
 	}
-	if hash, ok := b.hashes[job]; ok {
+	if hash, ok := b.newHashesByJob[job]; ok {
 		return hash, nil
 	}
 	hash, payload, err := encodeJob(job)
 	if err != nil {
 		return "", err
 	}
-	b.hashes[job], b.encodedJobs[hash] = hash, payload
+	b.newHashesByJob[job], b.encodedJobsByHash[hash] = hash, payload
 	return hash, nil
 }
 
 func encodeJob(job *api.Job) (hash string, payload []byte, err error) {
-	if payload, err = encode(job); err != nil {
+	if payload, err = encodeMsgpack(job); err != nil {
 		return "", nil, fmt.Errorf("encode job %q: %w", stringOrEmpty(job.ID), err)
 	}
 	digest := sha256.Sum256(payload)
 	return hex.EncodeToString(digest[:16]), payload, nil
 }
 
-// addRefs counts an allocation that is added (n is +1) or removed (n is -1) as a reference to its job.
+// addRefs adds n to the number of allocations of the job of a: +1 if a is added, -1 if a is removed.
 func (b *jobBatch) addRefs(a *api.Allocation, n int) {
 	if a.Job == nil {
 		return
 	}
-	hash, ok := b.table.byJob[a.Job]
+	hash, ok := b.table.hashesByJob[a.Job]
 	if !ok {
-		hash = b.hashes[a.Job]
+		hash = b.newHashesByJob[a.Job]
 	}
-	b.refDeltas[hash] += n
+	b.refDeltasByHash[hash] += n
 }
 
-// ops returns the write operations for jobs that are added and for jobs that no allocation uses any longer.
-func (b *jobBatch) ops(index uint64) []bucketWrite {
+// jobWrites returns the writes that store new jobs and delete the jobs that no allocation has after this batch.
+func (b *jobBatch) jobWrites(index uint64) []bucketWrite {
 	var ops []bucketWrite
-	for hash, delta := range b.refDeltas {
-		known := b.table.byHash[hash]
+	for hash, delta := range b.refDeltasByHash {
+		known := b.table.entriesByHash[hash]
 		switch {
 		case known == nil && delta > 0:
-			ops = append(ops, bucketWrite{jobBucket, hash, encodeRecord(jobBucket, hash, index, b.encodedJobs[hash])})
+			ops = append(ops, bucketWrite{jobBucket, hash, encodeRecord(jobBucket, hash, index, b.encodedJobsByHash[hash])})
 		case known != nil && known.refCount+delta == 0:
 			ops = append(ops, bucketWrite{jobBucket, hash, nil})
 		}
@@ -226,20 +229,20 @@ func (b *jobBatch) ops(index uint64) []bucketWrite {
 	return ops
 }
 
-// apply makes the collected changes in the jobTable.
-func (b *jobBatch) apply() {
-	for hash, delta := range b.refDeltas {
-		known := b.table.byHash[hash]
+// applyToTable makes the collected changes in the jobTable.
+func (b *jobBatch) applyToTable() {
+	for hash, delta := range b.refDeltasByHash {
+		known := b.table.entriesByHash[hash]
 		if known == nil {
-			if known = b.addedEntries[hash]; known == nil || delta == 0 {
+			if known = b.newEntriesByHash[hash]; known == nil || delta == 0 {
 				continue
 			}
-			b.table.byHash[hash] = known
-			b.table.byJob[known.job] = hash
+			b.table.entriesByHash[hash] = known
+			b.table.hashesByJob[known.job] = hash
 		}
 		if known.refCount += delta; known.refCount == 0 {
-			delete(b.table.byHash, hash)
-			delete(b.table.byJob, known.job)
+			delete(b.table.entriesByHash, hash)
+			delete(b.table.hashesByJob, known.job)
 		}
 	}
 }

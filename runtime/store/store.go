@@ -28,21 +28,22 @@ type Config struct {
 	// 0600.
 	Path   string
 	Logger hclog.Logger
-	// KeyFile has the keys that seal variables and records that can hold their items. A
-	// missing file is made if no record is sealed yet. If KeyFile is empty, nothing is
-	// sealed.
+	// KeyFile is the path of the file with the keys that seal variables, and other records that can
+	// hold their items. A missing file is made if no record is sealed yet. If KeyFile is empty,
+	// nothing is sealed.
 	KeyFile string
 	// TemporaryKeys seals records with a key that is not stored, instead of the keys of KeyFile.
 	TemporaryKeys bool
-	// ReserveSpace makes the file reserve space on the disk, so that changes that free space can be stored on a full disk.
+	// ReserveSpace makes the store allocate disk space for the state file in advance, so that changes that free space can be
+	// stored on a full disk.
 	ReserveSpace bool
 	// Version is the version of this build, which is stored in the file.
 	Version string
-	// FeedSize is the number of changes that the feed keeps for subscribers that read later, fewer if the
-	// changes are large; 0 means 100.
+	// FeedSize is the maximum number of changes whose events the feed keeps for subscribers; 0 means 100. The
+	// feed keeps fewer if the changes have many events.
 	FeedSize int
-	// OnWrite is called after each write of the state file, with the time until its records were on disk, their number, and
-	// the error of the write. The writer waits for it. Nil means that no function is called.
+	// OnWrite is called after each write of the state file, with the duration of the write, the number of its records, and
+	// its error. The writer waits until it has returned. OnWrite may be nil.
 	OnWrite func(d time.Duration, records int, err error)
 }
 
@@ -51,34 +52,35 @@ type Config struct {
 type Store struct {
 	logger hclog.Logger
 	feed   *eventFeed
-	mem    *memdb.MemDB  // mem is the state that readers see, all of which is on disk
+	memDB  *memdb.MemDB  // memDB is the state that readers see; all of it is on disk
 	done   chan struct{} // done is closed when the writer has returned
 
 	sealer  *sealer
 	queue   requestQueue
 	onWrite func(d time.Duration, records int, err error) // Config.OnWrite
 
-	commits  atomic.Int64
-	writeErr atomic.Pointer[error]
+	commitCount atomic.Int64
+	writeErr    atomic.Pointer[error]
 
 	mu           sync.Mutex
 	damagedParts []Damage
 	unknownParts map[string]int // number of records by the name of a part that this build does not know
 
 	// Only the writer uses the next fields.
-	file               *stateFile // file is nil for a store in memory
-	format             fileFormat
-	version            string       // version of this build
-	formatRecord       formatRecord // record of the format for the file
-	writeFormat        bool         // the record in the file is another one
-	jobs               *jobTable
-	index              uint64
-	quarantinedRecords map[string][]byte  // quarantine has the quarantined records as they are stored in the file
-	released           []QuarantinedEntry // records that Open has taken out of the quarantine
-	unknownRecords     []bucketWrite      // records of tables that this build does not define
-	// unknownFields has the open parts of records in public tables that have fields which this build does not know.
-	unknownFields map[recordKey][]byte
-	nodeEvents    []*api.NodeEvent // nodeEvents are node events that the next [Txn.PutNode] adds
+	file                   *stateFile // file is nil for a store in memory
+	currentFormat          fileFormat
+	buildVersion           string       // version of this build
+	formatRecord           formatRecord // record of the file format that this build writes
+	isFormatRecordOutdated bool         // the file does not have formatRecord yet, so the next write stores it
+	jobs                   *jobTable
+	lastIndex              uint64
+	quarantinedRecords     map[string][]byte  // name -> bytes of a record in the quarantine, as stored in the file
+	releasedRecords        []QuarantinedEntry // records that Open has taken out of the quarantine
+	unknownRecords         []bucketWrite      // records in buckets that this build does not know; they are kept
+	// unknownFields has the unencrypted parts, as stored in the file, of those records in public tables that have fields
+	// which this build does not know.
+	unknownFields     map[recordKey][]byte
+	pendingNodeEvents []*api.NodeEvent // pendingNodeEvents are node events that the next [Txn.PutNode] adds
 }
 
 // Index returns the index of the last visible change.
@@ -97,8 +99,8 @@ func (s *Store) WaitForIndex(ctx context.Context, min uint64) error {
 	}
 }
 
-// Commits returns how many transactions were committed.
-func (s *Store) Commits() int64 { return s.commits.Load() }
+// Commits returns the number of transactions that have changed the state since the store was opened.
+func (s *Store) Commits() int64 { return s.commitCount.Load() }
 
 // FileSize returns the size of the state file in bytes, or 0 if there is none.
 func (s *Store) FileSize() int64 {
@@ -131,11 +133,11 @@ func (s *Store) Damage() []Damage {
 // Update makes one atomic change: everything that fn puts is stored under one new index.
 // If fn returns an error, nothing is stored and Update returns that error. Update blocks
 // until the change is on disk; only then is it visible to readers. The returned index is
-// the index of the change, or, if nothing visible has changed, of the state that fn has
-// read. Concurrent updates share a write to the disk.
+// the index of the change, or, if no table with an index has changed, the index of the state
+// that fn has read. Concurrent updates share one write to the disk.
 //
-// fn runs in the writer's goroutine, one call at a time: it must not block, nor call
-// Update. If ctx ends before fn was called, fn is not called.
+// The goroutine of the writer calls fn, and no two such functions at the same time: fn must
+// not block, and must not call Update. If ctx ends before fn was called, fn is not called.
 func (s *Store) Update(ctx context.Context, fn func(*Txn) error) (uint64, error) {
 	if err := context.Cause(ctx); err != nil {
 		return 0, err
@@ -158,19 +160,20 @@ func (s *Store) Update(ctx context.Context, fn func(*Txn) error) (uint64, error)
 	return r.index, r.err
 }
 
-// UpdateWithNext makes what fn puts a part of the next transaction that can be stored, whatever other change that has. No later
-// state is on disk without it. It does not block. fn may run several times, and must obey the rules of Update.
-func (s *Store) UpdateWithNext(fn func(*Txn) error) { s.queue.addWithNext(fn) }
+// UpdateWithNext makes the writer call fn in each transaction until a transaction succeeds, so that the changes of fn are
+// stored together with the next other change. It does not block, and does not cause a write itself. fn may be called several
+// times, and must obey the rules of Update.
+func (s *Store) UpdateWithNext(fn func(*Txn) error) { s.queue.addWithNextFn(fn) }
 
-// enqueue makes the writer run fn after all earlier requests, when the delay has passed or another request is
-// due.
+// enqueue makes the writer call fn after all earlier requests, when delay has passed, or before that together with another
+// request.
 func (s *Store) enqueue(fn func(*Txn) error, delay time.Duration) (*updateRequest, error) {
-	return s.queue.push(&updateRequest{fn: fn, deadline: time.Now().Add(delay)})
+	return s.queue.push(&updateRequest{updateFn: fn, latestWriteTime: time.Now().Add(delay)})
 }
 
-// Close waits for pending updates, and closes the file.
+// Close blocks until the pending updates are stored, and closes the file. Later updates fail with ErrClosed.
 func (s *Store) Close() error {
-	if !s.queue.close() {
+	if !s.queue.closeQueue() {
 		return ErrClosed
 	}
 	<-s.done
@@ -180,19 +183,19 @@ func (s *Store) Close() error {
 	return s.file.close()
 }
 
-// run is the loop of the writer.
-func (s *Store) run() {
+// runWriter is the goroutine of the writer. It ends after Close.
+func (s *Store) runWriter() {
 	defer close(s.done)
 	for {
 		requests, delay, closed := s.queue.takeDueRequests()
 		switch {
 		case len(requests) > 0:
-			s.commit(requests)
+			s.commitRequests(requests)
 		case closed:
 			return
 		case delay > 0:
 			select {
-			case <-s.queue.wake:
+			case <-s.queue.writerWake:
 			case <-time.After(delay):
 			}
 		default:
@@ -204,38 +207,38 @@ func (s *Store) run() {
 // idleReleaseDelay is how long the writer must be idle before it releases the pages of the file.
 const idleReleaseDelay = time.Second
 
-// waitWhileIdle blocks until the queue changes. If that takes longer than idleReleaseDelay, it compacts the file,
-// if most of it is free, and releases its pages.
+// waitWhileIdle blocks until the queue has something to do. After idleReleaseDelay, it compacts the file, and releases the
+// memory of its mapped pages.
 func (s *Store) waitWhileIdle() {
 	if s.file == nil {
-		<-s.queue.wake
+		<-s.queue.writerWake
 		return
 	}
 	select {
-	case <-s.queue.wake:
+	case <-s.queue.writerWake:
 	case <-time.After(idleReleaseDelay):
 		s.compactFile()
 		s.file.releasePages()
-		<-s.queue.wake
+		<-s.queue.writerWake
 	}
 }
 
-// compactFile replaces a file most of which is free by one without free pages.
+// compactFile replaces the state file by a smaller one if most of its pages are free.
 func (s *Store) compactFile() {
 	if !s.file.isMostlyFree() {
 		return
 	}
 	before := s.FileSize()
-	if err := s.file.rebuild(s.allRecords(s.mem.Txn(false))); err != nil {
-		s.logger.Debug("state file not compacted", "error", err) // the file is complete, and the next change reports a disk that is full
+	if err := s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))); err != nil {
+		s.logger.Debug("state file not compacted", "error", err) // the old file is still complete, and the next update reports a full disk
 		return
 	}
 	s.logger.Debug("state file compacted", "bytes_before", before, "bytes", s.FileSize())
 }
 
-// commit runs the requests, writes their changes in one transaction, makes them visible to readers, and
-// completes the requests.
-func (s *Store) commit(requests []*updateRequest) {
+// commitRequests calls the functions of the requests, writes their changes in one transaction, makes the changes visible to
+// readers, and completes the requests.
+func (s *Store) commitRequests(requests []*updateRequest) {
 	b := s.newBatch()
 	var exclusiveRequests []*updateRequest
 	for _, r := range requests {
@@ -244,21 +247,21 @@ func (s *Store) commit(requests []*updateRequest) {
 		case r.exclusiveFn != nil:
 			exclusiveRequests = append(exclusiveRequests, r)
 		default:
-			b.run(r)
+			b.runRequest(r)
 		}
 	}
-	withNext := s.queue.listWithNext() // after the requests, one of which can quarantine the old record
+	withNext := s.queue.listWithNextFns() // after the requests, one of which can quarantine the old record
 	for _, fn := range withNext {
-		b.run(&updateRequest{fn: fn, done: make(chan struct{})})
+		b.runRequest(&updateRequest{updateFn: fn, done: make(chan struct{})})
 	}
 	err := b.writeToFile()
 	switch {
 	case err != nil:
-		b.mem.Abort() // without Abort, the next batch would wait for this memdb transaction forever
+		b.memTxn.Abort() // without Abort, the next batch would wait for this memdb transaction forever
 		s.writeErr.Store(&err)
 	default:
 		b.publish()
-		s.queue.removeWithNext(len(withNext))
+		s.queue.removeWithNextFns(len(withNext))
 		if len(b.mergedChanges) > 0 {
 			s.writeErr.Store(nil)
 		}
@@ -280,13 +283,13 @@ func (s *Store) commit(requests []*updateRequest) {
 	}
 }
 
-// writeBatch has the requests and changes of one transaction in the file.
+// writeBatch has the requests whose changes one transaction writes to the file, and these changes.
 type writeBatch struct {
 	store         *Store
-	mem           *memdb.Txn
+	memTxn        *memdb.Txn
 	index         uint64
 	requests      []*updateRequest
-	mergedChanges map[recordKey]*recordChange // all changes of each record, combined
+	mergedChanges map[recordKey]*recordChange // the first before and the last after of each changed record
 	jobs          *jobBatch
 	events        [][]Event
 
@@ -301,25 +304,25 @@ type recordKey struct {
 func (s *Store) newBatch() *writeBatch {
 	return &writeBatch{
 		store:         s,
-		mem:           s.mem.Txn(true),
-		index:         s.index,
+		memTxn:        s.memDB.Txn(true),
+		index:         s.lastIndex,
 		mergedChanges: make(map[recordKey]*recordChange),
 		jobs:          s.jobs.newBatch(),
 	}
 }
 
-// run runs one request. If the request fails, its changes are undone.
-func (b *writeBatch) run(r *updateRequest) {
+// runRequest calls the function of a request. If the function fails, it undoes the changes of the function.
+func (b *writeBatch) runRequest(r *updateRequest) {
 	b.requests = append(b.requests, r)
 	tx := &Txn{
-		Reader:        Reader{beginRead: func() *memdb.Txn { return b.mem }, quarantine: b.store.quarantineRecord, reportUnknown: b.store.reportUnknown, unopenedVariables: b.store.sealer.unopenedVariables},
+		Reader:        Reader{beginRead: func() *memdb.Txn { return b.memTxn }, quarantineRecord: b.store.quarantineRecord, reportUnknown: b.store.reportUnknown, unopenedVariables: b.store.sealer.unopenedVariables},
 		store:         b.store,
-		mem:           b.mem,
+		memTxn:        b.memTxn,
 		index:         b.index + 1,
 		changedTables: make(map[Table]bool),
-		nodeEvents:    b.store.nodeEvents,
+		nodeEvents:    b.store.pendingNodeEvents,
 	}
-	r.panicValue = tx.callUpdateFunc(r.fn)
+	r.panicValue = tx.callUpdateFunc(r.updateFn)
 	var payloads [][]byte
 	if tx.err == nil && r.panicValue == nil {
 		tx.setTableIndexes()
@@ -332,7 +335,7 @@ func (b *writeBatch) run(r *updateRequest) {
 		}
 		return
 	}
-	if tx.changesVisibleTable {
+	if tx.changesIndexedTable {
 		b.index = tx.index
 	}
 	r.index, r.onCommit = b.index, tx.onCommit
@@ -351,7 +354,7 @@ func (b *writeBatch) run(r *updateRequest) {
 	}
 }
 
-// callUpdateFunc calls fn. If fn panics, it returns the value of the panic, for the caller of Update.
+// callUpdateFunc calls fn. If fn panics, it returns the panic value and the stack, with which Update panics in its caller.
 func (tx *Txn) callUpdateFunc(fn func(*Txn) error) (panicked any) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -364,13 +367,13 @@ func (tx *Txn) callUpdateFunc(fn func(*Txn) error) (panicked any) {
 	return nil
 }
 
-// writeToFile writes the batch to the disk. After an error the caller aborts the batch.
+// writeToFile writes the changes of the batch to the disk. After an error, the caller must abort memTxn.
 func (b *writeBatch) writeToFile() error {
 	if len(b.mergedChanges) == 0 {
 		return nil
 	}
-	if b.index != b.store.index {
-		if err := b.mem.Insert(tableIndexTable, &tableIndexRow{allTablesRow, b.index}); err != nil {
+	if b.index != b.store.lastIndex {
+		if err := b.memTxn.Insert(tableIndexTable, &tableIndexRow{allTablesRow, b.index}); err != nil {
 			return err
 		}
 	}
@@ -394,34 +397,34 @@ func (b *writeBatch) writeToFile() error {
 		}
 		ops = append(ops, o)
 	}
-	ops = append(ops, b.jobs.ops(b.index)...)
+	ops = append(ops, b.jobs.jobWrites(b.index)...)
 	for _, u := range b.quarantined {
-		o, err := u.op(b.store, b.index)
+		o, err := u.quarantineWrite(b.store, b.index)
 		if err != nil {
 			return err
 		}
-		b.store.quarantinedRecords[o.key] = o.value // kept for rebuild, which writes the quarantine to a new file
+		b.store.quarantinedRecords[o.key] = o.value // kept for rebuildFile, which writes the quarantine to a new file
 		ops = append(ops, o)
 	}
-	if b.store.writeFormat {
+	if b.store.isFormatRecordOutdated {
 		ops = append(ops, encodeFormatRecord(b.store.formatRecord))
 	}
-	if b.index != b.store.index {
-		o, err := encodeIndexRecord(b.mem)
+	if b.index != b.store.lastIndex {
+		o, err := encodeIndexRecord(b.memTxn)
 		if err != nil {
 			return err
 		}
 		ops = append(ops, o)
 	}
 	start := time.Now()
-	err := b.store.file.writeOps(ops, b.store.allRecords(b.mem))
+	err := b.store.file.writeRecords(ops, b.store.allRecords(b.memTxn))
 	if b.store.onWrite != nil {
 		b.store.onWrite(time.Since(start), len(ops), err)
 	}
 	return err
 }
 
-// encodeChanges encodes the objects that a request has put. For a store in memory it leaves the payloads nil.
+// encodeChanges returns the encoded objects that a request has put. For a store in memory, all payloads are nil.
 func (b *writeBatch) encodeChanges(tx *Txn) [][]byte {
 	payloads := make([][]byte, len(tx.changes))
 	if b.store.file == nil {
@@ -432,16 +435,16 @@ func (b *writeBatch) encodeChanges(tx *Txn) [][]byte {
 		switch obj := c.after.(type) {
 		case nil:
 		case *api.Allocation:
-			payloads[i], err = b.jobs.encodeAndShare(obj)
+			payloads[i], err = b.jobs.encodeAllocAndShareJob(obj)
 		case *localRecord:
 			payloads[i] = b.store.sealer.encodeLocalRecord(c.tableDef.table, obj)
 		case *api.Variable:
 			payloads[i], err = b.store.encodeVariableRecord(c.key, obj)
 		default:
-			payloads[i], err = encode(obj)
+			payloads[i], err = encodeMsgpack(obj)
 		}
 		if err == nil {
-			payloads[i], err = b.store.carryUnknown(c.tableDef.table, c.key, payloads[i])
+			payloads[i], err = b.store.keepUnknownFieldsOf(c.tableDef.table, c.key, payloads[i])
 		}
 		if err != nil {
 			tx.setError(fmt.Errorf("encode %s %q: %w", c.tableDef.table, readableKey(c.key), err))
@@ -450,7 +453,7 @@ func (b *writeBatch) encodeChanges(tx *Txn) [][]byte {
 	return payloads
 }
 
-// allRecords yields every record of the state in mem, for a new file.
+// allRecords returns an iterator over all records that a new file must have for the state in mem.
 func (s *Store) allRecords(mem *memdb.Txn) func(yield func(bucketWrite) bool) {
 	return func(yield func(bucketWrite) bool) {
 		if !yield(encodeFormatRecord(s.formatRecord)) {
@@ -463,7 +466,7 @@ func (s *Store) allRecords(mem *memdb.Txn) func(yield func(bucketWrite) bool) {
 			return
 		}
 		for key, value := range s.quarantinedRecords {
-			if !yield(bucketWrite{quarantineBucket, key, s.sealer.sealQuarantine(key, value)}) {
+			if !yield(bucketWrite{quarantineBucket, key, s.sealer.resealQuarantined(key, value)}) {
 				return
 			}
 		}
@@ -489,8 +492,8 @@ func (s *Store) allRecords(mem *memdb.Txn) func(yield func(bucketWrite) bool) {
 	}
 }
 
-// recordsOfObject returns the records to store for an object. For the first allocation of a job it also returns the
-// record of the job.
+// recordsOfObject returns the write of the record of an object, for a new file. For the first allocation of a job, it also
+// returns the write of the job.
 func (s *Store) recordsOfObject(k *tableDef, obj any, hashes *jobBatch) []bucketWrite {
 	var ops []bucketWrite
 	var payload []byte
@@ -501,7 +504,7 @@ func (s *Store) recordsOfObject(k *tableDef, obj any, hashes *jobBatch) []bucket
 		if o.Job != nil {
 			var spec []byte
 			if hash, spec, err = s.encodeJobOnce(o.Job, hashes); spec != nil {
-				ops = append(ops, bucketWrite{jobBucket, hash, encodeRecord(jobBucket, hash, s.index, spec)})
+				ops = append(ops, bucketWrite{jobBucket, hash, encodeRecord(jobBucket, hash, s.lastIndex, spec)})
 			}
 		}
 		if err == nil {
@@ -510,56 +513,56 @@ func (s *Store) recordsOfObject(k *tableDef, obj any, hashes *jobBatch) []bucket
 	case *localRecord:
 		payload = s.sealer.encodeLocalRecord(k.table, o)
 	case *api.Variable:
-		payload, err = s.encodeVariableRecord(k.key(o), o)
+		payload, err = s.encodeVariableRecord(k.keyOf(o), o)
 	default:
-		payload, err = encode(obj)
+		payload, err = encodeMsgpack(obj)
 	}
-	key := k.key(obj)
+	key := k.keyOf(obj)
 	if err == nil {
-		payload, err = s.carryUnknown(k.table, key, payload)
+		payload, err = s.keepUnknownFieldsOf(k.table, key, payload)
 	}
 	if err != nil { // impossible: the object was encoded or decoded before
 		s.logger.Error("record cannot be written anew", "table", k.table, "key", readableKey(key), "error", err)
 		return nil
 	}
-	return append(ops, bucketWrite{string(k.table), key, encodeRecord(string(k.table), key, s.index, payload)})
+	return append(ops, bucketWrite{string(k.table), key, encodeRecord(string(k.table), key, s.lastIndex, payload)})
 }
 
-// encodeJobOnce returns the key of the record of an allocation's job, and, in the first call for the job, the payload. A job
-// that is stored keeps its key, although another build may have computed it from other bytes.
+// encodeJobOnce returns the key of the record of an allocation's job and, in the first call for the job, the payload. A job
+// that is already stored keeps its key, although this build may encode it differently.
 func (s *Store) encodeJobOnce(job *api.Job, hashes *jobBatch) (key string, payload []byte, err error) {
-	key, isStored := s.jobs.byJob[job]
+	key, isStored := s.jobs.hashesByJob[job]
 	if !isStored {
 		if key, err = hashes.jobHash(job); err != nil {
 			return "", nil, err
 		}
 	}
-	payload, isEncoded := hashes.encodedJobs[key]
+	payload, isEncoded := hashes.encodedJobsByHash[key]
 	if isStored && !isEncoded {
 		if _, payload, err = encodeJob(job); err == nil {
-			payload, err = s.carryUnknown(jobBucket, key, payload)
+			payload, err = s.keepUnknownFieldsOf(jobBucket, key, payload)
 		}
 	}
-	hashes.encodedJobs[key] = nil
+	hashes.encodedJobsByHash[key] = nil
 	return key, payload, err
 }
 
-// publish makes the batch visible to readers.
+// publish makes the changes of the batch, which are on disk, visible to readers, and adds their events to the feed.
 func (b *writeBatch) publish() {
 	s := b.store
 	if len(b.mergedChanges) == 0 {
-		b.mem.Abort()
+		b.memTxn.Abort()
 		return
 	}
-	s.commits.Add(1)
-	s.index, s.writeFormat = b.index, false
+	s.commitCount.Add(1)
+	s.lastIndex, s.isFormatRecordOutdated = b.index, false
 	for key, c := range b.mergedChanges {
 		if c.after == nil {
 			delete(s.unknownFields, key)
 		}
 	}
-	b.jobs.apply()
-	b.mem.Commit()
+	b.jobs.applyToTable()
+	b.memTxn.Commit()
 	s.reportUnreadable(b.quarantined)
-	s.feed.add(b.events)
+	s.feed.addChanges(b.events)
 }

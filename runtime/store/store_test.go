@@ -160,7 +160,7 @@ func TestInvalidUpdates(t *testing.T) {
 		`store task_local "x/web": allocation has been forgotten`: func(tx *Txn) {
 			tx.PutTaskLocal("x", "web", state.LocalState{})
 		},
-		`store record "f": state.AgentRecords has no such record`: func(tx *Txn) { tx.PutMeta("f", "x") },
+		`store record "f": state.AgentRecordKinds has no such record`: func(tx *Txn) { tx.PutAgentRecord("f", "x") },
 	} {
 		_, err := s.Update(t.Context(), func(tx *Txn) error {
 			tx.PutNamespace(&api.Namespace{Name: "first"})
@@ -423,7 +423,7 @@ func TestAllocationsShareTheirJob(t *testing.T) {
 		t.Errorf("%d jobs in the file, want 1", got)
 	}
 	mustUpdate(t, s, func(tx *Txn) { tx.DeleteAllocation("alloc-9") })
-	if got := count(); got != 0 || len(s.jobs.byHash) != 0 || len(s.jobs.byJob) != 0 {
+	if got := count(); got != 0 || len(s.jobs.entriesByHash) != 0 || len(s.jobs.hashesByJob) != 0 {
 		t.Errorf("%d jobs in the file, want none; in memory %v", got, s.jobs)
 	}
 }
@@ -437,7 +437,7 @@ func TestLocalRecords(t *testing.T) {
 		AllocHooks: map[string]string{"c": `{"d": 1}`},
 	}
 	status := &api.TaskState{State: "running", Events: []*api.TaskEvent{{Type: "Started", Time: 5}}}
-	if err := s.PutTask("x", "web", local, status, state.DurabilitySync)(); !errors.Is(err, ErrAllocationForgotten) {
+	if err := s.PutTask("x", "web", local, status, state.DurabilitySync)(); !errors.Is(err, ErrRunnerRecordsDeleted) {
 		t.Errorf("record of an allocation that is not there: %v", err)
 	}
 	mustUpdate(t, s, func(tx *Txn) {
@@ -455,8 +455,8 @@ func TestLocalRecords(t *testing.T) {
 	}
 	mustUpdate(t, s, func(tx *Txn) {
 		tx.PutCheckResult("x", &api.AllocCheckStatus{ID: "c", Status: "success"})
-		tx.PutMeta(state.BootIDName, "id")
-		tx.PutMeta(state.PluginProcessPrefix+"raw_exec", &state.PluginProcess{PID: 7, Addr: "/x"})
+		tx.PutAgentRecord(state.BootIDName, "id")
+		tx.PutAgentRecord(state.PluginProcessPrefix+"raw_exec", &state.PluginProcess{PID: 7, Addr: "/x"})
 	})
 	if s.Index() != 1 {
 		t.Errorf("records of runners took an index: %d", s.Index())
@@ -474,12 +474,12 @@ func TestLocalRecords(t *testing.T) {
 		}
 		var bootID string
 		var process state.PluginProcess
-		ok1, err1 := snap.Meta(state.BootIDName, &bootID)
-		ok2, err2 := snap.Meta(state.PluginProcessPrefix+"raw_exec", &process)
+		ok1, err1 := snap.AgentRecord(state.BootIDName, &bootID)
+		ok2, err2 := snap.AgentRecord(state.PluginProcessPrefix+"raw_exec", &process)
 		if err := errors.Join(err1, err2); err != nil || !ok1 || !ok2 || bootID != "id" || process.PID != 7 {
 			t.Errorf("records %q, %v, %v", bootID, process, err)
 		}
-		if got := snap.MetaKeys("plugin/"); !slices.Equal(got, []string{"plugin/raw_exec"}) {
+		if got := snap.AgentRecordNames("plugin/"); !slices.Equal(got, []string{"plugin/raw_exec"}) {
 			t.Errorf("facts %v", got)
 		}
 		s = reopenStore(t, s)
@@ -489,17 +489,17 @@ func TestLocalRecords(t *testing.T) {
 	if err := s.PutTaskState("x", "web", &api.TaskState{State: "dead"}, state.DurabilitySync)(); err != nil {
 		t.Error(err)
 	}
-	if got := s.Snapshot().LocalAllocations(); !slices.Equal(got, []string{"x"}) {
+	if got := s.Snapshot().AllocationsWithLocalRecords(); !slices.Equal(got, []string{"x"}) {
 		t.Errorf("allocations with records: %v", got)
 	}
-	if got := s.Snapshot().LocalTasks("x"); !slices.Equal(got, []string{"web"}) {
+	if got := s.Snapshot().TasksWithLocalRecords("x"); !slices.Equal(got, []string{"web"}) {
 		t.Errorf("tasks with records: %v", got)
 	}
-	mustUpdate(t, s, func(tx *Txn) { tx.ForgetAllocation("x"); tx.DeleteMeta(state.BootIDName) })
-	if err := s.PutTaskState("x", "web", status, state.DurabilitySync)(); !errors.Is(err, ErrAllocationForgotten) {
+	mustUpdate(t, s, func(tx *Txn) { tx.DeleteRunnerRecords("x"); tx.DeleteAgentRecord(state.BootIDName) })
+	if err := s.PutTaskState("x", "web", status, state.DurabilitySync)(); !errors.Is(err, ErrRunnerRecordsDeleted) {
 		t.Errorf("a forgotten record came back: %v", err)
 	}
-	if got := s.Snapshot().LocalAllocations(); len(got) > 0 {
+	if got := s.Snapshot().AllocationsWithLocalRecords(); len(got) > 0 {
 		t.Errorf("allocations with records: %v", got)
 	}
 }
@@ -567,7 +567,7 @@ func TestDurabilityOfTaskStates(t *testing.T) {
 		put("b", state.DurabilityAsync)
 		check("behind", 1, 0, "a")
 		put("c", state.DurabilityAsync)
-		mustUpdate(t, s, func(tx *Txn) { tx.PutMeta(state.BootIDName, "b") })
+		mustUpdate(t, s, func(tx *Txn) { tx.PutAgentRecord(state.BootIDName, "b") })
 		check("with another", 2, 0, "c")
 		put("d", state.DurabilityAsync)
 		time.Sleep(50 * time.Millisecond)
@@ -718,7 +718,7 @@ func TestStressUnderReaders(t *testing.T) {
 // does not block.
 func TestFailedBatchEndsItsTransaction(t *testing.T) {
 	s := openStore(t, tempStatePath(t))
-	indexes := s.mem.DBSchema().Tables[tableIndexTable]
+	indexes := s.memDB.DBSchema().Tables[tableIndexTable]
 	resume := stallWriter(t, s)
 	first := make(chan error, 1)
 	go func() {
@@ -733,7 +733,7 @@ func TestFailedBatchEndsItsTransaction(t *testing.T) {
 	go func() {
 		defer close(second)
 		_, _ = s.Update(t.Context(), func(*Txn) error {
-			delete(s.mem.DBSchema().Tables, tableIndexTable) // makes the write of the batch fail
+			delete(s.memDB.DBSchema().Tables, tableIndexTable) // makes the write of the batch fail
 			return nil
 		})
 	}()
@@ -743,7 +743,7 @@ func TestFailedBatchEndsItsTransaction(t *testing.T) {
 		t.Fatalf("first update: %v", err)
 	}
 	<-second
-	s.mem.DBSchema().Tables[tableIndexTable] = indexes
+	s.memDB.DBSchema().Tables[tableIndexTable] = indexes
 	mustUpdate(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "b"}) })
 	if snap := s.Snapshot(); snap.Namespace(nil, "a") != nil || snap.Namespace(nil, "b") == nil {
 		t.Error("not exactly the second change is there")
@@ -808,7 +808,7 @@ func TestFileInUseIsNotCompacted(t *testing.T) {
 		if s.file.isMostlyFree() {
 			t.Error("a file with as many records as ever counts as mostly free")
 		}
-		if err := s.file.rebuild(s.allRecords(s.mem.Txn(false))); err != nil {
+		if err := s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))); err != nil {
 			return err
 		}
 		if s.file.isMostlyFree() {

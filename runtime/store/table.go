@@ -15,7 +15,7 @@ import (
 // Table is the name of a table of objects, and of its bucket in the state file.
 type Table string
 
-// These tables have indexes of their own, which blocking queries use.
+// The public tables. Each has the index of its last change, which blocking queries use.
 const (
 	Jobs             Table = "jobs"
 	JobVersions      Table = "job_versions"
@@ -37,10 +37,10 @@ const (
 // TopicHostVolume is the topic of events about dynamic host volumes.
 const TopicHostVolume api.Topic = "HostVolume"
 
-// ScalingPolicies has an index but no records: policies are parts of jobs.
+// ScalingPolicies is a table without records, only with the index of its last change: policies are parts of jobs.
 const ScalingPolicies Table = "scaling_policies"
 
-// The local tables of this node. They have no watchers, and a write to them does not increase the index.
+// The local tables, which only the agent reads. A write to them does not increase the index.
 const (
 	taskLocalsTable  Table = "task_local"
 	taskStatesTable  Table = "task_state"
@@ -48,8 +48,8 @@ const (
 	agentMetaTable   Table = "agent"
 )
 
-// tableIndexTable is the table of the last index of each table. It is only in memory: the file has all indexes
-// in one record.
+// tableIndexTable has the index of the last change of each table. It exists only in memory: the file has all
+// these indexes in one record.
 const tableIndexTable = "index"
 
 // tableIndexRow is a row of tableIndexTable.
@@ -61,9 +61,9 @@ type tableIndexRow struct {
 // tableDef defines a table.
 type tableDef struct {
 	table      Table
-	hasIndex   bool // the table has an index and watchers, and its objects have CreateIndex and ModifyIndex
+	hasIndex   bool // the table is public: a change increases the index and wakes watchers
 	isLocal    bool // the objects are of type localRecord
-	key        func(any) string
+	keyOf      func(any) string
 	indexes    map[string]memdb.Indexer
 	setIndexes func(obj, old any, index uint64) // sets the indexes of obj; old is nil for a new object
 	newRecord  func(key string) any             // returns a pointer to a zero value of the stored type, nil if this build has no record with the key
@@ -131,7 +131,7 @@ var tableDefs = []*tableDef{
 	defineLocalTable(taskStatesTable, func(string) any { return new(api.TaskState) }),
 	defineLocalTable(allocLocalsTable, func(string) any { return new(allocLocalRecord) }),
 	defineLocalTable(agentMetaTable, func(key string) any {
-		if kind := state.AgentRecordOf(key); kind != nil {
+		if kind := state.AgentRecordKindOf(key); kind != nil {
 			return kind.New()
 		}
 		return nil
@@ -156,8 +156,8 @@ var tableDefsByTable = func() map[Table]*tableDef {
 	return m
 }()
 
-// indexFields are the additional indexes of a table, by name. If the function of an index returns "" for an
-// object, the index does not have the object.
+// indexFields are the secondary indexes of a table: index name -> function that returns the index key of an object. An
+// object for which the function returns "" is not in the index.
 type indexFields[T any] map[string]func(*T) string
 
 // defineTable returns the definition of a public table.
@@ -165,7 +165,7 @@ func defineTable[T any](table Table, key func(*T) string, indexes indexFields[T]
 	k := newTableDef(table, withUntypedArg(key), func(string) any { return new(T) })
 	k.hasIndex = true
 	for name, value := range indexes {
-		k.indexes[name] = stringIndexer{value: withUntypedArg(value)}
+		k.indexes[name] = stringIndexer{keyOf: withUntypedArg(value)}
 	}
 	if stamp != nil {
 		k.setIndexes = func(obj, old any, index uint64) {
@@ -179,12 +179,12 @@ func defineTable[T any](table Table, key func(*T) string, indexes indexFields[T]
 	return k
 }
 
-// newTableDef returns the definition of a table that has no index but its key.
+// newTableDef returns the definition of a table whose only go-memdb index is the key.
 func newTableDef(table Table, key func(any) string, newRecord func(key string) any) *tableDef {
 	return &tableDef{
 		table:     table,
-		key:       key,
-		indexes:   map[string]memdb.Indexer{"id": stringIndexer{value: key, required: true}},
+		keyOf:     key,
+		indexes:   map[string]memdb.Indexer{"id": stringIndexer{keyOf: key, isPrimaryKey: true}},
 		newRecord: newRecord,
 	}
 }
@@ -193,8 +193,9 @@ func withUntypedArg[T any](value func(*T) string) func(any) string {
 	return func(o any) string { return value(o.(*T)) }
 }
 
-// defineAllocations defines the table of allocations, which are stored without their job, because most allocations share it. Each index
-// costs half a kilobyte per allocation, so lists that only users request have no index.
+// defineAllocations returns the definition of the table Allocations. Allocations are stored without their job, which many
+// allocations share. A secondary index needs half a kilobyte of memory for each allocation, so lists that only users request
+// have no index.
 func defineAllocations() *tableDef {
 	k := defineTable(Allocations, func(a *api.Allocation) string { return a.ID }, indexFields[api.Allocation]{
 		"job": func(a *api.Allocation) string { return namespacedKey(a.Namespace, a.JobID) },
@@ -205,15 +206,15 @@ func defineAllocations() *tableDef {
 	return k
 }
 
-// localRecord is a record of a local table. Its payload is decoded when it is read.
+// localRecord is a record of a local table. It is decoded when a caller reads it, not when the file is loaded.
 type localRecord struct {
 	key            string
 	payload        []byte
-	secret         []byte          // secret is sealed in the file; nil if there is none
-	unopenedSecret *unopenedSecret // locked is a sealed part that cannot be opened; nil if there is none
-	// hasKnownFields means that this build knows all fields of the record. It is false until a record of the file is
-	// decoded.
-	hasKnownFields atomic.Bool
+	secret         []byte          // encoded secret part, which is sealed in the file; nil if there is none
+	unopenedSecret *unopenedSecret // sealed part that cannot be decrypted; nil if there is none
+	// hasOnlyKnownFields means that this build knows all fields of the record. It is false for a record that was loaded from
+	// the file and not decoded yet.
+	hasOnlyKnownFields atomic.Bool
 }
 
 func defineLocalTable(table Table, newRecord func(key string) any) *tableDef {
@@ -272,7 +273,7 @@ func namespacedKey(namespace, name string) string {
 	return namespace + "\x00" + name
 }
 
-// versionKey returns a key by which the versions of a job are sorted.
+// versionKey returns the key of a job version. Keys of the same job sort by version.
 func versionKey(namespace, id string, version uint64) string {
 	if id == "" {
 		return ""
@@ -280,7 +281,7 @@ func versionKey(namespace, id string, version uint64) string {
 	return fmt.Sprintf("%s\x00%s\x00%016x", namespace, id, version)
 }
 
-// keyIfSet returns key, or "" if field is empty.
+// keyIfSet returns key, or "" if field is nil or empty.
 func keyIfSet(key string, field *string) string {
 	if stringOrEmpty(field) == "" {
 		return ""
@@ -304,16 +305,16 @@ func uint64OrZero(p *uint64) uint64 {
 
 // stringIndexer indexes objects by a string in a go-memdb table.
 type stringIndexer struct {
-	value    func(any) string
-	required bool // marks the unique index: an object without this key is rejected
+	keyOf        func(any) string
+	isPrimaryKey bool // the index is the key of the table: objects without the key are rejected
 }
 
 var errObjectWithoutKey = errors.New("object without a key")
 
 func (x stringIndexer) FromObject(o any) (bool, []byte, error) {
-	v := x.value(o)
+	v := x.keyOf(o)
 	if v == "" {
-		if x.required {
+		if x.isPrimaryKey {
 			return false, nil, errObjectWithoutKey
 		}
 		return false, nil, nil
@@ -335,7 +336,7 @@ func memdbSchema() *memdb.DBSchema {
 			Name: tableIndexTable,
 			Indexes: map[string]*memdb.IndexSchema{"id": {
 				Name: "id", Unique: true,
-				Indexer: stringIndexer{value: func(o any) string { return string(o.(*tableIndexRow).table) }, required: true},
+				Indexer: stringIndexer{keyOf: func(o any) string { return string(o.(*tableIndexRow).table) }, isPrimaryKey: true},
 			}},
 		},
 	}}

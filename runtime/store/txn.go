@@ -14,26 +14,25 @@ import (
 // maxKeySize is the maximum length of a key in bytes, as in bbolt.
 const maxKeySize = 32 << 10
 
-// maxScalingEvents is how many events are kept for each group, as in Nomad.
+// maxScalingEvents is the number of scaling events that are kept for each group, as in Nomad.
 const maxScalingEvents = 20
 
-// Txn is one uncommitted change: see [Store.Update]. Its reads include its own writes. It
+// Txn is the transaction of one call of [Store.Update]. Its reads include its own writes. It
 // must not be used after the function that received it has returned.
 //
-// An object that is put belongs to the store, which sets its CreateIndex and ModifyIndex:
-// it must not be changed afterwards. To change an object that was read, put a copy. An
-// error (a missing id, or an object of the store that was changed in place) fails the
-// whole update.
+// A Put method sets CreateIndex and ModifyIndex of the object, which must not be modified
+// afterwards. To change a stored object, put a modified copy of it. An error, such as a
+// missing id or a stored object that was modified in place, makes the whole update fail.
 //
-// It is large because each table has its own typed methods for writing.
+// Txn is large because it has typed methods for each table.
 type Txn struct {
 	Reader
 	store               *Store
-	mem                 *memdb.Txn
+	memTxn              *memdb.Txn
 	nodeEvents          []*api.NodeEvent
 	index               uint64
-	operation           string
-	changesVisibleTable bool // a table that has an index has changed
+	eventOperation      string
+	changesIndexedTable bool // a public table has changed, so the transaction needs a new index
 	changedTables       map[Table]bool
 	changes             []recordChange
 	events              []Event
@@ -43,8 +42,8 @@ type Txn struct {
 	quarantined []unreadableRecord
 }
 
-// recordChange is one change of a record in a transaction. before is nil for a new object, after is nil for a
-// deleted one.
+// recordChange is one change of an object in a transaction. before is nil for a new object, after is nil for a
+// deleted object.
 type recordChange struct {
 	tableDef      *tableDef
 	key           string
@@ -52,18 +51,18 @@ type recordChange struct {
 	payload       []byte // the encoded value of after
 }
 
-// OnCommit adds a function that the writer calls when the change is visible to readers, before Update returns. Functions
-// of several changes are called in the order of the changes. f is not called if the change fails. It must not block, nor
-// call Update.
+// OnCommit makes the writer call f when the transaction is visible to readers, before Update returns. The functions of
+// several transactions are called in the order of the transactions. f is not called if the transaction fails. f must not
+// block, and must not call Update.
 func (tx *Txn) OnCommit(f func()) { tx.onCommit = append(tx.onCommit, f) }
 
-// Index returns the index that the change gets if it changes a table that has an index.
+// Index returns the index that the transaction gets if it changes a public table.
 func (tx *Txn) Index() uint64 { return tx.index }
 
-// SetOperation sets the operation for the following changes: the type of their events
-// (JobRegistered, PlanResult, AllocationUpdated …). Without it each event has the default
-// type of its topic.
-func (tx *Txn) SetOperation(name string) { tx.operation = name }
+// SetOperation sets the operation for the changes that follow in this transaction. The operation
+// is the type of their events, such as JobRegistered or PlanResult. Without an operation, each
+// event has the default type of its table.
+func (tx *Txn) SetOperation(name string) { tx.eventOperation = name }
 
 // AddEvaluationEvent adds an event of the current operation about an evaluation, without
 // storing the evaluation.
@@ -84,20 +83,20 @@ func (tx *Txn) PutJob(job *api.Job) {
 		tx.setError(fmt.Errorf("put job %s: it has no version", stringOrEmpty(job.ID)))
 		return
 	}
-	tx.put(tableDefsByTable[Jobs], job)
+	tx.putObject(tableDefsByTable[Jobs], job)
 	if tx.err == nil {
-		tx.insert(tableDefsByTable[JobVersions], job)
+		tx.insertObject(tableDefsByTable[JobVersions], job)
 	}
 }
 
-// PutJobVersion replaces one version of a job, for a stable mark or a tag. For the latest
-// version, it also replaces the job.
+// PutJobVersion replaces a stored version of a job, to change its stable flag or its tag. If it is
+// the latest version, it also replaces the job.
 func (tx *Txn) PutJobVersion(job *api.Job) {
 	if latest := tx.Job(nil, stringOrEmpty(job.Namespace), stringOrEmpty(job.ID)); latest != nil && uint64OrZero(latest.Version) == uint64OrZero(job.Version) {
 		tx.PutJob(job)
 		return
 	}
-	tx.put(tableDefsByTable[JobVersions], job)
+	tx.putObject(tableDefsByTable[JobVersions], job)
 }
 
 // DeleteJob removes a job with its versions, their sources, its scaling events, its claims of
@@ -106,57 +105,59 @@ func (tx *Txn) DeleteJob(namespace, id string) {
 	for _, version := range tx.JobVersions(nil, namespace, id) {
 		tx.DeleteJobVersion(namespace, id, uint64OrZero(version.Version))
 	}
-	tx.delete(ScalingEvents, namespacedKey(namespace, id))
-	tx.delete(PeriodicLaunches, namespacedKey(namespace, id))
+	tx.deleteObject(ScalingEvents, namespacedKey(namespace, id))
+	tx.deleteObject(PeriodicLaunches, namespacedKey(namespace, id))
 	for _, c := range tx.VolumeClaims(nil) {
 		if c.Namespace == namespace && c.JobID == id {
 			tx.DeleteVolumeClaim(c.ID)
 		}
 	}
-	tx.delete(Jobs, namespacedKey(namespace, id))
+	tx.deleteObject(Jobs, namespacedKey(namespace, id))
 }
 
 // DeleteJobVersion removes one version of a job and its source.
 func (tx *Txn) DeleteJobVersion(namespace, id string, version uint64) {
-	tx.delete(JobVersions, versionKey(namespace, id, version))
-	tx.delete(JobSubmissions, versionKey(namespace, id, version))
+	tx.deleteObject(JobVersions, versionKey(namespace, id, version))
+	tx.deleteObject(JobSubmissions, versionKey(namespace, id, version))
 }
 
 // PutJobSubmission stores the source of one version of a job.
 func (tx *Txn) PutJobSubmission(namespace, id string, version uint64, s *api.JobSubmission) {
-	tx.put(tableDefsByTable[JobSubmissions], &jobSubmissionRow{Namespace: namespace, JobID: id, Version: version, Submission: s})
+	tx.putObject(tableDefsByTable[JobSubmissions], &jobSubmissionRow{Namespace: namespace, JobID: id, Version: version, Submission: s})
 }
 
 // PutEvaluation stores an evaluation.
-func (tx *Txn) PutEvaluation(e *api.Evaluation) { tx.put(tableDefsByTable[Evaluations], e) }
+func (tx *Txn) PutEvaluation(e *api.Evaluation) { tx.putObject(tableDefsByTable[Evaluations], e) }
 
 // DeleteEvaluation removes an evaluation, if there is one.
-func (tx *Txn) DeleteEvaluation(id string) { tx.delete(Evaluations, id) }
+func (tx *Txn) DeleteEvaluation(id string) { tx.deleteObject(Evaluations, id) }
 
-// PutAllocation stores an allocation for the scheduler. It sets AllocModifyIndex too, from which the node
-// detects that its copy of the allocation is outdated.
+// PutAllocation stores an allocation that the scheduler has placed or changed. It also sets AllocModifyIndex, by which the
+// node detects that its copy of the allocation is outdated.
 func (tx *Txn) PutAllocation(a *api.Allocation) {
 	if tx.canModify(tableDefsByTable[Allocations], a) {
 		a.AllocModifyIndex = tx.index
-		tx.put(tableDefsByTable[Allocations], a)
+		tx.putObject(tableDefsByTable[Allocations], a)
 	}
 }
 
 // PutReportedAllocation stores an allocation with the status that the node reports. It does not
 // change AllocModifyIndex.
-func (tx *Txn) PutReportedAllocation(a *api.Allocation) { tx.put(tableDefsByTable[Allocations], a) }
+func (tx *Txn) PutReportedAllocation(a *api.Allocation) {
+	tx.putObject(tableDefsByTable[Allocations], a)
+}
 
 // PutDeployment stores a deployment.
-func (tx *Txn) PutDeployment(d *api.Deployment) { tx.put(tableDefsByTable[Deployments], d) }
+func (tx *Txn) PutDeployment(d *api.Deployment) { tx.putObject(tableDefsByTable[Deployments], d) }
 
 // DeleteDeployment removes a deployment, if there is one.
-func (tx *Txn) DeleteDeployment(id string) { tx.delete(Deployments, id) }
+func (tx *Txn) DeleteDeployment(id string) { tx.deleteObject(Deployments, id) }
 
-// HasNodeEvents reports whether PutNode adds events about the state file.
+// HasNodeEvents reports whether there are events about the state file that PutNode adds to the node.
 func (tx *Txn) HasNodeEvents() bool { return len(tx.nodeEvents) > 0 }
 
-// PutNode stores a node. It adds events about the state file, for example about damage, if the caller's events
-// lack them.
+// PutNode stores a node. It adds the events about the state file, for example about damage, that n.Events does not have
+// yet.
 func (tx *Txn) PutNode(n *api.Node) {
 	if !tx.canModify(tableDefsByTable[Nodes], n) {
 		return
@@ -170,17 +171,19 @@ func (tx *Txn) PutNode(n *api.Node) {
 			n.Events = append(n.Events[:len(n.Events):len(n.Events)], &copied)
 		}
 	}
-	tx.put(tableDefsByTable[Nodes], n)
+	tx.putObject(tableDefsByTable[Nodes], n)
 }
 
 // PutService stores the registration of a service.
-func (tx *Txn) PutService(s *api.ServiceRegistration) { tx.put(tableDefsByTable[Services], s) }
+func (tx *Txn) PutService(s *api.ServiceRegistration) { tx.putObject(tableDefsByTable[Services], s) }
 
 // DeleteService removes the registration of a service, if there is one.
-func (tx *Txn) DeleteService(namespace, id string) { tx.delete(Services, namespacedKey(namespace, id)) }
+func (tx *Txn) DeleteService(namespace, id string) {
+	tx.deleteObject(Services, namespacedKey(namespace, id))
+}
 
-// PutVariable stores a variable. It fails without a key ([KeyFileError]), and if the variable
-// has no items but replaces items that cannot be opened ([SealedError]).
+// PutVariable stores a variable. The update fails with a [KeyFileError] if the key file cannot be
+// read, and with a [SealedError] if v has no items and would replace items that cannot be decrypted.
 func (tx *Txn) PutVariable(v *api.Variable) {
 	err := tx.store.KeyFileErr()
 	if err == nil && len(v.Items) == 0 {
@@ -190,29 +193,29 @@ func (tx *Txn) PutVariable(v *api.Variable) {
 		tx.setError(err)
 		return
 	}
-	tx.put(tableDefsByTable[Variables], v)
+	tx.putObject(tableDefsByTable[Variables], v)
 }
 
-// DeleteVariable removes a variable, if there is one. It fails without a key
-// ([KeyFileError]).
+// DeleteVariable removes a variable, if there is one. The update fails with a [KeyFileError] if the key
+// file cannot be read.
 func (tx *Txn) DeleteVariable(namespace, path string) {
 	if err := tx.store.KeyFileErr(); err != nil {
 		tx.setError(err)
 		return
 	}
-	tx.delete(Variables, namespacedKey(namespace, path))
+	tx.deleteObject(Variables, namespacedKey(namespace, path))
 }
 
 // PutSchedulerConfig stores the scheduler configuration.
 func (tx *Txn) PutSchedulerConfig(c *api.SchedulerConfiguration) {
-	tx.put(tableDefsByTable[SchedulerConfig], c)
+	tx.putObject(tableDefsByTable[SchedulerConfig], c)
 }
 
 // PutNamespace stores a namespace.
-func (tx *Txn) PutNamespace(n *api.Namespace) { tx.put(tableDefsByTable[Namespaces], n) }
+func (tx *Txn) PutNamespace(n *api.Namespace) { tx.putObject(tableDefsByTable[Namespaces], n) }
 
 // DeleteNamespace removes a namespace, if there is one.
-func (tx *Txn) DeleteNamespace(name string) { tx.delete(Namespaces, name) }
+func (tx *Txn) DeleteNamespace(name string) { tx.deleteObject(Namespaces, name) }
 
 // AddScalingEvent adds an event of a group and sets its CreateIndex. The last 20 events of
 // each group are kept.
@@ -224,7 +227,7 @@ func (tx *Txn) AddScalingEvent(namespace, jobID, group string, event api.Scaling
 	}
 	events := append([]api.ScalingEvent{event}, row.Groups[group]...)
 	row.Groups[group] = events[:min(len(events), maxScalingEvents)]
-	tx.put(tableDefsByTable[ScalingEvents], row)
+	tx.putObject(tableDefsByTable[ScalingEvents], row)
 }
 
 // PeriodicLaunch is the time of the last launch of a periodic job.
@@ -236,52 +239,54 @@ type PeriodicLaunch struct {
 }
 
 // PutPeriodicLaunch stores the last launch of a periodic job.
-func (tx *Txn) PutPeriodicLaunch(p *PeriodicLaunch) { tx.put(tableDefsByTable[PeriodicLaunches], p) }
+func (tx *Txn) PutPeriodicLaunch(p *PeriodicLaunch) {
+	tx.putObject(tableDefsByTable[PeriodicLaunches], p)
+}
 
-// setError stores an error that fails the update, if it is the first.
+// setError makes the update fail with err, unless it already fails with an earlier error.
 func (tx *Txn) setError(err error) {
 	if tx.err == nil {
 		tx.err = err
 	}
 }
 
-func (tx *Txn) get(k *tableDef, key string) any {
-	obj, err := tx.mem.First(string(k.table), "id", key)
+func (tx *Txn) getObject(k *tableDef, key string) any {
+	obj, err := tx.memTxn.First(string(k.table), "id", key)
 	if err != nil {
 		tx.setError(fmt.Errorf("read %s %q: %w", k.table, readableKey(key), err))
 	}
 	return obj
 }
 
-// canModify reports whether the store may modify an object that is put. If readers may already have the
-// object, it fails the update.
+// canModify reports whether a Put method may set the indexes of obj. It makes the update fail if obj is the stored object
+// itself, which readers may have.
 func (tx *Txn) canModify(k *tableDef, obj any) bool {
 	if tx.err != nil {
 		return false
 	}
-	key := k.key(obj)
-	if old := tx.get(k, key); old == obj && !slices.ContainsFunc(tx.changes, func(c recordChange) bool { return c.after == obj }) {
+	key := k.keyOf(obj)
+	if old := tx.getObject(k, key); old == obj && !slices.ContainsFunc(tx.changes, func(c recordChange) bool { return c.after == obj }) {
 		tx.setError(fmt.Errorf("put %s %q: it was changed in place", k.table, readableKey(key)))
 	}
 	return tx.err == nil
 }
 
-// put sets the indexes of an object and stores it.
-func (tx *Txn) put(k *tableDef, obj any) {
+// putObject sets the indexes of an object and stores it.
+func (tx *Txn) putObject(k *tableDef, obj any) {
 	if !tx.canModify(k, obj) {
 		return
 	}
 	if k.setIndexes != nil {
-		k.setIndexes(obj, tx.get(k, k.key(obj)), tx.index)
+		k.setIndexes(obj, tx.getObject(k, k.keyOf(obj)), tx.index)
 	}
-	tx.insert(k, obj)
+	tx.insertObject(k, obj)
 }
 
-func (tx *Txn) insert(k *tableDef, obj any) {
+func (tx *Txn) insertObject(k *tableDef, obj any) {
 	if tx.err != nil {
 		return
 	}
-	key := k.key(obj)
+	key := k.keyOf(obj)
 	switch {
 	case key == "":
 		tx.setError(fmt.Errorf("put %s: %w", k.table, errObjectWithoutKey))
@@ -290,24 +295,24 @@ func (tx *Txn) insert(k *tableDef, obj any) {
 		tx.setError(fmt.Errorf("put %s %.40q…: the key has %d bytes, at most %d are possible", k.table, key, len(key), maxKeySize))
 		return
 	}
-	before := tx.get(k, key)
-	if err := tx.mem.Insert(string(k.table), obj); err != nil {
+	before := tx.getObject(k, key)
+	if err := tx.memTxn.Insert(string(k.table), obj); err != nil {
 		tx.setError(fmt.Errorf("put %s %q: %w", k.table, readableKey(key), err))
 		return
 	}
 	tx.addChange(recordChange{tableDef: k, key: key, before: before, after: obj})
 }
 
-func (tx *Txn) delete(t Table, key string) {
+func (tx *Txn) deleteObject(t Table, key string) {
 	if tx.err != nil || key == "" {
 		return
 	}
 	k := tableDefsByTable[t]
-	before := tx.get(k, key)
+	before := tx.getObject(k, key)
 	if before == nil {
 		return
 	}
-	if err := tx.mem.Delete(string(t), before); err != nil {
+	if err := tx.memTxn.Delete(string(t), before); err != nil {
 		tx.setError(fmt.Errorf("delete %s %q: %w", t, readableKey(key), err))
 		return
 	}
@@ -317,7 +322,7 @@ func (tx *Txn) delete(t Table, key string) {
 func (tx *Txn) addChange(c recordChange) {
 	tx.changes = append(tx.changes, c)
 	if c.tableDef.hasIndex {
-		tx.changesVisibleTable = true
+		tx.changesIndexedTable = true
 		tx.changedTables[c.tableDef.table] = true
 	}
 	if c.tableDef.newEvent != nil {
@@ -345,8 +350,8 @@ func sameScalingPolicies(before, after any) bool {
 	return reflect.DeepEqual(policies(before), policies(after))
 }
 
-// deletionEventTypes are the types of events for deleted objects, by table. The deletion of objects in other
-// tables causes no event.
+// deletionEventTypes maps a table to the type of the event when an object is deleted. Deletions in other tables cause no
+// event.
 var deletionEventTypes = map[Table]string{
 	Jobs:        "JobDeregistered",
 	Services:    "ServiceDeregistration",
@@ -354,7 +359,7 @@ var deletionEventTypes = map[Table]string{
 	HostVolumes: "HostVolumeDeleted",
 }
 
-// addEvent adds an event, and replaces an earlier one for the same object and operation.
+// addEvent adds the event of a change. It replaces an earlier event of the transaction for the same object and operation.
 func (tx *Txn) addEvent(c recordChange) {
 	obj := c.after
 	if obj == nil {
@@ -366,8 +371,8 @@ func (tx *Txn) addEvent(c recordChange) {
 		e.Type = deletionEventTypes[c.tableDef.table]
 	}
 	silent := e.Type == ""
-	if tx.operation != "" {
-		e.Type = tx.operation
+	if tx.eventOperation != "" {
+		e.Type = tx.eventOperation
 	}
 	tx.events = slices.DeleteFunc(tx.events, func(other Event) bool {
 		same := other.Topic == e.Topic && other.Key == e.Key && other.Namespace == e.Namespace
@@ -378,26 +383,26 @@ func (tx *Txn) addEvent(c recordChange) {
 	}
 }
 
-// setTableIndexes sets the indexes of the tables that were changed.
+// setTableIndexes sets the index of each changed public table to the index of the transaction.
 func (tx *Txn) setTableIndexes() {
-	if !tx.changesVisibleTable {
+	if !tx.changesIndexedTable {
 		return
 	}
 	for table := range tx.changedTables {
-		if err := tx.mem.Insert(tableIndexTable, &tableIndexRow{table, tx.index}); err != nil {
+		if err := tx.memTxn.Insert(tableIndexTable, &tableIndexRow{table, tx.index}); err != nil {
 			tx.setError(fmt.Errorf("set index of %s: %w", table, err))
 		}
 	}
 }
 
-// undoChanges reverts all changes of the transaction.
+// undoChanges reverts the changes of this transaction in memTxn, which has the changes of other transactions too.
 func (tx *Txn) undoChanges() error {
 	var errs []error
 	for _, c := range slices.Backward(tx.changes) {
 		if c.before != nil {
-			errs = append(errs, tx.mem.Insert(string(c.tableDef.table), c.before))
+			errs = append(errs, tx.memTxn.Insert(string(c.tableDef.table), c.before))
 		} else {
-			errs = append(errs, tx.mem.Delete(string(c.tableDef.table), c.after))
+			errs = append(errs, tx.memTxn.Delete(string(c.tableDef.table), c.after))
 		}
 	}
 	return errors.Join(errs...)

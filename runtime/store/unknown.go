@@ -13,10 +13,10 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// decodeFields is decode. It also returns the fields of the payload that the type of v lacks, which are skipped, as
-// paths like "handle.config.env".
+// decodeFields is like decodeMsgpack, and also returns the fields of the payload that the type of v does not have, as paths
+// like "handle.config.env".
 func decodeFields(payload []byte, v any) (unknown []string, err error) {
-	strictErr := decodeWith(&strictDecoders, payload, v)
+	strictErr := decodeMsgpackWith(&strictDecoders, payload, v)
 	if strictErr == nil {
 		return nil, nil
 	}
@@ -25,28 +25,28 @@ func decodeFields(payload []byte, v any) (unknown []string, err error) {
 		return nil, strictErr
 	}
 	reflect.ValueOf(v).Elem().SetZero()
-	return unknown, decodeWith(&decoders, resolved, v)
+	return unknown, decodeMsgpackWith(&decoders, resolved, v)
 }
 
-// resolveFields returns the payload of a value with the present names of its fields in place of former ones, and the
-// fields that the type lacks.
+// resolveFields replaces former names of fields in a payload by the current names (see fieldAliases), and returns the paths of
+// the fields that the type t does not have.
 func resolveFields(t reflect.Type, payload []byte) (resolved []byte, unknown []string, err error) {
 	r := fieldResolver{unknown: make(map[string]bool)}
-	resolved, err = r.resolve(t, payload, "")
+	resolved, err = r.resolveValue(t, payload, "")
 	return resolved, slices.Sorted(maps.Keys(r.unknown)), err
 }
 
-// fieldResolver compares the fields of encoded values with types.
+// fieldResolver is the state of one call of resolveFields.
 type fieldResolver struct {
-	unknown map[string]bool // paths of fields that the types lack
+	unknown map[string]bool // paths of the fields that the type does not have
 }
 
-func (r *fieldResolver) resolve(t reflect.Type, value codec.Raw, path string) (codec.Raw, error) {
+func (r *fieldResolver) resolveValue(t reflect.Type, value codec.Raw, path string) (codec.Raw, error) {
 	switch {
-	case isNil(value):
+	case isEncodedNil(value):
 		return value, nil
 	case t.Kind() == reflect.Pointer:
-		return r.resolve(t.Elem(), value, path)
+		return r.resolveValue(t.Elem(), value, path)
 	case isStruct(t):
 		return r.resolveStruct(t, value, path)
 	case t.Kind() == reflect.Map && t.Key().Kind() == reflect.String && containsStruct(t.Elem()):
@@ -55,22 +55,22 @@ func (r *fieldResolver) resolve(t reflect.Type, value codec.Raw, path string) (c
 			return nil, err
 		}
 		for key, element := range elements {
-			if elements[key], err = r.resolve(t.Elem(), element, path); err != nil {
+			if elements[key], err = r.resolveValue(t.Elem(), element, path); err != nil {
 				return nil, err
 			}
 		}
-		return encode(elements)
+		return encodeMsgpack(elements)
 	case t.Kind() == reflect.Slice && containsStruct(t.Elem()):
 		elements, err := decodeRawList(value)
 		if err != nil {
 			return nil, err
 		}
 		for i, element := range elements {
-			if elements[i], err = r.resolve(t.Elem(), element, path); err != nil {
+			if elements[i], err = r.resolveValue(t.Elem(), element, path); err != nil {
 				return nil, err
 			}
 		}
-		return encode(elements)
+		return encodeMsgpack(elements)
 	}
 	return value, nil
 }
@@ -82,13 +82,13 @@ func (r *fieldResolver) resolveStruct(t reflect.Type, value codec.Raw, path stri
 	}
 	types := make(map[string]reflect.Type)
 	for _, f := range storedFields(t) {
-		types[f.name] = f.typ
+		types[f.storedName] = f.goType
 	}
 	resolved := make(map[string]codec.Raw, len(values))
 	for name, fieldValue := range values {
 		if alias, ok := fieldAliases[t.String()+"."+name]; ok && types[name] == nil {
 			if values[alias] != nil {
-				continue // the record has the value also under its present name
+				continue // the record also has the field under its current name
 			}
 			name = alias
 		}
@@ -99,14 +99,14 @@ func (r *fieldResolver) resolveStruct(t reflect.Type, value codec.Raw, path stri
 		if types[name] == nil {
 			r.unknown[at] = true
 			resolved[name] = fieldValue
-		} else if resolved[name], err = r.resolve(types[name], fieldValue, at); err != nil {
+		} else if resolved[name], err = r.resolveValue(types[name], fieldValue, at); err != nil {
 			return nil, err
 		}
 	}
-	return encode(resolved)
+	return encodeMsgpack(resolved)
 }
 
-// containsStruct reports whether values of the type are structs or have them as elements.
+// containsStruct reports whether the type is a struct, or a pointer, list or map of structs.
 func containsStruct(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Map:
@@ -118,14 +118,14 @@ func containsStruct(t reflect.Type) bool {
 // msgpackNil is the encoded form of nil.
 var msgpackNil = codec.Raw{0xc0}
 
-func isNil(value codec.Raw) bool { return bytes.Equal(value, msgpackNil) }
+func isEncodedNil(value codec.Raw) bool { return bytes.Equal(value, msgpackNil) }
 
 var errNoContainer = errors.New("value is neither a map nor a list")
 
 // decodeRawMap returns the encoded values of an encoded map.
 func decodeRawMap(value codec.Raw) (map[string]codec.Raw, error) {
 	var values map[string]codec.Raw
-	if err := decodeWith(&decoders, value, &values); err != nil {
+	if err := decodeMsgpackWith(&decoders, value, &values); err != nil {
 		return nil, err
 	}
 	if values == nil {
@@ -142,7 +142,7 @@ func decodeRawMap(value codec.Raw) (map[string]codec.Raw, error) {
 // decodeRawList returns the encoded elements of an encoded list.
 func decodeRawList(value codec.Raw) ([]codec.Raw, error) {
 	var elements []codec.Raw
-	if err := decodeWith(&decoders, value, &elements); err != nil {
+	if err := decodeMsgpackWith(&decoders, value, &elements); err != nil {
 		return nil, err
 	}
 	if elements == nil {
@@ -156,10 +156,10 @@ func decodeRawList(value codec.Raw) ([]codec.Raw, error) {
 	return elements, nil
 }
 
-// carryUnknownFields returns the payload next with the fields of the stored payload that this build does not know, and
-// whether there are any. Both are payloads of values of one type; zero points to a zero value of it. An element of a
-// list keeps these fields if its other fields are unchanged.
-func carryUnknownFields(stored, next []byte, zero any) (payload []byte, carried bool, err error) {
+// keepUnknownFields returns the payload next together with those fields of the stored payload that this build does not know.
+// carried reports whether there are any. Both are payloads of the same type; zero points to a zero value of this type. An
+// element of a list keeps its unknown fields only if its other fields are unchanged.
+func keepUnknownFields(stored, next []byte, zero any) (payload []byte, carried bool, err error) {
 	if len(stored) == 0 || len(next) == 0 || zero == nil {
 		return next, false, nil
 	}
@@ -167,13 +167,13 @@ func carryUnknownFields(stored, next []byte, zero any) (payload []byte, carried 
 	if err != nil || len(unknown) == 0 {
 		return next, false, nil // an unreadable record has no fields to keep
 	}
-	if err := decodeWith(&decoders, resolved, zero); err != nil {
+	if err := decodeMsgpackWith(&decoders, resolved, zero); err != nil {
 		return next, false, nil
 	}
 	if s, ok := zero.(*api.TaskState); ok {
 		zero = newTaskState(s)
 	}
-	known, err := encode(zero)
+	known, err := encodeMsgpack(zero)
 	if err != nil {
 		return nil, false, err
 	}
@@ -181,8 +181,8 @@ func carryUnknownFields(stored, next []byte, zero any) (payload []byte, carried 
 	return payload, true, err
 }
 
-// mergeUnknown returns the value next with the fields that are in stored and not in known. All three are encoded: known is
-// the value of stored without the fields that this build does not know.
+// mergeUnknown returns the value next together with the fields that stored has and known does not. All three are encoded.
+// known is stored without the fields that this build does not know.
 func mergeUnknown(stored, known, next codec.Raw) (codec.Raw, error) {
 	if bytes.Equal(known, next) {
 		return stored, nil
@@ -201,7 +201,7 @@ func mergeUnknown(stored, known, next codec.Raw) (codec.Raw, error) {
 				n[name] = value
 			}
 		}
-		return encode(n)
+		return encodeMsgpack(n)
 	}
 	if s, k, n, ok := decodeThree(stored, known, next, decodeRawList); ok && len(s) == len(k) {
 		for i, element := range n {
@@ -209,7 +209,7 @@ func mergeUnknown(stored, known, next codec.Raw) (codec.Raw, error) {
 				n[i] = s[j]
 			}
 		}
-		return encode(n)
+		return encodeMsgpack(n)
 	}
 	return next, nil
 }
@@ -221,31 +221,32 @@ func decodeThree[T any](a, b, c codec.Raw, decode func(codec.Raw) (T, error)) (x
 	return x, y, z, errors.Join(errX, errY, errZ) == nil
 }
 
-// UnknownPart is a part of the state that this build does not know. It is kept.
+// UnknownPart is a field, record or table of the state that another build has written and this build does not know. The store
+// keeps it.
 type UnknownPart struct {
 	Name    string // like `field handle.checkpoint of task_local`
 	Records int    // number of records with the part
 }
 
-func unknownField(t Table, path string) string { return fmt.Sprintf("field %s of %s", path, t) }
+func unknownFieldName(t Table, path string) string { return fmt.Sprintf("field %s of %s", path, t) }
 
-// decodePublic decodes the open part of a record that is not in a local table. If the record has fields that this build does
-// not know, the store keeps them.
-func (s *Store) decodePublic(t Table, key string, payload []byte, v any) error {
+// decodePublicRecord decodes the unencrypted part of a record of a public table. If the record has fields that this build
+// does not know, later writes of the record keep them.
+func (s *Store) decodePublicRecord(t Table, key string, payload []byte, v any) error {
 	unknown, err := decodeFields(payload, v)
 	if err != nil || len(unknown) == 0 {
 		return err
 	}
 	for _, path := range unknown {
-		s.addUnknown(unknownField(t, path))
+		s.countUnknownPart(unknownFieldName(t, path))
 	}
 	s.unknownFields[recordKey{t, key}] = bytes.Clone(payload)
 	return nil
 }
 
-// carryUnknown returns the payload of a record in a public table with the fields of the record in the file that this
-// build does not know.
-func (s *Store) carryUnknown(t Table, key string, payload []byte) ([]byte, error) {
+// keepUnknownFieldsOf returns the payload of a record of a public table together with those fields of the stored record that
+// this build does not know.
+func (s *Store) keepUnknownFieldsOf(t Table, key string, payload []byte) ([]byte, error) {
 	stored := s.unknownFields[recordKey{t, key}]
 	if stored == nil || payload == nil || t == Variables && payload[0] == envelopeFirstByte {
 		return payload, nil // the open part of a sealed variable has the fields already
@@ -254,12 +255,13 @@ func (s *Store) carryUnknown(t Table, key string, payload []byte) ([]byte, error
 	if t != jobBucket {
 		zero = tableDefsByTable[t].newRecord(key)
 	}
-	payload, _, err := carryUnknownFields(stored, payload, zero)
+	payload, _, err := keepUnknownFields(stored, payload, zero)
 	return payload, err
 }
 
-// addUnknown counts a record with a part that this build does not know. It reports whether the part is new.
-func (s *Store) addUnknown(name string) (isNew bool) {
+// countUnknownPart counts a record with a part that this build does not know. It returns true for the first record with the
+// part.
+func (s *Store) countUnknownPart(name string) (isNew bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unknownParts[name]++
@@ -283,36 +285,36 @@ func (s *Store) logUnknownParts() {
 		return
 	}
 	for _, p := range parts {
-		s.logUnknown(p.Name)
+		s.logUnknownPart(p.Name)
 	}
-	event := newUnknownEvent(parts[0].Name)
+	event := newUnknownPartEvent(parts[0].Name)
 	if n := len(parts) - 1; n > 0 {
 		event.Message += fmt.Sprintf(" (and %d more, see the log)", n)
 	}
-	s.nodeEvents = append(s.nodeEvents, event)
+	s.pendingNodeEvents = append(s.pendingNodeEvents, event)
 }
 
-func (s *Store) logUnknown(name string) {
+func (s *Store) logUnknownPart(name string) {
 	s.logger.Warn("state has an unsupported part, which is kept", "part", name)
 }
 
-func newUnknownEvent(name string) *api.NodeEvent {
+func newUnknownPartEvent(name string) *api.NodeEvent {
 	return &api.NodeEvent{
 		Message: "State has an unsupported part, which is kept: " + name, Subsystem: "Storage", Timestamp: time.Now(),
 	}
 }
 
-// reportUnknown reports a part of a record that this build does not know, unless the part was reported before. It does not
-// block, because a transaction may call it.
+// reportUnknown logs a part of a record that this build does not know, and adds a node event, unless it has reported the part
+// before. It does not block, because a transaction may call it.
 func (s *Store) reportUnknown(name string) {
-	if !s.addUnknown(name) {
+	if !s.countUnknownPart(name) {
 		return
 	}
-	s.logUnknown(name)
+	s.logUnknownPart(name)
 	_, _ = s.enqueue(func(tx *Txn) error { // fails only if the store is closed
-		event := newUnknownEvent(name)
-		if len(s.nodeEvents) <= 2*maxNodeEvents {
-			s.nodeEvents = append(s.nodeEvents, event) // for a node that is stored later
+		event := newUnknownPartEvent(name)
+		if len(s.pendingNodeEvents) <= 2*maxNodeEvents {
+			s.pendingNodeEvents = append(s.pendingNodeEvents, event) // for a node that is stored later
 		}
 		tx.addStorageEvent(event)
 		return nil

@@ -17,10 +17,10 @@ import (
 // field, whose parts are names of fields, keys of maps and indexes of lists.
 func encodeWith(t *testing.T, v any, fields map[string]any) []byte {
 	t.Helper()
-	payload, err := encode(v)
+	payload, err := encodeMsgpack(v)
 	mustSucceed(t, err)
 	var generic any
-	mustSucceed(t, decode(payload, &generic))
+	mustSucceed(t, decodeMsgpack(payload, &generic))
 	for path, value := range fields {
 		at := generic
 		parts := strings.Split(path, ".")
@@ -33,7 +33,7 @@ func encodeWith(t *testing.T, v any, fields map[string]any) []byte {
 		}
 		at.(map[string]any)[parts[len(parts)-1]] = value
 	}
-	payload, err = encode(generic)
+	payload, err = encodeMsgpack(generic)
 	mustSucceed(t, err)
 	return payload
 }
@@ -41,7 +41,7 @@ func encodeWith(t *testing.T, v any, fields map[string]any) []byte {
 // decodeGeneric returns a payload as maps and lists.
 func decodeGeneric(t *testing.T, payload []byte) (v any) {
 	t.Helper()
-	mustSucceed(t, decode(payload, &v))
+	mustSucceed(t, decodeMsgpack(payload, &v))
 	return v
 }
 
@@ -87,7 +87,7 @@ func TestFormerNamesAreRead(t *testing.T) {
 		{map[string]any{"inner": map[string]any{"former": 7}}, 7},
 		{map[string]any{"inner": map[string]any{"former": 7, "n": 8}}, 8},
 	} {
-		payload, err := encode(test.stored)
+		payload, err := encodeMsgpack(test.stored)
 		mustSucceed(t, err)
 		var got unknownRecord
 		unknown, err := decodeFields(payload, &got)
@@ -122,9 +122,9 @@ func TestRewrittenRecordKeepsUnknownFields(t *testing.T) {
 			r := base()
 			stored := encodeWith(t, r, fields)
 			test.change(&r)
-			next, err := encode(r)
+			next, err := encodeMsgpack(r)
 			mustSucceed(t, err)
-			got, carried, err := carryUnknownFields(stored, next, new(unknownRecord))
+			got, carried, err := keepUnknownFields(stored, next, new(unknownRecord))
 			if err != nil || !carried {
 				t.Fatalf("carried %t, %v", carried, err)
 			}
@@ -148,11 +148,11 @@ func TestPartsOfNewerBuildAreKeptAndReported(t *testing.T) {
 		tx.PutJob(job)
 		tx.PutAllocation(&api.Allocation{ID: "a", Namespace: "default", JobID: "web", Job: job})
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "v", Items: api.VariableItems{"k": "v"}})
-		tx.PutMeta(state.PluginProcessPrefix+"x", &state.PluginProcess{PID: 1, Addr: "/x"})
-		tx.PutMeta(state.IdentityPrefix+"a/web", secretTokens("jwt"))
+		tx.PutAgentRecord(state.PluginProcessPrefix+"x", &state.PluginProcess{PID: 1, Addr: "/x"})
+		tx.PutAgentRecord(state.IdentityPrefix+"a/web", secretTokens("jwt"))
 	})
 	mustSucceed(t, s.PutTask("a", "web", local, status, state.DurabilitySync)())
-	spec := s.jobs.byJob[s.Snapshot().Allocation(nil, "a").Job]
+	spec := s.jobs.hashesByJob[s.Snapshot().Allocation(nil, "a").Job]
 	mustSucceed(t, s.Close())
 
 	newer := map[recordKey]string{ // path of the added field by record
@@ -181,7 +181,7 @@ func TestPartsOfNewerBuildAreKeptAndReported(t *testing.T) {
 	}
 	var ops []bucketWrite
 	for key, path := range newer {
-		payload, err := encode("new")
+		payload, err := encodeMsgpack("new")
 		mustSucceed(t, err)
 		if path != "" {
 			box, _, err := decodeEnvelope(getRawPayload(t, dir, string(key.table), key.key))
@@ -215,7 +215,7 @@ func TestPartsOfNewerBuildAreKeptAndReported(t *testing.T) {
 			t.Errorf("local state %+v, %v", got, err)
 		}
 		var tokens state.TaskTokens
-		if _, err := snap.Meta("identity/a/web", &tokens); err != nil || tokens["t"].JWT != "jwt" {
+		if _, err := snap.AgentRecord("identity/a/web", &tokens); err != nil || tokens["t"].JWT != "jwt" {
 			t.Errorf("tokens %v, %v", tokens, err)
 		}
 		if parts := s.listUnknownParts(); len(parts) < 9 {
@@ -230,15 +230,15 @@ func TestPartsOfNewerBuildAreKeptAndReported(t *testing.T) {
 			alloc.ClientStatus = "running"
 			tx.PutAllocation(&alloc)
 			tx.PutVariable(&api.Variable{Namespace: "default", Path: "v", Items: api.VariableItems{"k": "w"}})
-			tx.PutMeta("plugin/x", &state.PluginProcess{PID: 2, Addr: "/x"})
-			tx.PutMeta("identity/a/web", secretTokens("jwt"))
+			tx.PutAgentRecord("plugin/x", &state.PluginProcess{PID: 2, Addr: "/x"})
+			tx.PutAgentRecord("identity/a/web", secretTokens("jwt"))
 			tx.PutNode(&api.Node{ID: "node"})
 		})
 		got.Killed = true
 		status.Restarts++
 		mustSucceed(t, s.PutTask("a", "web", got, status, state.DurabilitySync)())
 		if round == 1 {
-			mustSucceed(t, s.runExclusive(t.Context(), func() error { return s.file.rebuild(s.allRecords(s.mem.Txn(false))) }))
+			mustSucceed(t, s.runExclusive(t.Context(), func() error { return s.file.rebuildFile(s.allRecords(s.memDB.Txn(false))) }))
 			mustUpdate(t, s, func(tx *Txn) {
 				alloc := *tx.Allocation(nil, "a")
 				alloc.ClientDescription = "written after the job was written anew"

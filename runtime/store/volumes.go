@@ -17,10 +17,10 @@ func (r Reader) HostVolumes(ws WatchSet, prefix string) []*state.HostVolume {
 }
 
 // PutHostVolume stores a dynamic host volume.
-func (tx *Txn) PutHostVolume(v *state.HostVolume) { tx.put(tableDefsByTable[HostVolumes], v) }
+func (tx *Txn) PutHostVolume(v *state.HostVolume) { tx.putObject(tableDefsByTable[HostVolumes], v) }
 
 // DeleteHostVolume removes a dynamic host volume.
-func (tx *Txn) DeleteHostVolume(id string) { tx.delete(HostVolumes, id) }
+func (tx *Txn) DeleteHostVolume(id string) { tx.deleteObject(HostVolumes, id) }
 
 // VolumeClaims returns the claims of groups to dynamic host volumes.
 func (r Reader) VolumeClaims(ws WatchSet) []*api.TaskGroupHostVolumeClaim {
@@ -29,8 +29,8 @@ func (r Reader) VolumeClaims(ws WatchSet) []*api.TaskGroupHostVolumeClaim {
 
 // PutVolumeClaim stores a claim.
 func (tx *Txn) PutVolumeClaim(c *api.TaskGroupHostVolumeClaim) {
-	tx.put(tableDefsByTable[VolumeClaims], c)
+	tx.putObject(tableDefsByTable[VolumeClaims], c)
 }
 
 // DeleteVolumeClaim removes a claim.
-func (tx *Txn) DeleteVolumeClaim(id string) { tx.delete(VolumeClaims, id) }
+func (tx *Txn) DeleteVolumeClaim(id string) { tx.deleteObject(VolumeClaims, id) }

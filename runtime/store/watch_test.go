@@ -185,7 +185,7 @@ func TestEventSubscription(t *testing.T) {
 		running.Status = new("running")
 		tx.PutJob(&running)
 	})
-	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta(state.BootIDName, "x") }) // metadata causes no event
+	mustUpdate(t, s, func(tx *Txn) { tx.PutAgentRecord(state.BootIDName, "x") }) // metadata causes no event
 	mustUpdate(t, s, func(tx *Txn) {
 		tx.PutAllocation(&api.Allocation{ID: "a", Namespace: "default", JobID: "web", DeploymentID: "d"})
 		tx.PutDeployment(&api.Deployment{ID: "d", Namespace: "default", JobID: "web"})

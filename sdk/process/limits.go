@@ -44,7 +44,7 @@ func (p *Core) resourceLimits(c Command) cgroupLimits {
 	return l
 }
 
-// limitSetting is one limit, as the content of cgroup files.
+// limitSetting is one limit of a task, as the cgroup files to write and their values.
 type limitSetting struct {
 	name        string // shown to the user
 	controller  string

@@ -255,7 +255,7 @@ func (h *testHost) configurePlugin(ctx context.Context, p *pluginProcess) error 
 	}
 	kind := pluginType(ctx, p)
 	if kind != base.TypeHook && kind != base.TypeDevice {
-		config.Driver = hostConfig()
+		config.Driver = newDriverHostConfig()
 	}
 	if err := p.baseClient.SetConfig(ctx, config); err != nil {
 		return fmt.Errorf("configure the plugin: %w", err)
@@ -272,8 +272,9 @@ func (h *testHost) configurePlugin(ctx context.Context, p *pluginProcess) error 
 	return nil
 }
 
-// hostConfig returns the part of a driver's configuration that describes the host.
-func hostConfig() *base.DriverConfig {
+// newDriverHostConfig returns the port range and the topology of the machine, which a host sends to a driver with its
+// configuration.
+func newDriverHostConfig() *base.DriverConfig {
 	return &base.DriverConfig{ClientMinPort: 14000, ClientMaxPort: 14512, Topology: &base.Topology{
 		NodeIDs: []uint32{0}, Distances: [][]uint32{{10}}, Cores: []base.Core{{GuessSpeed: 1000}},
 	}}

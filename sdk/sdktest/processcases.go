@@ -168,7 +168,7 @@ func testOldHost(t tb, h *testHost) {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	pluginConfig.Driver = hostConfig()
+	pluginConfig.Driver = newDriverHostConfig()
 	pluginConfig.Driver.Topology = nil
 	if err := p.baseClient.SetConfig(t.Context(), pluginConfig); err != nil {
 		t.Fatalf("SetConfig without topology: %v", err)

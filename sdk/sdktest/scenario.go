@@ -144,7 +144,7 @@ func (l *allocScenario) callHookPoint(t tb, m hook.Point) {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	switch err := l.callHookPointWithoutDeadline(ctx, t, m); {
-	case ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded): // the clock of the plugin may be ahead
+	case ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded): // a plugin whose clock is ahead returns DeadlineExceeded before ctx ends
 		t.Fatalf("%v: no answer within %v", m, limit)
 	case errors.Is(err, hook.ErrPluginDown):
 		t.Fatalf("%v: %s", m, process.crashReport())

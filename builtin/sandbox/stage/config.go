@@ -19,7 +19,7 @@ const (
 	TaskFD   = 5 // pidfd of the task whose namespaces the stage joins
 
 	MarkFD    = 5 // file with the start mark of a task, which is open in place of TaskFD
-	ReleaseFD = 6 // pipe that the driver closes when the mark names the stage, and the kernel when the driver exits
+	ReleaseFD = 6 // pipe whose other end the driver closes when the start mark records the stage; an exit of the driver closes it, too
 
 	lastFD = ReleaseFD
 )

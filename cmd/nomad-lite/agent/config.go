@@ -97,7 +97,7 @@ func (r *runningAgent) configForAPI() map[string]any {
 		"AdvertiseAddrs": map[string]any{"HTTP": r.apiAddress, "RPC": "", "Serf": ""},
 		"Client": map[string]any{
 			"Enabled": true, "NodeClass": node.Class, "NodePool": node.Pool, "Meta": node.Meta,
-			"GCInterval": c.GC.Interval, "GCMaxAllocs": c.GC.MaxAllocs, "GCDiskUsageThreshold": c.GC.DiskUsage,
+			"GCInterval": c.GC.DiskCheckInterval, "GCMaxAllocs": c.GC.MaxAllocs, "GCDiskUsageThreshold": c.GC.MaxDiskUsagePercent,
 			"GCDiskUsageMinAge": c.GC.DiskUsageMinAge,
 		},
 		"Ports":  map[string]any{"HTTP": number, "RPC": 0, "Serf": 0},

@@ -28,7 +28,7 @@ func (r *runningAgent) hookStatuses() []pluginstatus.Hook {
 			continue
 		}
 		row := pluginreport.DescribePlugin(p, pluginreport.Fingerprints{})
-		h := pluginstatus.Hook{Name: name, Version: row.Version, Health: row.Health, ByBlocks: pluginhooks.CheckHookName(name) != nil}
+		h := pluginstatus.Hook{Name: name, Version: row.Version, Health: row.Health, ByBlocks: pluginhooks.CheckNotBuiltinBlockHook(name) != nil}
 		if p.Hook == nil {
 			h.Description = row.Note
 		} else {

@@ -208,7 +208,7 @@ func (r *runningAgent) reloadConfig() error {
 		pluginCatalog, err = agentconfig.PluginCatalog(c, r.flags.devMode, r.logger)
 	}
 	if err == nil {
-		err = pluginhooks.CheckRules(c.Hooks, pluginCatalog.Entries())
+		err = pluginhooks.CheckRulesAgainstCatalog(c.Hooks, pluginCatalog.Entries())
 	}
 	if err == nil && r.listeners.certificates != nil {
 		err = r.listeners.certificates.loadFiles(c.TLS, r.logger)

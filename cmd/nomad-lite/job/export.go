@@ -43,7 +43,7 @@ func exportJob(ctx context.Context, o exportOptions, prefix string, s *cli.Strea
 		return err
 	}
 	clearServerFields(job)
-	return jobspec.Encode(s.JSONOutput(), job)
+	return jobspec.EncodeJSON(s.JSONOutput(), job)
 }
 
 // clearServerFields clears the fields of a job that an agent sets, so that another agent accepts the job.

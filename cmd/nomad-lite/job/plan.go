@@ -113,7 +113,7 @@ func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (c
 		node = apiclient.FindOnlyNode(ctx, c)
 		if node != nil {
 			features := jobfile.FeaturesOf(node)
-			if err := file.PrintRefusals(s, fmt.Sprintf("Node %q does not satisfy:", node.Name), features.Refuse(file.Job)); err != nil {
+			if err := file.PrintRefusals(s, fmt.Sprintf("Node %q does not satisfy:", node.Name), features.UnmetRequirements(file.Job)); err != nil {
 				return false, err
 			}
 		}

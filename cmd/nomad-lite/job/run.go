@@ -71,7 +71,7 @@ func newRunCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.Comma
 				return err
 			}
 			if o.printJSON {
-				return jobspec.Encode(s.JSONOutput(), job.Job)
+				return jobspec.EncodeJSON(s.JSONOutput(), job.Job)
 			}
 			return submitJob(cmd.Context(), o, job, args[0], s, printLogs)
 		},

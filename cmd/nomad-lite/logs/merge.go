@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// lineSource returns the next line of a stream, or io.EOF.
+// lineSource returns the next line of a sequence of lines at each call, and io.EOF after the last one.
 type lineSource func(context.Context) (outputLine, error)
 
 // sliceSource returns a source that returns the given lines.

@@ -97,12 +97,12 @@ func filesOfStream(all []*api.AllocFileInfo, task, stream string) []logFile {
 type lineReader struct {
 	dir              logDir
 	stream           *outputStream
-	unreadFiles      []logFile      // the first one is being read
+	unreadFiles      []logFile      // the first of these files is being read
 	since            time.Time      // lines that arrived earlier are skipped; the zero time skips none
 	position         streamPosition // position of the next line
 	unreadText       []byte         // output that was read from position on
 	arrivalTimes     []logfile.ArrivalTime
-	isFirstFileOpen  bool // openFirstFile was called for the first file
+	isFirstFileOpen  bool // openFirstFile was called for unreadFiles[0]
 	isOutputComplete bool // no output will follow, so the last line is complete even without a line end
 }
 
@@ -177,7 +177,7 @@ func (r *lineReader) openFirstFile(ctx context.Context) error {
 		if !at.Time.Before(r.since) {
 			break
 		}
-		skipped = at.Offset // output before this offset is too early; its last line can continue after the offset
+		skipped = at.Offset // output before this offset arrived before r.since; its last line can continue after the offset
 	}
 	return r.skipToLineStart(ctx, skipped)
 }

@@ -305,7 +305,7 @@ func (r *foregroundRun) stopAllocs(ctx context.Context, reason string) {
 	defer r.registerMu.Unlock()
 	r.stopReason.CompareAndSwap(nil, &reason)
 	for _, f := range r.files {
-		if _, err := r.agent.Scheduler().Deregister(ctx, scheduler.KeyOf(f.Job), scheduler.DeregisterOptions{}); err != nil {
+		if _, err := r.agent.Scheduler().Deregister(ctx, scheduler.JobKeyOf(f.Job), scheduler.DeregisterOptions{}); err != nil {
 			r.taskView.PrintMessage("the job cannot be stopped in order: " + err.Error())
 			r.agent.ForceKillAllocs()
 			return

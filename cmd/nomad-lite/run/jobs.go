@@ -37,7 +37,7 @@ func (r *jobReader) readJobs(ctx context.Context, paths []string) ([]*jobfile.Fi
 	var refusals []error
 	for _, path := range paths {
 		file, err := r.readJob(ctx, path)
-		if err == nil && slices.ContainsFunc(files, func(f *jobfile.File) bool { return scheduler.KeyOf(f.Job) == scheduler.KeyOf(file.Job) }) {
+		if err == nil && slices.ContainsFunc(files, func(f *jobfile.File) bool { return scheduler.JobKeyOf(f.Job) == scheduler.JobKeyOf(file.Job) }) {
 			err = fmt.Errorf("%s: job %q is in another file, too", path, *file.Job.ID)
 		}
 		if err != nil {
@@ -89,7 +89,7 @@ func (r *jobReader) readJob(ctx context.Context, path string) (*jobfile.File, er
 
 // admissionFlags returns the settings of the run that decide which jobs package admission accepts.
 func (r *jobReader) admissionFlags() admission.Flags {
-	return admission.Flags{Caller: admission.Foreground, Now: r.launcher.runPeriodicNow, HasVariables: len(r.environmentFlags.nomadVars) > 0}
+	return admission.Flags{Caller: admission.Foreground, RunsPeriodicNow: r.launcher.runPeriodicNow, HasVariables: len(r.environmentFlags.nomadVars) > 0}
 }
 
 // combineJobs returns a job that has the groups of all files, for a check whether they fit on the machine together. The

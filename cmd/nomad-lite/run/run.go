@@ -196,7 +196,7 @@ func openAgent(ctx context.Context, local localplugins.Plugins, files []*jobfile
 	config := local.NewAgentConfig(plugins, logger)
 	config.EphemeralState = true
 	// The directories of ended allocations are kept while their output is shown.
-	config.GC = noderunner.GC{DiskUsage: 100, InodeUsage: 100}
+	config.GC = noderunner.GCLimits{MaxDiskUsagePercent: 100, MaxInodeUsagePercent: 100}
 	configure(&config)
 	a, err := agent.Open(ctx, config)
 	if err != nil {

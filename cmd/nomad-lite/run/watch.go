@@ -195,7 +195,7 @@ func (r *foregroundRun) readUpdate(ctx context.Context, j *foregroundJob) (*jobf
 
 // checkUpdate rejects a new version of a job that this run cannot execute.
 func (r *foregroundRun) checkUpdate(ctx context.Context, j *foregroundJob, file *jobfile.File, s *cli.Streams) error {
-	if scheduler.KeyOf(file.Job) != scheduler.KeyOf(j.initialJob) {
+	if scheduler.JobKeyOf(file.Job) != scheduler.JobKeyOf(j.initialJob) {
 		return fmt.Errorf("the file has job %q of namespace %q now: start another run", *file.Job.ID, *file.Job.Namespace)
 	}
 	started := append(driverNamesOfJobs(r.files), hookNamesOfJobs(r.files)...)
@@ -283,7 +283,7 @@ func (r *foregroundRun) rerunJob(ctx context.Context, j *foregroundJob) error {
 		return err
 	}
 	return r.registerUnlessStopped(func() error {
-		if _, err := r.agent.Scheduler().Deregister(ctx, scheduler.KeyOf(j.initialJob), scheduler.DeregisterOptions{}); err != nil {
+		if _, err := r.agent.Scheduler().Deregister(ctx, scheduler.JobKeyOf(j.initialJob), scheduler.DeregisterOptions{}); err != nil {
 			return err
 		}
 		return r.registerJob(ctx, j, file)

@@ -100,7 +100,7 @@ func newVerifyCommand(s *cli.Streams) *cobra.Command {
 				fmt.Fprintf(s.Out, "unknown to this version, and kept: %s (%d records)\n", u.Name, u.Records)
 			}
 			for _, d := range contents.Damage {
-				fmt.Fprintln(s.Out, d.RecordName())
+				fmt.Fprintln(s.Out, d.NameAndCause())
 			}
 			if n := len(contents.Damage); n > 0 {
 				return &cli.ExitError{Code: 1, Err: fmt.Errorf(
@@ -139,7 +139,7 @@ type tableSummary struct {
 	Bytes   int
 }
 
-func printStateSummary(s *cli.Streams, c *store.Contents, asJSON bool) error {
+func printStateSummary(s *cli.Streams, c *store.FileContents, asJSON bool) error {
 	var tableSummaries []tableSummary
 	for _, r := range c.Records {
 		i := slices.IndexFunc(tableSummaries, func(row tableSummary) bool { return row.Table == r.Table })
@@ -171,7 +171,7 @@ func printStateSummary(s *cli.Streams, c *store.Contents, asJSON bool) error {
 			out.Quarantine = append(out.Quarantine, quarantinedRecord{q.Table, q.Key, q.Cause, q.Time, len(q.Value)})
 		}
 		for _, d := range c.Damage {
-			out.Damage = append(out.Damage, d.RecordName())
+			out.Damage = append(out.Damage, d.NameAndCause())
 		}
 		return printStateJSON(s, out)
 	}
@@ -199,13 +199,13 @@ func printStateSummary(s *cli.Streams, c *store.Contents, asJSON bool) error {
 	if len(c.Damage) > 0 {
 		fmt.Fprintln(s.Out, "\nDamage")
 		for _, d := range c.Damage {
-			fmt.Fprintln(s.Out, d.RecordName())
+			fmt.Fprintln(s.Out, d.NameAndCause())
 		}
 	}
 	return nil
 }
 
-func printTable(s *cli.Streams, c *store.Contents, table string, asJSON bool) error {
+func printTable(s *cli.Streams, c *store.FileContents, table string, asJSON bool) error {
 	records, err := findRecords(c, table)
 	if err != nil {
 		return err
@@ -227,13 +227,13 @@ func printTable(s *cli.Streams, c *store.Contents, table string, asJSON bool) er
 	return tab.Flush()
 }
 
-func printRecord(s *cli.Streams, c *store.Contents, table, key string) error {
+func printRecord(s *cli.Streams, c *store.FileContents, table, key string) error {
 	records, err := findRecords(c, table)
 	if err != nil {
 		return err
 	}
-	matches := slices.DeleteFunc(records, func(r *store.Record) bool { return !strings.HasPrefix(r.Key, key) })
-	exact := slices.IndexFunc(matches, func(r *store.Record) bool { return r.Key == key })
+	matches := slices.DeleteFunc(records, func(r *store.InspectedRecord) bool { return !strings.HasPrefix(r.Key, key) })
+	exact := slices.IndexFunc(matches, func(r *store.InspectedRecord) bool { return r.Key == key })
 	switch {
 	case exact >= 0:
 		matches = matches[exact:]
@@ -249,8 +249,8 @@ func printRecord(s *cli.Streams, c *store.Contents, table, key string) error {
 	return printStateJSON(s, object)
 }
 
-func findRecords(c *store.Contents, table string) ([]*store.Record, error) {
-	var tableRecords []*store.Record
+func findRecords(c *store.FileContents, table string) ([]*store.InspectedRecord, error) {
+	var tableRecords []*store.InspectedRecord
 	var tableNames []string
 	for _, r := range c.Records {
 		if r.Table == store.Table(table) {

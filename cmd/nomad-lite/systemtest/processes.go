@@ -282,7 +282,7 @@ func NewNodeDir(t *testing.T) string {
 	}
 	t.Cleanup(func() {
 		AssertNodeExited(t, filepath.Join(dir, "data"))
-		if err := allocdir.RemoveAllocDir(dir); err != nil {
+		if err := allocdir.UnmountAndRemoveDir(dir); err != nil {
 			t.Error(err)
 		}
 	})

@@ -53,8 +53,8 @@ func editStateFile(ts *testscript.TestScript, neg bool, args []string) {
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "app/db", Items: api.VariableItems{"password": "hunter2", "user": "hunter2"}})
 		tx.PutEvaluation(&api.Evaluation{ID: "cafe0000-0000-0000-0000-000000000001", Namespace: "default", JobID: "web", Status: "complete"})
 		tx.PutEvaluation(&api.Evaluation{ID: "cafe0000-0000-0000-0000-000000000002", Namespace: "default", JobID: "web", Status: "blocked"})
-		tx.PutMeta(state.PluginProcessPrefix+"docker", &state.PluginProcess{PID: 17, Addr: "/run/docker"})
-		tx.PutMeta(state.AttachedHooksPrefix+"a", map[string]string{"api_key": "hunter2"})
+		tx.PutAgentRecord(state.PluginProcessPrefix+"docker", &state.PluginProcess{PID: 17, Addr: "/run/docker"})
+		tx.PutAgentRecord(state.AttachedHooksPrefix+"a", map[string]string{"api_key": "hunter2"})
 		return nil
 	})
 	ts.Check(err)

@@ -4,8 +4,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
 )
 
-// Dialect is a kind of driver for Nomad, by the part of the driver protocol that it uses and by what it needs from the
-// host.
+// Dialect is a kind of driver for Nomad. The kinds differ in the part of the driver protocol that they use, and in what
+// they need from the host.
 type Dialect string
 
 const (

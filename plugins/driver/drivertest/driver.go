@@ -38,23 +38,23 @@ type wireDriver struct {
 	faultFile       faultFile
 	onceFaults      onceFaults
 	logger          hclog.Logger
-	events          chan *driverpb.DriverTaskEvent
+	pendingEvents   chan *driverpb.DriverTaskEvent
 	startResponseMu sync.RWMutex // read-locked from the call of StartTask until its response was sent
 
 	mu            sync.Mutex
 	executorPorts portRange
 	topologyCores int
 	initialized   bool
-	tasks         map[string]*wireTask
+	taskByID      map[string]*wireTask
 }
 
 func newWireDriver(d Dialect) *wireDriver {
 	return &wireDriver{
-		dialect: d,
-		name:    d.DriverName(),
-		logger:  hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, JSONFormat: true, Output: stderr}),
-		events:  make(chan *driverpb.DriverTaskEvent, 100),
-		tasks:   map[string]*wireTask{},
+		dialect:       d,
+		name:          d.DriverName(),
+		logger:        hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, JSONFormat: true, Output: stderr}),
+		pendingEvents: make(chan *driverpb.DriverTaskEvent, 100),
+		taskByID:      map[string]*wireTask{},
 	}
 }
 
@@ -63,7 +63,7 @@ type wireTask struct {
 	config  *driverpb.TaskConfig
 	state   taskState
 	process taskProcess
-	ended   chan struct{} // closed when result is set
+	exited  chan struct{} // closed when result is set
 	result  ProcessResult
 }
 
@@ -80,7 +80,7 @@ type taskState struct {
 func (d *wireDriver) findTask(id string) (*wireTask, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if t := d.tasks[id]; t != nil {
+	if t := d.taskByID[id]; t != nil {
 		return t, nil
 	}
 	return nil, errTaskNotFound
@@ -88,13 +88,13 @@ func (d *wireDriver) findTask(id string) (*wireTask, error) {
 
 // addTask adds a task to tasks, and starts a goroutine that waits for the exit of the task's process.
 func (d *wireDriver) addTask(t *wireTask) {
-	t.ended = make(chan struct{})
+	t.exited = make(chan struct{})
 	d.mu.Lock()
-	d.tasks[t.config.Id] = t
+	d.taskByID[t.config.Id] = t
 	d.mu.Unlock()
 	go func() {
 		t.result = t.process.wait()
-		close(t.ended)
+		close(t.exited)
 	}()
 }
 
@@ -118,7 +118,7 @@ func (d *wireDriver) Shutdown(ctx context.Context, r *driverpb.ShutdownRequest) 
 }
 
 func (d *wireDriver) TaskConfigSchema(context.Context, *driverpb.TaskConfigSchemaRequest) (*driverpb.TaskConfigSchemaResponse, error) {
-	if _, set := d.faultFile.fault("other-schema"); set {
+	if _, set := d.faultFile.faultArgs("other-schema"); set {
 		return &driverpb.TaskConfigSchemaResponse{Spec: objectSpec("other", true)}, nil
 	}
 	return &driverpb.TaskConfigSchemaResponse{Spec: objectSpec("script", true)}, nil
@@ -256,7 +256,7 @@ func (d *wireDriver) sendEvent(t *wireTask, message string) {
 		e.Annotations = map[string]string{"dialect": string(d.dialect)}
 	}
 	select {
-	case d.events <- e:
+	case d.pendingEvents <- e:
 	default: // without a reader, events are lost
 	}
 }
@@ -284,7 +284,7 @@ func (d *wireDriver) RecoverTask(_ context.Context, r *driverpb.RecoverTaskReque
 	if v := r.GetHandle().GetVersion(); v != 1 && v != 1<<30 {
 		return nil, fmt.Errorf("unknown handle version %d", v)
 	}
-	if _, set := d.faultFile.fault("recover-nothing"); set {
+	if _, set := d.faultFile.faultArgs("recover-nothing"); set {
 		return nil, errors.New("refused by the driver")
 	}
 	t := &wireTask{config: config}
@@ -297,7 +297,7 @@ func (d *wireDriver) RecoverTask(_ context.Context, r *driverpb.RecoverTaskReque
 	} else {
 		t.process, err = adoptProcess(t.state.PID)
 	}
-	if _, set := d.faultFile.fault("recover-anything"); set {
+	if _, set := d.faultFile.faultArgs("recover-anything"); set {
 		t.process, err = pretendedProcess{}, nil
 	}
 	if err != nil {
@@ -318,7 +318,7 @@ func (d *wireDriver) InspectTask(ctx context.Context, r *driverpb.InspectTaskReq
 	}
 	status := &driverpb.TaskStatus{Id: t.config.Id, Name: t.config.Name, State: driverpb.TaskState_RUNNING, StartedAt: timestamppb.New(t.state.StartedAt)}
 	select {
-	case <-t.ended:
+	case <-t.exited:
 		status.State = driverpb.TaskState_EXITED
 	default:
 	}
@@ -334,11 +334,11 @@ func (d *wireDriver) WaitTask(ctx context.Context, r *driverpb.WaitTaskRequest) 
 		return response, err
 	}
 	select {
-	case <-t.ended:
+	case <-t.exited:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if _, set := d.faultFile.fault("runs-forever"); set { // the driver claims that a task that has ended still runs
+	if _, set := d.faultFile.faultArgs("runs-forever"); set { // the driver claims that a task that has ended still runs
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
@@ -353,7 +353,7 @@ func (d *wireDriver) StopTask(_ context.Context, r *driverpb.StopTaskRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	if _, set := d.faultFile.fault("recover-anything"); set {
+	if _, set := d.faultFile.faultArgs("recover-anything"); set {
 		return &driverpb.StopTaskResponse{}, nil
 	}
 	signal := syscall.SIGTERM
@@ -364,10 +364,10 @@ func (d *wireDriver) StopTask(_ context.Context, r *driverpb.StopTaskRequest) (*
 		return nil, err
 	}
 	select {
-	case <-t.ended:
+	case <-t.exited:
 	case <-time.After(r.Timeout.AsDuration()):
 		_ = t.process.signal(syscall.SIGKILL) // the process can have exited
-		<-t.ended
+		<-t.exited
 	}
 	if d.dialect == Old {
 		return nil, errExecutorDown
@@ -381,23 +381,23 @@ func (d *wireDriver) DestroyTask(_ context.Context, r *driverpb.DestroyTaskReque
 		return nil, err
 	}
 	for _, fault := range []string{"destroy-nothing", "recover-anything"} {
-		if _, set := d.faultFile.fault(fault); set {
+		if _, set := d.faultFile.faultArgs(fault); set {
 			return &driverpb.DestroyTaskResponse{}, nil
 		}
 	}
 	select {
-	case <-t.ended:
+	case <-t.exited:
 	default:
 		if !r.Force {
 			return nil, errors.New("cannot destroy running task")
 		}
 		_ = t.process.signal(syscall.SIGKILL) // the process can have exited
-		<-t.ended
+		<-t.exited
 	}
 	t.process.release()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.tasks, r.TaskId)
+	delete(d.taskByID, r.TaskId)
 	return &driverpb.DestroyTaskResponse{}, nil
 }
 
@@ -425,7 +425,7 @@ func (d *wireDriver) TaskStats(r *driverpb.TaskStatsRequest, stream grpc.ServerS
 		}
 		select {
 		case <-time.After(max(r.CollectionInterval.AsDuration(), 100*time.Millisecond)):
-		case <-t.ended:
+		case <-t.exited:
 			return nil
 		case <-stream.Context().Done():
 			return nil
@@ -439,7 +439,7 @@ func (d *wireDriver) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.Serve
 	}
 	for {
 		select {
-		case e := <-d.events:
+		case e := <-d.pendingEvents:
 			if err := stream.Send(e); err != nil {
 				return err
 			}

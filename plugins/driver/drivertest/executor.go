@@ -97,13 +97,13 @@ func (p executedProcess) release() {
 // Executor is the RPC service of an executor process.
 type Executor struct {
 	cmd    *exec.Cmd
-	ended  chan struct{} // closed when result is set
+	exited chan struct{} // closed when result is set
 	result ProcessResult
 }
 
 // Wait blocks until the task has ended.
 func (e *Executor) Wait(_ bool, result *ProcessResult) error {
-	<-e.ended
+	<-e.exited
 	*result = e.result
 	return nil
 }
@@ -111,7 +111,7 @@ func (e *Executor) Wait(_ bool, result *ProcessResult) error {
 // Signal sends a signal to the task, if it still runs.
 func (e *Executor) Signal(s syscall.Signal, _ *bool) error {
 	select {
-	case <-e.ended:
+	case <-e.exited:
 		return nil
 	default:
 		return e.cmd.Process.Signal(s)
@@ -144,7 +144,7 @@ func runExecutor() error {
 	go func() {
 		_ = e.cmd.Wait() // ProcessState has the result, also after an error
 		e.result = processResultOf(e.cmd.ProcessState)
-		close(e.ended)
+		close(e.exited)
 	}()
 	server := rpc.NewServer()
 	if err := server.Register(e); err != nil {
@@ -164,7 +164,7 @@ func newExecutor(request executorRequest) (*Executor, net.Listener, error) {
 		listener.Close()
 		return nil, nil, err
 	}
-	return &Executor{cmd: cmd, ended: make(chan struct{})}, listener, nil
+	return &Executor{cmd: cmd, exited: make(chan struct{})}, listener, nil
 }
 
 func listenInRange(ports portRange) (listener net.Listener, err error) {

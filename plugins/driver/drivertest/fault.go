@@ -25,8 +25,8 @@ import (
 // faults.
 type faultFile string
 
-// fault returns the arguments of a fault, and whether the file names that fault.
-func (f faultFile) fault(name string) (args []string, set bool) {
+// faultArgs returns the arguments of a fault, and whether the file names that fault.
+func (f faultFile) faultArgs(name string) (args []string, set bool) {
 	if f == "" {
 		return nil, false
 	}
@@ -45,7 +45,7 @@ func (f faultFile) fault(name string) (args []string, set bool) {
 // methodFault returns the arguments of a fault after the first one, which is a method, and whether the file names the
 // fault with that method.
 func (f faultFile) methodFault(name, method string) (args []string, set bool) {
-	if args, set = f.fault(name); !set || len(args) == 0 || args[0] != method {
+	if args, set = f.faultArgs(name); !set || len(args) == 0 || args[0] != method {
 		return nil, false
 	}
 	return args[1:], true
@@ -53,20 +53,20 @@ func (f faultFile) methodFault(name, method string) (args []string, set bool) {
 
 // onceFaults records which faults that occur only once per process have occurred.
 type onceFaults struct {
-	mu   sync.Mutex
-	used map[string]bool
+	mu         sync.Mutex
+	usedFaults map[string]bool
 }
 
 func (o *onceFaults) isFirstUse(name string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.used[name] {
+	if o.usedFaults[name] {
 		return false
 	}
-	if o.used == nil {
-		o.used = map[string]bool{}
+	if o.usedFaults == nil {
+		o.usedFaults = map[string]bool{}
 	}
-	o.used[name] = true
+	o.usedFaults[name] = true
 	return true
 }
 
@@ -101,7 +101,7 @@ func (d *wireDriver) interceptUnary(ctx context.Context, request any, info *grpc
 		return response, err
 	}
 	if _, set := d.faultFile.methodFault("corrupt", method); set {
-		m.ProtoReflect().SetUnknown([]byte{0xff}) // the start of a tag without its end
+		m.ProtoReflect().SetUnknown([]byte{0xff}) // invalid protobuf: an incomplete field tag
 	}
 	if _, set := d.faultFile.methodFault("oversize", method); set {
 		m.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 4242, protowire.BytesType), make([]byte, 20<<20)))
@@ -123,10 +123,10 @@ func (d *wireDriver) interceptStream(server any, stream grpc.ServerStream, info 
 	if err := d.faultFile.delayOrFail(method); err != nil {
 		return err
 	}
-	if _, set := d.faultFile.fault("short-streams"); set && method != "ExecTaskStreaming" {
+	if _, set := d.faultFile.faultArgs("short-streams"); set && method != "ExecTaskStreaming" {
 		return nil
 	}
-	if _, set := d.faultFile.fault("endless-fingerprints"); set && method == "Fingerprint" {
+	if _, set := d.faultFile.faultArgs("endless-fingerprints"); set && method == "Fingerprint" {
 		for healthy := false; stream.Context().Err() == nil && set; healthy = !healthy {
 			health := driverpb.FingerprintResponse_UNHEALTHY
 			if healthy {
@@ -136,14 +136,14 @@ func (d *wireDriver) interceptStream(server any, stream grpc.ServerStream, info 
 				return err
 			}
 			time.Sleep(time.Millisecond)
-			_, set = d.faultFile.fault("endless-fingerprints")
+			_, set = d.faultFile.faultArgs("endless-fingerprints")
 		}
 	}
 	return handler(server, stream)
 }
 
 func (f faultFile) delayOrFail(method string) error {
-	if args, set := f.fault("slow"); set {
+	if args, set := f.faultArgs("slow"); set {
 		delay, err := time.ParseDuration(args[0])
 		if err != nil {
 			return err
@@ -173,11 +173,11 @@ func (f faultFile) delayOrFail(method string) error {
 //	foreign-handle   the handle is for another task
 //	future-handle    the handle has a version that the driver has not seen yet
 func (f faultFile) faultyHandle(h *driverpb.TaskHandle) {
-	if _, set := f.fault("foreign-handle"); set {
+	if _, set := f.faultArgs("foreign-handle"); set {
 		h.Config = proto.Clone(h.Config).(*driverpb.TaskConfig)
 		h.Config.Id, h.Config.Name, h.Config.AllocId = "another/task/0", "task", "another"
 	}
-	if _, set := f.fault("future-handle"); set {
+	if _, set := f.faultArgs("future-handle"); set {
 		h.Version = 1 << 30
 	}
 }
@@ -188,13 +188,13 @@ func (f faultFile) faultyHandle(h *driverpb.TaskHandle) {
 //	wait-error-once    the first call fails
 //	wait-everything    the response has an exit code, a signal and an error
 func (d *wireDriver) faultyWait() (*driverpb.WaitTaskResponse, error) {
-	if _, set := d.faultFile.fault("wait-at-once"); set {
+	if _, set := d.faultFile.faultArgs("wait-at-once"); set {
 		return &driverpb.WaitTaskResponse{Result: &driverpb.ExitResult{}}, nil
 	}
-	if _, set := d.faultFile.fault("wait-error-once"); set && d.onceFaults.isFirstUse("wait-error-once") {
+	if _, set := d.faultFile.faultArgs("wait-error-once"); set && d.onceFaults.isFirstUse("wait-error-once") {
 		return nil, errors.New("refused by the driver")
 	}
-	if _, set := d.faultFile.fault("wait-everything"); set {
+	if _, set := d.faultFile.faultArgs("wait-everything"); set {
 		return &driverpb.WaitTaskResponse{Result: &driverpb.ExitResult{ExitCode: 3, Signal: 9, OomKilled: true}, Err: "refused by the driver"}, nil
 	}
 	return nil, nil
@@ -204,8 +204,8 @@ func (d *wireDriver) faultyWait() (*driverpb.WaitTaskResponse, error) {
 // the stream or the fault ends.
 func (d *wireDriver) faultyStats(stream grpc.ServerStreamingServer[driverpb.TaskStatsResponse]) error {
 	for {
-		_, flood := d.faultFile.fault("stats-flood")
-		_, stop := d.faultFile.fault("stats-stop")
+		_, flood := d.faultFile.faultArgs("stats-flood")
+		_, stop := d.faultFile.faultArgs("stats-stop")
 		switch {
 		case stream.Context().Err() != nil || !flood && !stop:
 			return nil
@@ -226,7 +226,7 @@ func (d *wireDriver) faultyStats(stream grpc.ServerStreamingServer[driverpb.Task
 // sendStrangeEvents sends events of unknown tasks (strange-events) until the stream or the fault ends.
 func (d *wireDriver) sendStrangeEvents(stream grpc.ServerStreamingServer[driverpb.DriverTaskEvent]) error {
 	for n := 0; stream.Context().Err() == nil; n++ {
-		if _, set := d.faultFile.fault("strange-events"); !set {
+		if _, set := d.faultFile.faultArgs("strange-events"); !set {
 			return nil
 		}
 		if err := stream.Send(&driverpb.DriverTaskEvent{AllocId: fmt.Sprint("nowhere-", n), TaskName: "../t", Message: strings.Repeat("x", 2000)}); err != nil {

@@ -64,7 +64,7 @@ func (e Entry) Open(logger hclog.Logger) (*Binary, error) {
 	// Without O_NONBLOCK the open of a FIFO would block.
 	f, err := root.OpenFile(e.fileName, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, statError(root, e.fileName, err)
+		return nil, explainStatError(root, e.fileName, err)
 	}
 	b := &Binary{File: f, Path: e.Path, Argv: append([]string{e.Path}, e.Args...)}
 	if err := b.checkStartable(e, logger); err != nil {

@@ -90,7 +90,7 @@ type Catalog struct {
 
 // Entry is one plugin that may be started, or one requested plugin that may not.
 type Entry struct {
-	Name    string       // the builtin's name, or the file's name
+	Name    string       // name of the builtin, or name of the file without .exe
 	Path    string       // path of the file, for messages; "" for a builtin
 	Args    []string     // arguments after argv[0]
 	Builtin bool         // the plugin is served by this binary
@@ -98,9 +98,9 @@ type Entry struct {
 	Version string       // version of a builtin; "" for an external plugin
 	Block   *PluginBlock // merged plugin block of the plugin; nil if it has no block and no default configuration
 
-	OnDemand        bool // see Builtin.OnDemand
-	NoTasks         bool // see Builtin.NoTasks
-	SlowFingerprint bool // see Builtin.SlowFingerprint
+	OnDemand        bool // the field OnDemand of the Builtin; false for an external plugin
+	NoTasks         bool // the field NoTasks of the Builtin; false for an external plugin
+	SlowFingerprint bool // the field SlowFingerprint of the Builtin; false for an external plugin
 
 	// ProgramID identifies the file and how it is started. It is zero for a builtin, and if
 	// there is no file.
@@ -208,11 +208,11 @@ func New(cfg Config) (*Catalog, error) {
 			continue
 		}
 		used[f.pluginName] = true
-		e := Entry{Name: f.pluginName, Path: f.path, Block: block, pluginDir: cfg.Dir, fileName: f.fileName, lockedSHA256: f.lockedSHA256, Err: f.err}
+		e := Entry{Name: f.pluginName, Path: f.path, Block: block, pluginDir: cfg.Dir, fileName: f.fileName, lockedSHA256: f.lockedSHA256, Err: f.refuseReason}
 		if block != nil {
 			e.Args = block.Args
 		}
-		if e.ProgramID, err = e.programID(f.info); err != nil {
+		if e.ProgramID, err = e.programID(f.fileInfo); err != nil {
 			return nil, err
 		}
 		c.entries = append(c.entries, e)
@@ -399,11 +399,11 @@ func (e Entry) programID(file fs.FileInfo) (ProgramID, error) {
 
 // dirEntry is one file of the plugin directory.
 type dirEntry struct {
-	pluginName string // file name without .exe
-	fileName   string
-	path       string      // pluginDir with fileName
-	info       fs.FileInfo // nil if stat has failed
-	err        error       // reason why the file must not be started
+	pluginName   string // name of the file without .exe
+	fileName     string
+	path         string      // pluginDir with fileName
+	fileInfo     fs.FileInfo // nil if stat has failed
+	refuseReason error       // reason why the file must not be started
 
 	lockedSHA256 string // checksum of the file in the lock file; "" if it has no entry
 }
@@ -444,7 +444,7 @@ func scanDir(dir string, logger hclog.Logger) []dirEntry {
 
 	var out []dirEntry
 	for _, de := range list {
-		f := dirEntry{fileName: de.Name(), path: filepath.Join(dir, de.Name()), err: dirErr, lockedSHA256: lock.Plugins[de.Name()].SHA256}
+		f := dirEntry{fileName: de.Name(), path: filepath.Join(dir, de.Name()), refuseReason: dirErr, lockedSHA256: lock.Plugins[de.Name()].SHA256}
 		f.pluginName = strings.TrimSuffix(f.fileName, ".exe")
 		if !base.ValidName(f.pluginName) {
 			if strings.HasPrefix(f.pluginName, ".") {
@@ -456,25 +456,25 @@ func scanDir(dir string, logger hclog.Logger) []dirEntry {
 		info, err := root.Stat(f.fileName)
 		switch {
 		case err != nil:
-			if f.err == nil {
-				f.err = statError(root, f.fileName, err)
+			if f.refuseReason == nil {
+				f.refuseReason = explainStatError(root, f.fileName, err)
 			}
 		case info.IsDir():
 			logger.Debug("sub-directory in the plugin directory, skipped", "path", f.path)
 			continue
 		case info.Mode()&0o111 == 0:
-			if f.err == nil {
-				f.err = fmt.Errorf("not executable (mode %04o); chmod +x makes it so", info.Mode().Perm())
+			if f.refuseReason == nil {
+				f.refuseReason = fmt.Errorf("not executable (mode %04o); chmod +x makes it so", info.Mode().Perm())
 			}
 		}
-		f.info = info
+		f.fileInfo = info
 		out = append(out, f)
 	}
 	return out
 }
 
-// statError describes a link to a missing target, or to a target outside of root.
-func statError(root *os.Root, file string, err error) error {
+// explainStatError describes a link to a missing target, or to a target outside of root.
+func explainStatError(root *os.Root, file string, err error) error {
 	target, linkErr := root.Readlink(file)
 	if linkErr != nil {
 		return err

@@ -76,8 +76,8 @@ func readLockFile(root *os.Root, dir string) (*LockFile, error) {
 	return lock, nil
 }
 
-// write replaces the lock file of a plugin directory.
-func (l *LockFile) write(dir string) error {
+// writeToDir replaces the lock file of a plugin directory.
+func (l *LockFile) writeToDir(dir string) error {
 	text, err := json.MarshalIndent(l, "", "  ")
 	if err != nil {
 		return err
@@ -250,7 +250,7 @@ func (i *Installation) Commit() error {
 		return err
 	}
 	lock.Plugins[i.Name] = LockedPlugin{SHA256: i.SHA256, Source: i.sourcePath, InstalledAt: time.Now().UTC().Truncate(time.Second)}
-	return errors.Join(lock.write(i.pluginDir), dir.Sync(), i.Discard())
+	return errors.Join(lock.writeToDir(i.pluginDir), dir.Sync(), i.Discard())
 }
 
 // Discard removes the staging directory with the copy. The plugin directory stays, also if PrepareInstall has created it.

@@ -48,10 +48,10 @@ type Config struct {
 // repeats the requests that can be repeated, so that callers only notice a delay. The type has many methods because each
 // request of the protocol is a method.
 type Client struct {
-	cfg              Config      // mu guards cfg.Ephemeral; the other fields never change
-	isAgent          bool        // an agent starts a keeper if none runs; a plugin does not
-	dir              *Directory  // the data directory; nil for a plugin
-	pluginSocket     *socketPath // the keeper's socket, from the environment of a plugin; nil for an agent
+	cfg              Config              // mu guards cfg.Ephemeral; the other fields never change
+	isAgent          bool                // an agent starts a keeper if none runs; a plugin does not
+	dir              *Directory          // the data directory; nil for a plugin
+	pluginSocket     *pluginKeeperSocket // the keeper's socket, from the environment of a plugin; nil for an agent
 	stopReconnecting context.CancelFunc
 	wg               sync.WaitGroup
 	conns            *rpcmux.Reconnector[*clientConn]
@@ -96,13 +96,13 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 // Attach connects a plugin to the keeper that listens on a socket; the path of the socket is the value of the
 // environment variable EnvSocket. It never starts a keeper. The plugin may only call Wait and Close.
 func Attach(ctx context.Context, socket string) (*Client, error) {
-	found := &socketPath{path: socket}
+	found := &pluginKeeperSocket{path: socket}
 	c, err := openClient(ctx, &Client{
 		cfg:          Config{Dir: filepath.Dir(filepath.Dir(socket)), Logger: hclog.NewNullLogger()},
 		pluginSocket: found,
 	})
 	if err != nil {
-		found.close()
+		found.closeDirHandle()
 	}
 	return c, err
 }
@@ -136,7 +136,7 @@ func openClient(ctx context.Context, c *Client) (*Client, error) {
 		c.closeFDCopies()
 		return nil, fmt.Errorf("keeper in %s: %w", c.cfg.Dir, err)
 	}
-	c.publishConn(l)
+	c.setConn(l)
 	c.wg.Go(func() { c.keepConnected(life, l) })
 	return c, nil
 }
@@ -178,7 +178,7 @@ type Status struct {
 
 // Status returns the state of the keeper. It does not block.
 func (c *Client) Status() Status {
-	l := c.conns.Now()
+	l := c.conns.CurrentConn()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return Status{Process: c.keeperID, Connected: l != nil && !l.Ended(), Starts: c.keeperStarts, StoredFDs: len(c.fdCopyByKey)}
@@ -201,7 +201,7 @@ func (c *Client) Close() error {
 		c.dir.Close()
 	}
 	if c.pluginSocket != nil {
-		c.pluginSocket.close()
+		c.pluginSocket.closeDirHandle()
 	}
 
 	c.mu.Lock()
@@ -261,7 +261,7 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (osprocess.ID, error) {
 		*f.has = true
 	}
 
-	l, err := c.conns.Wait(ctx)
+	l, err := c.conns.WaitForConn(ctx)
 	if err != nil {
 		return osprocess.ID{}, fmt.Errorf("spawn %q: %w", cmd.Name, err)
 	}
@@ -305,14 +305,14 @@ func (c *Client) AdoptProcess(ctx context.Context, p osprocess.ID) error {
 	if known {
 		return nil
 	}
-	if _, err := c.retryIdempotentCall(ctx, &request{Op: opAdoptProcesses, ManagedProcs: c.managedProcs()}); err != nil {
+	if _, err := c.retryIdempotentCall(ctx, &request{Op: opAdoptProcesses, ManagedProcs: c.aliveManagedProcs()}); err != nil {
 		return fmt.Errorf("adopt process %d: %w", p.PID, err)
 	}
 	return nil
 }
 
-// managedProcs returns the spawned and adopted processes that are still alive.
-func (c *Client) managedProcs() []osprocess.ID {
+// aliveManagedProcs returns the spawned and adopted processes that are still alive.
+func (c *Client) aliveManagedProcs() []osprocess.ID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var aliveProcs []osprocess.ID
@@ -357,11 +357,11 @@ func (c *Client) Wait(ctx context.Context, p osprocess.ID) (osprocess.ExitStatus
 // once the process has ended and no keeper was reachable for five seconds.
 func (c *Client) waitForConn(ctx context.Context, p osprocess.ID) (*clientConn, error) {
 	if c.isAgent {
-		return c.conns.Wait(ctx)
+		return c.conns.WaitForConn(ctx)
 	}
 	for {
 		limited, cancel := context.WithTimeout(ctx, 5*time.Second)
-		l, err := c.conns.Wait(limited)
+		l, err := c.conns.WaitForConn(limited)
 		cancel()
 		if err == nil || ctx.Err() != nil || errors.Is(err, ErrClosed) {
 			return l, err
@@ -508,7 +508,7 @@ func (c *Client) EndWithoutTasks(ctx context.Context) error {
 // keeper responds. The request must be idempotent, and its response carries no descriptors.
 func (c *Client) retryIdempotentCall(ctx context.Context, req *request, fds ...int) (*response, error) {
 	for {
-		l, err := c.conns.Wait(ctx)
+		l, err := c.conns.WaitForConn(ctx)
 		if err != nil {
 			return nil, err
 		}

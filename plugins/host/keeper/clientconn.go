@@ -45,8 +45,8 @@ func newClientConn(ctx context.Context, socket *net.UnixConn, own framing.Hello)
 	return l, nil
 }
 
-// close closes the connection and waits until readResponses has returned.
-func (l *clientConn) close() {
+// closeAndWait closes the connection and waits until readResponses has returned.
+func (l *clientConn) closeAndWait() {
 	l.conn.Close()
 	l.wg.Wait()
 }

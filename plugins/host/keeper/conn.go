@@ -34,7 +34,7 @@ func (k *server) acceptConns(listener *net.UnixListener) {
 			conn.Close()
 			continue
 		}
-		c := &serverConn{server: k, conn: framing.NewConn(conn, messageLimits), procByWaitRequest: map[uint64]osprocess.ID{}, killOnDisconnect: map[osprocess.ID]bool{}, responseReady: make(chan struct{}, 1)}
+		c := &serverConn{server: k, conn: framing.NewConn(conn, messageLimits), procByWaitRequestID: map[uint64]osprocess.ID{}, killOnDisconnect: map[osprocess.ID]bool{}, responseReady: make(chan struct{}, 1)}
 		k.mu.Lock()
 		k.conns[c] = true
 		k.mu.Unlock()
@@ -54,10 +54,10 @@ type serverConn struct {
 	killOnDisconnect map[osprocess.ID]bool
 
 	// The following fields are guarded by server.mu.
-	isAgent           bool
-	disconnected      bool
-	procByWaitRequest map[uint64]osprocess.ID
-	responseQueue     []queuedResponse
+	isAgent             bool
+	disconnected        bool
+	procByWaitRequestID map[uint64]osprocess.ID
+	responseQueue       []queuedResponse
 }
 
 type queuedResponse struct {
@@ -113,7 +113,7 @@ func (c *serverConn) serveRequests() {
 	for _, a := range c.responseQueue {
 		framing.CloseAll(a.fds)
 	}
-	for id, p := range c.procByWaitRequest {
+	for id, p := range c.procByWaitRequestID {
 		k.removeWaiterLocked(c, id, p)
 	}
 	delete(k.conns, c)
@@ -224,7 +224,7 @@ func (c *serverConn) handleRequestUnderLock(req *request, fds []int) {
 	case opWait:
 		resp = k.handleWaitLocked(c, req.ID, req.Process)
 	case opCancelWait:
-		if p, ok := c.procByWaitRequest[req.ID]; ok {
+		if p, ok := c.procByWaitRequestID[req.ID]; ok {
 			k.removeWaiterLocked(c, req.ID, p)
 		}
 		resp = nil

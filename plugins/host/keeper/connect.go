@@ -21,12 +21,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
-// publishConn makes a new connection the one that all methods of the client use.
-func (c *Client) publishConn(l *clientConn) {
+// setConn replaces the connection that all methods of the client use.
+func (c *Client) setConn(l *clientConn) {
 	c.mu.Lock()
 	c.keeperID, c.ephemeral = l.keeperHello.Process, l.ephemeral
 	c.mu.Unlock()
-	c.conns.Set(l, nil)
+	c.conns.SetConn(l, nil)
 }
 
 // keepConnected connects again each time when a connection to the keeper ends, until ctx ends. l is the first connection.
@@ -41,13 +41,13 @@ func (c *Client) keepConnected(ctx context.Context, l *clientConn) {
 		case <-l.Done():
 		case <-ctx.Done():
 		}
-		c.conns.Set(nil, nil)
-		l.close()
+		c.conns.SetConn(nil, nil)
+		l.closeAndWait()
 		if c.isAgent && ctx.Err() == nil {
 			c.cfg.Logger.Warn("keeper is gone", "pid", l.keeperHello.Process.PID, "dir", c.cfg.Dir)
 		}
 		if l, ok = c.conns.ConnectWithBackoff(ctx, c.connectOrStart, logError); ok {
-			c.publishConn(l)
+			c.setConn(l)
 		}
 	}
 }
@@ -81,7 +81,7 @@ func (c *Client) connectOrStart(ctx context.Context) (*clientConn, error) {
 		c.cfg.Logger.Warn("the keeper keeps a lower limit of open files than the agent", "pid", l.keeperHello.Process.PID, "error", err)
 	}
 	if err := c.syncDescriptors(ctx, l); err != nil {
-		l.close()
+		l.closeAndWait()
 		return nil, fmt.Errorf("hand over descriptors: %w", err)
 	}
 	return l, nil
@@ -178,7 +178,7 @@ func (c *Client) upgradeKeeper(ctx context.Context, l *clientConn) (*clientConn,
 	otherVersion := l.keeperHello.Version != c.hello().Version
 	exe, err := os.Open(selfExePath)
 	if err != nil && otherVersion {
-		l.close()
+		l.closeAndWait()
 		return nil, err
 	}
 	if err != nil {
@@ -200,14 +200,14 @@ func (c *Client) upgradeKeeper(ctx context.Context, l *clientConn) (*clientConn,
 			logger.Warn("keeper stays another build", "error", err)
 			return l, ctx.Err()
 		}
-		l.close()
+		l.closeAndWait()
 		if ctx.Err() != nil || osprocess.IsResourceExhausted(err) {
 			return nil, fmt.Errorf("replace keeper of version %d: %w", l.keeperHello.Version, err)
 		}
 		logger.Error("keeper of another version cannot be replaced, killing it", "error", err)
 		return nil, l.keeperHello.Process.KillAndWait()
 	}
-	l.close()
+	l.closeAndWait()
 	logger.Info("keeper was replaced by this build")
 	conn, err := c.dialKeeper()
 	if err == nil {
@@ -227,16 +227,16 @@ func (c *Client) upgradeKeeper(ctx context.Context, l *clientConn) (*clientConn,
 // the new keeper lacks, and copies to the client the descriptors that an earlier agent has stored in
 // the keeper.
 func (c *Client) syncDescriptors(ctx context.Context, l *clientConn) error {
-	if managedProcs := c.managedProcs(); len(managedProcs) > 0 {
+	if managedProcs := c.aliveManagedProcs(); len(managedProcs) > 0 {
 		if _, _, err := l.call(ctx, &request{Op: opAdoptProcesses, ManagedProcs: managedProcs}); err != nil {
 			return err
 		}
 	}
-	there, err := c.copyMissingFDs(ctx, l)
+	keeperKeys, err := c.copyMissingFDs(ctx, l)
 	if err != nil {
 		return err
 	}
-	for keys := c.fdKeysMissingIn(there); len(keys) > 0; {
+	for keys := c.fdKeysNotIn(keeperKeys); len(keys) > 0; {
 		n := min(len(keys), maxMessageFDs)
 		if err := c.sendFDs(ctx, l, keys[:n]); err != nil {
 			return err
@@ -248,7 +248,7 @@ func (c *Client) syncDescriptors(ctx context.Context, l *clientConn) error {
 
 // copyMissingFDs copies to the client the keeper's descriptors that the client does not
 // have. It returns the keys of all descriptors that the keeper stores.
-func (c *Client) copyMissingFDs(ctx context.Context, l *clientConn) (there []string, err error) {
+func (c *Client) copyMissingFDs(ctx context.Context, l *clientConn) (keeperKeys []string, err error) {
 	resp, _, err := l.call(ctx, &request{Op: opListFDs})
 	if err == nil {
 		err = resp.err()
@@ -281,13 +281,13 @@ func (c *Client) copyMissingFDs(ctx context.Context, l *clientConn) (there []str
 	return resp.Keys, nil
 }
 
-// fdKeysMissingIn returns the keys of the client's descriptors that the list there does not
+// fdKeysNotIn returns the keys of the client's descriptors that the list there does not
 // contain.
-func (c *Client) fdKeysMissingIn(there []string) []string {
+func (c *Client) fdKeysNotIn(keeperKeys []string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	missing := maps.Clone(c.fdCopyByKey)
-	for _, key := range there {
+	for _, key := range keeperKeys {
 		delete(missing, key)
 	}
 	return slices.Collect(maps.Keys(missing))

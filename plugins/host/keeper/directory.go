@@ -161,11 +161,11 @@ func (d *Directory) HasSocket(name string) bool {
 	return err == nil
 }
 
-// Remove removes a file of the data directory. A missing file is ignored.
-func (d *Directory) Remove(name string) { _ = unix.Unlinkat(int(d.handle.Fd()), name, 0) }
+// RemoveFile removes a file of the data directory. A missing file is ignored.
+func (d *Directory) RemoveFile(name string) { _ = unix.Unlinkat(int(d.handle.Fd()), name, 0) }
 
 // RemoveSocket removes a socket. A missing socket is ignored.
-func (d *Directory) RemoveSocket(name string) { d.Remove(socketDirName + "/" + name) }
+func (d *Directory) RemoveSocket(name string) { d.RemoveFile(socketDirName + "/" + name) }
 
 // RemoveSocketDir removes the directory for sockets and the sockets in it. The directory stays
 // if it contains other files.

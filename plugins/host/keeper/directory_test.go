@@ -213,7 +213,7 @@ func TestLockOfARemovedFile(t *testing.T) {
 		}
 		locked <- f
 	}()
-	d.Remove("l")
+	d.RemoveFile("l")
 	first.Close()
 	second := <-locked
 	defer second.Close()

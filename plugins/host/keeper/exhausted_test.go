@@ -35,7 +35,7 @@ func TestAgentWithoutDescriptorsKeepsKeeper(t *testing.T) {
 					if l.keeperHello.Process != keeper {
 						t.Errorf("%d descriptors: connected to %v, want %v", free, l.keeperHello.Process, keeper)
 					}
-					l.close()
+					l.closeAndWait()
 				case osprocess.IsResourceExhausted(err):
 					failed++
 				default:

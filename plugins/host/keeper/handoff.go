@@ -123,7 +123,7 @@ func (k *server) execNewProgram(args []string, fds []int) error {
 }
 
 func (k *server) handoffStateLocked() *handoffState {
-	e := &handoffState{Version: k.hello.Version, ManagedProcs: k.managedProcs, SpawnedProcs: k.spawnedProcs, SessionLeaderStatuses: k.exitStatuses.sessionLeaders.records(), NonLeaderStatuses: k.exitStatuses.nonSessionLeaders.records()}
+	e := &handoffState{Version: k.hello.Version, ManagedProcs: k.managedProcs, SpawnedProcs: k.spawnedProcs, SessionLeaderStatuses: k.exitStatuses.sessionLeaders.recordsOldestFirst(), NonLeaderStatuses: k.exitStatuses.nonSessionLeaders.recordsOldestFirst()}
 	for key, h := range k.storedFDs {
 		e.StoredFDs = append(e.StoredFDs, storedFDRecord{key, h.fd, h.drainWithoutAgent})
 	}
@@ -207,8 +207,8 @@ func (e *handoffState) restoreTo(k *server) {
 	})
 }
 
-// records returns the recorded statuses, oldest first.
-func (r *statusRing) records() []statusRecord {
+// recordsOldestFirst returns the recorded statuses, oldest first.
+func (r *statusRing) recordsOldestFirst() []statusRecord {
 	var list []statusRecord
 	for i := range r.processes {
 		p := r.processes[(r.oldestIndex+i)%len(r.processes)]

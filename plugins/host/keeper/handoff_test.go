@@ -151,7 +151,7 @@ func testReplacement(t *testing.T, program string, version ...string) {
 	if same, err := l.Keeper.SameExecutable(self); !same || err != nil {
 		t.Errorf("the keeper runs this build: %v, %v", same, err)
 	}
-	if conn := c.conns.Now(); conn == nil || conn.keeperHello.Version != protocolVersion {
+	if conn := c.conns.CurrentConn(); conn == nil || conn.keeperHello.Version != protocolVersion {
 		t.Errorf("the keeper has another version: %+v", conn)
 	}
 	if status, err := c.Wait(t.Context(), l.Ended); err != nil || status.ExitCode != 7 {
@@ -207,7 +207,7 @@ func testReplacement(t *testing.T, program string, version ...string) {
 func TestKeeperThatCannotBeReplacedContinues(t *testing.T) {
 	t.Parallel()
 	c := startClient(t, Config{Ephemeral: true})
-	l, err := c.conns.Wait(t.Context())
+	l, err := c.conns.WaitForConn(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func (k *server) openProgramLocked(p osprocess.ID) ([]int, *response) {
 // not dumpable, so that /proc does not show its program to an agent without CAP_SYS_PTRACE, for example in a
 // container. Then SameExecutable compares the descriptor that the keeper has kept since the start of the process.
 func (c *Client) SameExecutable(ctx context.Context, p osprocess.ID, file *os.File) (bool, error) {
-	return sameExecutable(ctx, p, file, func() (*clientConn, error) { return c.conns.Wait(ctx) })
+	return sameExecutable(ctx, p, file, func() (*clientConn, error) { return c.conns.WaitForConn(ctx) })
 }
 
 // sameExecutable implements Client.SameExecutable. It requests the program on the connection that connect returns.

@@ -28,7 +28,7 @@ func undumpableMain() int {
 // openHeldProgram returns the descriptor of the program of a process that the keeper holds.
 func openHeldProgram(t *testing.T, c *Client, p osprocess.ID) (*os.File, error) {
 	t.Helper()
-	l, err := c.conns.Wait(t.Context())
+	l, err := c.conns.WaitForConn(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

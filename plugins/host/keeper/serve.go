@@ -377,7 +377,7 @@ func (k *server) shutDown(locked, killAll bool) {
 	if killAll && locked {
 		dir.RemoveSocketDir()
 		for _, name := range []string{logFileName, pidFileName, lockFileName} {
-			dir.Remove(name)
+			dir.RemoveFile(name)
 		}
 	}
 }

@@ -54,7 +54,7 @@ func foreignKeeperMain(path, mode string) int {
 		if err != nil {
 			return err
 		}
-		conn := framing.NewConn(socket, framing.Limits{Size: 1 << 20, Descriptors: 8})
+		conn := framing.NewConn(socket, framing.Limits{MaxSize: 1 << 20, MaxDescriptors: 8})
 		for {
 			var text json.RawMessage
 			fds, err := conn.Receive(&text)
@@ -240,7 +240,7 @@ func TestClientsOfAnotherVersion(t *testing.T) {
 		if resp, _, err := l.call(t.Context(), &request{Op: opReplaceProgram}); err != nil || !strings.HasPrefix(resp.Error, "replace keeper") {
 			t.Errorf("ReplaceProgram of version %d: %+v, %v", version, resp, err)
 		}
-		l.close()
+		l.closeAndWait()
 
 		plugin := &Client{cfg: Config{version: version}}
 		if socket, err = c.dialKeeper(); err != nil {
@@ -252,7 +252,7 @@ func TestClientsOfAnotherVersion(t *testing.T) {
 		if resp, _, err := l.call(t.Context(), &request{Op: opWait, Process: ended}); err != nil || resp.err() != nil || resp.Status.ExitCode != 6 {
 			t.Errorf("Wait of version %d: %+v, %v", version, resp, err)
 		}
-		l.close()
+		l.closeAndWait()
 	}
 }
 

@@ -21,7 +21,7 @@ type exitWaiter struct {
 // handleWaitLocked returns the response to a wait request. If the process still runs, it registers the request and
 // returns nil; the keeper sends the response when the process has ended.
 func (k *server) handleWaitLocked(c *serverConn, id uint64, p osprocess.ID) *response {
-	if len(c.procByWaitRequest) >= maxWaitsPerConn {
+	if len(c.procByWaitRequestID) >= maxWaitsPerConn {
 		return &response{Error: fmt.Sprintf("more than %d waits on one connection", maxWaitsPerConn)}
 	}
 	if status, ok := k.exitStatuses.get(p); ok {
@@ -38,7 +38,7 @@ func (k *server) handleWaitLocked(c *serverConn, id uint64, p osprocess.ID) *res
 		}
 	}
 	k.exitWaiters[p] = append(k.exitWaiters[p], exitWaiter{c, id})
-	c.procByWaitRequest[id] = p
+	c.procByWaitRequestID[id] = p
 	switch {
 	case fd == nil:
 	case k.watchedPidfds[p] == nil:
@@ -95,7 +95,7 @@ func (k *server) respondToWaitersLocked(p osprocess.ID, resp response) {
 		own := resp // a copy for each waiter, because the queued responses have different ids
 		own.ID = w.requestID
 		w.conn.queueResponse(&own, nil)
-		delete(w.conn.procByWaitRequest, w.requestID)
+		delete(w.conn.procByWaitRequestID, w.requestID)
 	}
 	k.removeWaitersLocked(p)
 }
@@ -139,7 +139,7 @@ func (k *server) watchProcess(p osprocess.ID, fd *osprocess.Pidfd) {
 
 // removeWaiterLocked removes the wait request of a connection with the given request ID.
 func (k *server) removeWaiterLocked(c *serverConn, id uint64, p osprocess.ID) {
-	delete(c.procByWaitRequest, id)
+	delete(c.procByWaitRequestID, id)
 	k.exitWaiters[p] = slices.DeleteFunc(k.exitWaiters[p], func(w exitWaiter) bool { return w == exitWaiter{c, id} })
 	if len(k.exitWaiters[p]) == 0 {
 		k.removeWaitersLocked(p)

@@ -28,7 +28,7 @@ import (
 const protocolVersion = 2
 
 // messageLimits limits the size of a message to twice the kernel's limit for arguments and environment.
-var messageLimits = framing.Limits{Size: 4 << 20, Descriptors: maxMessageFDs}
+var messageLimits = framing.Limits{MaxSize: 4 << 20, MaxDescriptors: maxMessageFDs}
 
 const (
 	maxMessageFDs   = 64   // maximum number of descriptors in one message
@@ -95,13 +95,13 @@ type response struct {
 	// Code identifies an error that the client handles; Error is empty then.
 	Code              responseCode         `json:",omitempty"`
 	Errno             int                  `json:",omitempty"` // in the response to Spawn and ReplaceProgram: the kernel's error number
-	Process           osprocess.ID         `json:",omitzero"`  // in the response to Spawn: the child
+	Process           osprocess.ID         `json:",omitzero"`  // in the response to Spawn: the started child
 	Status            osprocess.ExitStatus `json:",omitzero"`
 	Keys              []string             `json:",omitempty"`
 	DrainWithoutAgent []bool               `json:",omitempty"`
 
 	ParentProcesses []osprocess.ID `json:",omitempty"`
-	Ephemeral       bool           `json:",omitempty"` // in the response to ListFDs: whether the keeper is ephemeral
+	Ephemeral       bool           `json:",omitempty"` // in the response to ListFDs: the keeper is ephemeral, see Config.Ephemeral
 }
 
 // responseCode is an error that the client handles.
@@ -146,16 +146,16 @@ func duplicateFD(fd int) (int, error) {
 	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 }
 
-// socketPath is the path of a keeper's socket, which a plugin gets in its environment. After the first
+// pluginKeeperSocket is the path of a keeper's socket, which a plugin gets in its environment. After the first
 // connection, dirHandle stays open and the socket is looked up in that directory, because the data directory may
 // be moved, and another data directory may get the same path.
-type socketPath struct {
+type pluginKeeperSocket struct {
 	path      string
 	dirHandle *os.File // the data directory, opened with O_PATH; nil before the first connection
 }
 
 // dial connects to the socket and verifies that the listening process belongs to this user.
-func (s *socketPath) dial() (*net.UnixConn, error) {
+func (s *pluginKeeperSocket) dial() (*net.UnixConn, error) {
 	if s.dirHandle != nil {
 		return dialInDir(s.dirHandle, s.path)
 	}
@@ -187,7 +187,7 @@ func dialInDir(home *os.File, path string) (*net.UnixConn, error) {
 	return conn, nil
 }
 
-func (s *socketPath) close() {
+func (s *pluginKeeperSocket) closeDirHandle() {
 	if s.dirHandle != nil {
 		s.dirHandle.Close()
 		s.dirHandle = nil

@@ -105,7 +105,7 @@ func TestHostileClients(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.close()
+		defer l.closeAndWait()
 		for name, req := range map[string]*request{
 			"spawn without a command":            {Op: opSpawn},
 			"spawn without announced files":      {Op: opSpawn, Spawn: &spawnParams{Path: "/bin/true", HasStdin: true}},
@@ -196,7 +196,7 @@ func FuzzRequests(f *testing.F) {
 		k := newServer(keeperSetup{IdleTimeout: time.Minute}, framing.Hello{})
 		k.trimmer = memtrim.New(25, 25)
 		defer k.trimmer.Stop()
-		c := &serverConn{server: k, clientHello: framing.Hello{Role: framing.RoleAgent}, procByWaitRequest: map[uint64]osprocess.ID{}, responseReady: make(chan struct{}, 1)}
+		c := &serverConn{server: k, clientHello: framing.Hello{Role: framing.RoleAgent}, procByWaitRequestID: map[uint64]osprocess.ID{}, responseReady: make(chan struct{}, 1)}
 		var fds []int
 		for range files % 4 {
 			fd, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -212,7 +212,7 @@ func FuzzRequests(f *testing.F) {
 			mustJSON(a.response)
 			framing.CloseAll(a.fds)
 		}
-		for id, p := range c.procByWaitRequest {
+		for id, p := range c.procByWaitRequestID {
 			k.removeWaiterLocked(c, id, p)
 		}
 		for key := range k.storedFDs {

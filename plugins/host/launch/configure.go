@@ -144,7 +144,7 @@ func (p *Plugin) initByType(ctx context.Context) error {
 	case base.TypeDriver:
 		return p.initDriver(ctx)
 	case base.TypeDevice:
-		p.clients.device = devicewire.NewClient(p.info.Name, p.conn, p.proc.done)
+		p.serviceClients.device = devicewire.NewClient(p.info.Name, p.conn, p.proc.done)
 	case base.TypeHook:
 		return p.initHook(ctx)
 	}
@@ -153,10 +153,10 @@ func (p *Plugin) initByType(ctx context.Context) error {
 
 // initDriver creates the client of the driver and calls the driver's Init. The client ignores that a driver has no Init.
 func (p *Plugin) initDriver(ctx context.Context) error {
-	p.clients.driver = driverwire.NewClient(p.conn, p.proc.done)
+	p.serviceClients.driver = driverwire.NewClient(p.conn, p.proc.done)
 	ctx, cancel := p.callContext(ctx)
 	defer cancel()
-	if err := p.clients.driver.Init(ctx); err != nil {
+	if err := p.serviceClients.driver.Init(ctx); err != nil {
 		return p.explainCallError(ctx, "Init", err)
 	}
 	return nil
@@ -164,10 +164,10 @@ func (p *Plugin) initDriver(ctx context.Context) error {
 
 // initHook fetches the hook's description, and sends the hook the address of its host.
 func (p *Plugin) initHook(ctx context.Context) error {
-	p.clients.hook = hookwire.NewClient(p.conn, p.proc.done)
+	p.serviceClients.hook = hookwire.NewClient(p.conn, p.proc.done)
 	call, cancel := p.callContext(ctx)
 	defer cancel()
-	description, err := p.clients.hook.Describe(call)
+	description, err := p.serviceClients.hook.Describe(call)
 	if err != nil {
 		return p.explainCallError(call, "Describe", err)
 	}
@@ -176,9 +176,9 @@ func (p *Plugin) initHook(ctx context.Context) error {
 	}
 	call, cancel = p.callContext(ctx)
 	defer cancel()
-	if err := p.clients.hook.Configure(call, p.cfg.HookConfig); err != nil {
+	if err := p.serviceClients.hook.Configure(call, p.cfg.HookConfig); err != nil {
 		return p.explainCallError(call, "Configure", err)
 	}
-	p.clients.description = description
+	p.serviceClients.description = description
 	return nil
 }

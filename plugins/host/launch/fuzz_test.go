@@ -34,7 +34,7 @@ func FuzzHandshake(f *testing.F) {
 		if err != nil || again != h {
 			t.Errorf("%+v read again is %+v, %v", h, again, err)
 		}
-		if netAddr(h) == nil {
+		if handshakeNetAddr(h) == nil {
 			t.Errorf("%+v has no address", h)
 		}
 	})

@@ -78,7 +78,7 @@ type Config struct {
 	// gets none.
 	DriverConfig *base.DriverConfig
 
-	// HookConfig is the configuration that a hook gets: the address of its host.
+	// HookConfig is the configuration that a hook gets: the socket of the agent, and data about the node.
 	HookConfig hook.Config
 
 	// Logger gets the plugin's log under the plugin's name. Nil discards the log.
@@ -115,18 +115,18 @@ const MaxSocketDirLen = 80
 // Plugin is one running plugin process. Its methods may be called concurrently. The caller
 // must call Stop, Close or Detach in the end.
 type Plugin struct {
-	cfg          Config
-	logger       hclog.Logger
-	client       *plugin.Client
-	conn         *grpc.ClientConn
-	proc         *processHandle
-	handshake    handshake
-	peerVerified atomic.Bool // handshake.addr is a unix socket on which the plugin itself listens
-	info         base.Info
-	apiVersion   string
-	clients      serviceClients
-	stdio        processOutput
-	calls        basewire.CallRecorder
+	cfg            Config
+	logger         hclog.Logger
+	goPluginClient *plugin.Client
+	conn           *grpc.ClientConn
+	proc           *processHandle
+	handshake      handshake
+	peerVerified   atomic.Bool // handshake.addr is a unix socket on which the plugin itself listens
+	info           base.Info
+	apiVersion     string
+	serviceClients serviceClients
+	stdio          processOutput
+	callRecorder   basewire.CallRecorder
 
 	detached chan struct{} // closed by releaseResources; go-plugin's runner then stops waiting for the process
 	exit     processExit
@@ -160,11 +160,11 @@ type processOutput struct {
 // and describes what the plugin did. The end of ctx cancels the launch, but does not affect a
 // plugin that Start has returned.
 func Start(ctx context.Context, cfg Config) (*Plugin, error) {
-	p, err := tryStart(ctx, cfg)
+	p, err := startOnce(ctx, cfg)
 	if errors.Is(err, keeper.ErrKeeperDied) {
-		// The keeper died during the spawn, and tryStart has killed the process that may
+		// The keeper died during the spawn, and startOnce has killed the process that may
 		// have been started. The new keeper does not know that process.
-		p, err = tryStart(ctx, cfg)
+		p, err = startOnce(ctx, cfg)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", cfg.errorPrefix(), err)
@@ -172,7 +172,7 @@ func Start(ctx context.Context, cfg Config) (*Plugin, error) {
 	return p, nil
 }
 
-func tryStart(ctx context.Context, cfg Config) (*Plugin, error) {
+func startOnce(ctx context.Context, cfg Config) (*Plugin, error) {
 	p := newPlugin(cfg)
 	if err := p.start(ctx); err != nil {
 		p.abortLaunch()
@@ -192,12 +192,12 @@ func newPlugin(cfg Config) *Plugin {
 		cfg.Logger = hclog.NewNullLogger()
 	}
 	return &Plugin{
-		cfg:      cfg,
-		logger:   cfg.Logger.Named(cfg.Name),
-		detached: make(chan struct{}),
-		stdio:    processOutput{stderrEOF: make(chan struct{})},
-		exit:     processExit{errSet: make(chan struct{})},
-		calls:    basewire.CallRecorder{OnCall: cfg.OnCall},
+		cfg:          cfg,
+		logger:       cfg.Logger.Named(cfg.Name),
+		detached:     make(chan struct{}),
+		stdio:        processOutput{stderrEOF: make(chan struct{})},
+		exit:         processExit{errSet: make(chan struct{})},
+		callRecorder: basewire.CallRecorder{OnCall: cfg.OnCall},
 	}
 }
 
@@ -216,7 +216,7 @@ func (p *Plugin) start(ctx context.Context) error {
 		return err // a ReattachConfig contains the boot id, so a plugin without it could not be reattached
 	}
 	began := time.Now()
-	p.client = plugin.NewClient(p.clientConfig(&plugin.ClientConfig{
+	p.goPluginClient = plugin.NewClient(p.clientConfig(&plugin.ClientConfig{
 		RunnerFunc: func(_ hclog.Logger, cmd *exec.Cmd, tmp string) (runner.Runner, error) {
 			// go-plugin does not remove its temporary directory after a failure.
 			if err := os.Remove(tmp); err != nil {
@@ -261,7 +261,7 @@ func (p *Plugin) clientConfig(c *plugin.ClientConfig) *plugin.ClientConfig {
 	c.AllowedProtocols = []plugin.Protocol{plugin.ProtocolGRPC}
 	c.SkipHostEnv = true
 	c.Logger = hclog.NewNullLogger() // this package logs the plugin's output itself, under the plugin's name
-	c.GRPCDialOptions = []grpc.DialOption{grpc.WithContextDialer(p.dial), grpc.WithStreamInterceptor(tolerateStdioFailure), grpc.WithUnaryInterceptor(p.calls.Intercept),
+	c.GRPCDialOptions = []grpc.DialOption{grpc.WithContextDialer(p.dial), grpc.WithStreamInterceptor(tolerateStdioFailure), grpc.WithUnaryInterceptor(p.callRecorder.Intercept),
 		// gRPC's connect timeout must be longer than that of the calls, whose error names
 		// the call.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 2 * p.cfg.CallTimeout}),
@@ -284,14 +284,14 @@ func tolerateStdioFailure(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.C
 // process. A plugin that accepts the connection but does not respond is killed when ctx ends or the call times out,
 // which unblocks go-plugin.
 func (p *Plugin) startAndConnect(ctx context.Context) error {
-	if _, err := p.client.Start(); err != nil {
+	if _, err := p.goPluginClient.Start(); err != nil {
 		return err
 	}
 	ctx, cancel := p.callContext(ctx)
 	defer cancel()
 	stop := context.AfterFunc(ctx, p.proc.kill)
 	defer stop()
-	protocol, err := p.client.Client()
+	protocol, err := p.goPluginClient.Client()
 	if err != nil {
 		return p.explainCallError(ctx, "connect", err)
 	}
@@ -323,7 +323,7 @@ func (p *Plugin) PID() int { return p.proc.PID }
 func (p *Plugin) StartedAt() time.Time { return p.proc.StartedAt() }
 
 // Methods returns the number and duration of the calls that this agent has made to the process, for each method.
-func (p *Plugin) Methods() []callstats.Method { return p.calls.Methods() }
+func (p *Plugin) Methods() []callstats.Method { return p.callRecorder.Methods() }
 
 // KeepAfterAgentExit lets the process continue when the agent dies. Without that call the keeper
 // kills the process when the agent dies, because no later agent could find the process.
@@ -341,14 +341,14 @@ type serviceClients struct {
 }
 
 // Driver returns the plugin's driver; nil if the plugin is not a driver.
-func (p *Plugin) Driver() driver.Driver { return p.clients.driver }
+func (p *Plugin) Driver() driver.Driver { return p.serviceClients.driver }
 
 // Device returns the plugin's devices; nil if the plugin is not a device plugin.
-func (p *Plugin) Device() device.Plugin { return p.clients.device }
+func (p *Plugin) Device() device.Plugin { return p.serviceClients.device }
 
 // Hook returns the plugin's hook and its description; nil if the plugin is not a hook.
 func (p *Plugin) Hook() (*hookwire.Client, *hook.Description) {
-	return p.clients.hook, p.clients.description
+	return p.serviceClients.hook, p.serviceClients.description
 }
 
 // Done is closed as soon as the process has ended, even if its children still run.
@@ -391,9 +391,9 @@ func (p *Plugin) Kill() { p.proc.kill() }
 // immediately. Stop blocks until all resources are released. The driver's tasks continue to
 // run.
 func (p *Plugin) Stop(ctx context.Context) {
-	if p.clients.driver != nil {
+	if p.serviceClients.driver != nil {
 		call, cancel := context.WithTimeout(ctx, shutdownTimeout)
-		if err := p.clients.driver.Shutdown(call); err != nil {
+		if err := p.serviceClients.driver.Shutdown(call); err != nil {
 			p.logger.Debug("driver shutdown", "error", err)
 		}
 		cancel()
@@ -492,8 +492,8 @@ func (p *Plugin) releaseResources(keepRunning bool) {
 			if p.peerVerified.Load() && filepath.Dir(p.handshake.addr) == p.cfg.SocketDir {
 				_ = os.Remove(p.handshake.addr) // the error is ignored: a plugin that has shut down has removed its socket
 			}
-			if p.client != nil {
-				p.client.Kill() // the process has exited; go-plugin's Kill waits for its goroutines
+			if p.goPluginClient != nil {
+				p.goPluginClient.Kill() // the process has exited; go-plugin's Kill waits for its goroutines
 			}
 		}
 		for _, f := range p.stdio.readEnds {
@@ -524,7 +524,7 @@ func (p *Plugin) watchProcess() {
 	if p.stdio.readEnds[1] != nil {
 		p.wg.Go(func() {
 			defer close(p.stdio.stderrEOF)
-			relayStderr(p.stdio.readEnds[1], p.logger, &p.stdio.stderrTail, &panicLog{reports: p.cfg.PanicReports, plugin: p.cfg.Name, logger: p.logger})
+			relayStderr(p.stdio.readEnds[1], p.logger, &p.stdio.stderrTail, &panicLog{panicReports: p.cfg.PanicReports, pluginName: p.cfg.Name, logger: p.logger})
 		})
 	} else {
 		close(p.stdio.stderrEOF)

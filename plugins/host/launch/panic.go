@@ -91,9 +91,9 @@ const panicFlushDelay = 200 * time.Millisecond
 
 // panicLog logs the lines of the panic of one process, unless the same panic of an earlier process was logged.
 type panicLog struct {
-	reports *PanicReports
-	plugin  string
-	logger  hclog.Logger
+	panicReports *PanicReports
+	pluginName   string
+	logger       hclog.Logger
 
 	mu           sync.Mutex
 	pendingLines []string    // lines that are not logged yet, because too few have arrived to identify the panic
@@ -127,7 +127,7 @@ func (p *panicLog) flushLocked() {
 		return
 	}
 	if !p.isNewKnown {
-		p.isNewKnown, p.isNew = true, p.reports.recordIfNew(p.plugin, p.pendingLines)
+		p.isNewKnown, p.isNew = true, p.panicReports.recordIfNew(p.pluginName, p.pendingLines)
 	}
 	if p.isNew {
 		for _, line := range p.pendingLines {

@@ -21,7 +21,7 @@ type ReattachConfig struct {
 	Addr      string
 	Pid       int
 	StartTime uint64
-	BootID    string // see osprocess.BootID
+	BootID    string // id of the boot in which the process was started, from osprocess.BootID
 	Streams   string // prefix of the keys under which the keeper stores stdout and stderr of the plugin
 }
 
@@ -129,10 +129,10 @@ func (p *Plugin) reattach(ctx context.Context, rec ReattachConfig) error {
 	p.initialConn = conn
 	p.mu.Unlock()
 
-	p.client = plugin.NewClient(p.clientConfig(&plugin.ClientConfig{
+	p.goPluginClient = plugin.NewClient(p.clientConfig(&plugin.ClientConfig{
 		Reattach: &plugin.ReattachConfig{
 			Protocol:     plugin.ProtocolGRPC,
-			Addr:         netAddr(h),
+			Addr:         handshakeNetAddr(h),
 			Pid:          rec.Pid,
 			ReattachFunc: func() (runner.AttachedRunner, error) { return attachedRunner{p}, nil },
 		},
@@ -170,7 +170,7 @@ func (p *Plugin) fetchStdioPipes() {
 	}
 }
 
-func netAddr(h handshake) net.Addr {
+func handshakeNetAddr(h handshake) net.Addr {
 	if h.network == "unix" {
 		return &net.UnixAddr{Name: h.addr, Net: "unix"}
 	}

@@ -25,7 +25,7 @@ const (
 	maxNonJSONLineSize = 4 << 10
 
 	maxTailLines    = 6   // lines of stderr in an error
-	maxTailLineSize = 300 // bytes of one such line
+	maxTailLineSize = 300 // bytes of one line of stderr in an error
 	maxPanicLines   = 10  // lines of a panic in an error, and lines that identify a panic
 )
 

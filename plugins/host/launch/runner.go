@@ -74,7 +74,7 @@ func (r *spawnRunner) Start(context.Context) error {
 	p := r.plugin
 	ctx, cancel := context.WithTimeoutCause(r.launchCtx, p.cfg.StartTimeout, errNoAnswer)
 	defer cancel()
-	if err := r.spawn(ctx); err != nil {
+	if err := r.spawnProcess(ctx); err != nil {
 		return err
 	}
 	lineRead := make(chan struct{})
@@ -106,7 +106,7 @@ func (r *spawnRunner) Start(context.Context) error {
 	return nil
 }
 
-func (r *spawnRunner) spawn(ctx context.Context) error {
+func (r *spawnRunner) spawnProcess(ctx context.Context) error {
 	p := r.plugin
 	var pipeWriters [2]*os.File
 	for i := range pipeWriters {
@@ -228,7 +228,8 @@ func killProcessesWithStdout(pipe string) (killed bool, err error) {
 		if err != nil {
 			return killed, err
 		}
-		// The ID is read before stdout: a later process with the same pid has another ID.
+		// The ID is read before the link to stdout. If the pid is reused in between, Signal returns an error, because the
+		// later process has another ID.
 		p, err := osprocess.LookupID(pid)
 		if target, linkErr := os.Readlink(link); linkErr != nil || target != pipe {
 			continue // the process has another stdout, belongs to another user, or has ended

@@ -49,7 +49,7 @@ type pluginRunResult struct {
 	// restartRequested means that the process was stopped for Supervisor.Restart.
 	restartRequested bool
 
-	err error // why the process has exited or was not started
+	exitOrLaunchErr error // why the process has exited or was not started
 	// deviceStreamErr is the reason why the process of a device plugin was stopped, and is not launched
 	// again: the plugin has ended its stream of fingerprints.
 	deviceStreamErr error

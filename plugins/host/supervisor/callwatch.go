@@ -42,7 +42,7 @@ type callWatch struct {
 
 	mu              sync.Mutex
 	unansweredCalls map[*watchedCall]struct{}
-	lastResponse    time.Time // time of the driver's latest response to any call
+	lastResponseAt  time.Time // time of the driver's latest response to any call
 	// abandonedCall is a call that its caller has cancelled and that the driver has not answered; nil after any
 	// response of the driver.
 	abandonedCall *watchedCall
@@ -52,13 +52,13 @@ type callWatch struct {
 
 // watchedCall is a call of a driver that has not returned.
 type watchedCall struct {
-	callerCtx context.Context // context of the caller; its end means that the caller has cancelled the call
-	method    string
-	taskID    string // "" for a call without a task
-	startedAt time.Time
-	deadline  time.Time
-	late      bool
-	abandoned bool // the caller has cancelled the call before the driver answered
+	callerCtx   context.Context // context of the caller; its end means that the caller has cancelled the call
+	method      string
+	taskID      string // "" for a call without a task
+	startedAt   time.Time
+	deadline    time.Time
+	isLate      bool
+	isAbandoned bool // the caller has cancelled the call before the driver answered
 }
 
 func (s *Supervisor) newCallWatch(m *managedPlugin, inst pluginInstance) *callWatch {
@@ -92,18 +92,18 @@ func (w *callWatch) endCall(c *watchedCall, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.unansweredCalls, c)
-	if c.late {
+	if c.isLate {
 		w.wakeRunLocked()
 	}
 	now := time.Now()
 	switch {
 	case errors.Is(err, driver.ErrPluginDown):
 	case !isAbandonedCall(c.callerCtx, err):
-		w.lastResponse, w.abandonedCall = now, nil
-	case c.late:
+		w.lastResponseAt, w.abandonedCall = now, nil
+	case c.isLate:
 		w.abandonedCall = c
 	default:
-		c.abandoned = true
+		c.isAbandoned = true
 		if limit := now.Add(answerTimeout); limit.Before(c.deadline) {
 			c.deadline = limit
 		}
@@ -159,16 +159,16 @@ func (w *callWatch) findLateCalls() (late []*watchedCall, waiting bool, abandone
 	for c := range w.unansweredCalls {
 		expired := !c.deadline.After(now)
 		switch {
-		case c.abandoned && expired:
+		case c.isAbandoned && expired:
 			delete(w.unansweredCalls, c)
-			if w.abandonedCall == nil && !w.lastResponse.After(c.startedAt) {
+			if w.abandonedCall == nil && !w.lastResponseAt.After(c.startedAt) {
 				w.abandonedCall = c
 			}
-		case !c.late && !c.abandoned && expired:
-			c.late = true
+		case !c.isLate && !c.isAbandoned && expired:
+			c.isLate = true
 			late = append(late, c)
 		}
-		waiting = waiting || c.late
+		waiting = waiting || c.isLate
 	}
 	return late, waiting, w.abandonedCall
 }
@@ -185,7 +185,7 @@ func (w *callWatch) untilNextCheck(probing bool) time.Duration {
 		w.nextCheckAt = now.Add(answerTimeout)
 	}
 	for c := range w.unansweredCalls {
-		if !c.late && (w.nextCheckAt.IsZero() || c.deadline.Before(w.nextCheckAt)) {
+		if !c.isLate && (w.nextCheckAt.IsZero() || c.deadline.Before(w.nextCheckAt)) {
 			w.nextCheckAt = c.deadline
 		}
 	}
@@ -204,10 +204,10 @@ func (w *callWatch) probeDriver(ctx context.Context, c *watchedCall) *watchedCal
 	w.mu.Lock()
 	answered := !isAbandonedCall(probeCtx, err) && !errors.Is(err, driver.ErrPluginDown)
 	if answered {
-		w.lastResponse, w.abandonedCall = time.Now(), nil
+		w.lastResponseAt, w.abandonedCall = time.Now(), nil
 	}
-	report := !answered && !c.late && ctx.Err() == nil
-	c.late = c.late || report
+	report := !answered && !c.isLate && ctx.Err() == nil
+	c.isLate = c.isLate || report
 	w.mu.Unlock()
 	if answered {
 		return nil
@@ -254,7 +254,7 @@ func (w *callWatch) setLateReason(reason string) {
 		info.UpdatedAt = time.Now()
 		s.registry.driverInfoByName[w.driverName] = info
 	}
-	s.notifyLocked()
+	s.notifyInfoLocked()
 }
 
 // overrideHealthLocked sets the driver to unhealthy in info if a call is late.

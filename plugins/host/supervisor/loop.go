@@ -28,7 +28,7 @@ func (l *pluginLoop) run(ctx context.Context, wg *sync.WaitGroup) {
 	defer m.cancelLoop(nil)
 	defer l.supervisor.updateAndNotify(func() {
 		m.loopRunning = false
-		if m.removed {
+		if m.mustStopWhenUnused {
 			l.supervisor.registry.deleteRemovedPlugin(m)
 		}
 	})
@@ -71,10 +71,10 @@ func (l *pluginLoop) run(ctx context.Context, wg *sync.WaitGroup) {
 // has ended. When ctx ends, a process with tasks is detached and continues.
 func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) pluginRunResult {
 	launched := time.Now()
-	inst, err := l.launch(ctx)
+	inst, err := l.launchProcess(ctx)
 	if err != nil {
 		l.updateDriverInfo((*DriverInfo).markFingerprintFailed)
-		return pluginRunResult{err: err}
+		return pluginRunResult{exitOrLaunchErr: err}
 	}
 	stopped := l.watchProcess(ctx, inst)
 	switch {
@@ -94,8 +94,8 @@ func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) pluginRunR
 		l.stopOrDetach(ctx, inst)
 		return pluginRunResult{}
 	}
-	result := pluginRunResult{err: inst.WaitExit(), processStarted: true, uptime: time.Since(launched), crashedInCall: l.crashedInCall(launched)}
-	l.supervisor.updateAndNotify(func() { l.plugin.exits = processExits{l.plugin.exits.count + 1, result.err, time.Now()} })
+	result := pluginRunResult{exitOrLaunchErr: inst.WaitExit(), processStarted: true, uptime: time.Since(launched), crashedInCall: l.crashedInCall(launched)}
+	l.supervisor.updateAndNotify(func() { l.plugin.exits = processExits{l.plugin.exits.count + 1, result.exitOrLaunchErr, time.Now()} })
 	// Close is called later, because a child of the plugin may still write to the plugin's
 	// stderr.
 	wg.Go(func() {
@@ -111,7 +111,7 @@ func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) pluginRunR
 // backOff records that the plugin has no process, and waits before the next launch.
 func (l *pluginLoop) backOff(ctx context.Context, result pluginRunResult, delay time.Duration) {
 	m := l.plugin
-	l.logger.Warn("plugin is down", "plugin", m.entry.Name, "error", result.err, "delay", delay)
+	l.logger.Warn("plugin is down", "plugin", m.entry.Name, "error", result.exitOrLaunchErr, "delay", delay)
 	if delay == 0 || l.takeRestartRequest() {
 		l.supervisor.updateAndNotify(func() {
 			m.applyEvent(eventExited)
@@ -123,12 +123,12 @@ func (l *pluginLoop) backOff(ctx context.Context, result pluginRunResult, delay 
 	if !result.processStarted {
 		cause = eventLaunchFailed
 	}
-	l.recordFailure(cause, result.err, time.Now().Add(delay))
+	l.recordFailure(cause, result.exitOrLaunchErr, time.Now().Add(delay))
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-m.requests.restart:
+	case <-m.launchRequests.restartRequested:
 	case <-ctx.Done():
 		return
 	}
@@ -138,7 +138,7 @@ func (l *pluginLoop) backOff(ctx context.Context, result pluginRunResult, delay 
 // takeRestartRequest reports whether Restart was called during the launch.
 func (l *pluginLoop) takeRestartRequest() bool {
 	select {
-	case <-l.plugin.requests.restart:
+	case <-l.plugin.launchRequests.restartRequested:
 		return true
 	default:
 		return false
@@ -152,7 +152,7 @@ func (l *pluginLoop) recordFailure(e pluginEvent, err error, retryAt time.Time) 
 	l.supervisor.updateAndNotify(func() {
 		m.applyEvent(e)
 		m.inst = nil
-		l.supervisor.registry.setDevices(m, nil, nil)
+		l.supervisor.registry.setReportedDevices(m, nil, nil)
 		m.launchAttempted = true
 		if m.state != stateSuperseded {
 			m.lastFailure = launchFailure{err, retryAt}
@@ -167,7 +167,7 @@ func (l *pluginLoop) recordFailure(e pluginEvent, err error, retryAt time.Time) 
 func (l *pluginLoop) crashedInCall(launched time.Time) bool {
 	l.supervisor.mu.Lock()
 	defer l.supervisor.mu.Unlock()
-	return l.plugin.info.Type == base.TypeHook && !l.plugin.lastAcquired.Before(launched)
+	return l.plugin.reportedInfo.Type == base.TypeHook && !l.plugin.lastAcquiredAt.Before(launched)
 }
 
 // hasSuccessor reports whether this plugin has changed: then its changed version replaces it after the exit of its
@@ -227,7 +227,7 @@ func (l *pluginLoop) waitForFirstRequest(ctx context.Context) bool {
 	requested := make(chan struct{})
 	l.supervisor.updateAndNotify(func() {
 		m.applyEvent(eventPluginUnused)
-		m.launchAttempted, m.fingerprinted, m.requests.idlePluginNeeded = true, true, requested // a hook has no fingerprint
+		m.launchAttempted, m.fingerprinted, m.launchRequests.idlePluginNeeded = true, true, requested // a hook has no fingerprint
 		l.supervisor.registry.updateFirstLaunchesDone()
 	})
 	select {
@@ -238,9 +238,9 @@ func (l *pluginLoop) waitForFirstRequest(ctx context.Context) bool {
 	}
 }
 
-// launch starts or reattaches a process of the plugin, and registers the process for the driver, hook or devices that it
+// launchProcess starts or reattaches a process of the plugin, and registers the process for the driver, hook or devices that it
 // serves.
-func (l *pluginLoop) launch(ctx context.Context) (pluginInstance, error) {
+func (l *pluginLoop) launchProcess(ctx context.Context) (pluginInstance, error) {
 	m := l.plugin
 	if err := l.supervisor.recordedPlugins.killOrphans(); err != nil {
 		return nil, fmt.Errorf("%s: %w", m.entry, err)
@@ -253,26 +253,26 @@ func (l *pluginLoop) launch(ctx context.Context) (pluginInstance, error) {
 		inst.Detach() // the process can have tasks, and is not killed; the next launch reattaches it
 		return nil, fmt.Errorf("%s: %w", m.entry, err)
 	}
-	if err := l.register(inst); err != nil {
+	if err := l.registerProcess(inst); err != nil {
 		l.stopPlugin(context.WithoutCancel(ctx), inst)
 		return nil, err
 	}
 	return inst, nil
 }
 
-// register makes a new process the one that serves its driver, hook or devices. It returns an error if another plugin
+// registerProcess makes a new process the one that serves its driver, hook or devices. It returns an error if another plugin
 // serves them.
-func (l *pluginLoop) register(inst pluginInstance) (err error) {
+func (l *pluginLoop) registerProcess(inst pluginInstance) (err error) {
 	m, info := l.plugin, inst.Info()
 	l.supervisor.updateAndNotify(func() {
 		if err = l.supervisor.registry.registerOwner(m, info); err != nil {
 			return
 		}
 		m.applyEvent(eventLaunched)
-		if m.removed {
+		if m.mustStopWhenUnused {
 			m.applyEvent(eventPluginRemoved)
 		}
-		m.inst, m.info, m.lastFailure, m.launchAttempted = inst, info, launchFailure{}, true
+		m.inst, m.reportedInfo, m.lastFailure, m.launchAttempted = inst, info, launchFailure{}, true
 		if m.driver = nil; info.Type == base.TypeDriver {
 			m.driver = &watchedDriver{Driver: inst.Driver(), callWatch: l.supervisor.newCallWatch(m, inst)}
 		}
@@ -295,7 +295,7 @@ func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (sto
 	streamEnded := make(chan error, 1)
 	switch served.Type {
 	case base.TypeDevice:
-		devices := deviceStream{inst: inst, onDevices: func(groups []device.Group) { l.setDevices(inst, groups) }, logger: l.logger}
+		devices := deviceStream{inst: inst, onDevices: func(groups []device.Group) { l.setReportedDevices(inst, groups) }, logger: l.logger}
 		wg.Go(func() {
 			if err := devices.run(ctx); err != nil {
 				streamEnded <- err
@@ -333,7 +333,7 @@ func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (sto
 			done = true
 		case stopped.deviceStreamErr = <-streamEnded:
 			done = true
-		case <-m.requests.restart:
+		case <-m.launchRequests.restartRequested:
 			stopped.restartRequested, done = true, true
 		case <-idleCheck:
 			stopped.launchRequested = l.releaseIfIdle(served)
@@ -363,10 +363,10 @@ func (l *pluginLoop) releaseIfIdle(served PluginKey) (requested chan struct{}) {
 	// HasTasks reports a task before the task requests its driver. Therefore a task that HasTasks did not report
 	// requests the driver after this update, and the request starts a new process.
 	l.supervisor.updateAndNotify(func() {
-		if m := l.plugin; time.Since(m.lastAcquired) >= idleTimeout {
+		if m := l.plugin; time.Since(m.lastAcquiredAt) >= idleTimeout {
 			requested = make(chan struct{})
 			m.applyEvent(eventPluginUnused)
-			m.inst, m.requests.idlePluginNeeded = nil, requested
+			m.inst, m.launchRequests.idlePluginNeeded = nil, requested
 		}
 	})
 	return requested
@@ -376,7 +376,7 @@ func (l *pluginLoop) releaseIfIdle(served PluginKey) (requested chan struct{}) {
 func (l *pluginLoop) driverIsHealthy() bool {
 	l.supervisor.mu.Lock()
 	defer l.supervisor.mu.Unlock()
-	return l.supervisor.registry.driverInfoByName[l.plugin.info.Name].Healthy
+	return l.supervisor.registry.driverInfoByName[l.plugin.reportedInfo.Name].Healthy
 }
 
 // updateDriverInfo changes the DriverInfo of the driver that the plugin serves.
@@ -384,16 +384,16 @@ func (l *pluginLoop) updateDriverInfo(change func(*DriverInfo)) {
 	l.supervisor.mu.Lock()
 	defer l.supervisor.mu.Unlock()
 	if l.supervisor.registry.updateDriverInfo(l.plugin, change) {
-		l.supervisor.notifyLocked()
+		l.supervisor.notifyInfoLocked()
 	}
 }
 
-// setDevices sets the devices that a process of the plugin has reported.
-func (l *pluginLoop) setDevices(reporter pluginInstance, groups []device.Group) {
+// setReportedDevices sets the devices that a process of the plugin has reported.
+func (l *pluginLoop) setReportedDevices(reporter pluginInstance, groups []device.Group) {
 	l.supervisor.mu.Lock()
 	defer l.supervisor.mu.Unlock()
 	l.plugin.fingerprinted = true
-	if l.supervisor.registry.setDevices(l.plugin, reporter, groups) {
+	if l.supervisor.registry.setReportedDevices(l.plugin, reporter, groups) {
 		l.supervisor.notifyStateLocked()
 	}
 }
@@ -403,7 +403,7 @@ func (l *pluginLoop) setDevices(reporter pluginInstance, groups []device.Group) 
 func (l *pluginLoop) stopOrDetach(ctx context.Context, inst pluginInstance) {
 	cfg := l.supervisor.cfg
 	l.supervisor.mu.Lock()
-	served, wanted := servedKey(l.plugin.info), l.plugin.state != stateSuperseded && !errors.Is(context.Cause(ctx), errRemoved)
+	served, wanted := servedKey(l.plugin.reportedInfo), l.plugin.state != stateSuperseded && !errors.Is(context.Cause(ctx), errRemoved)
 	l.supervisor.mu.Unlock()
 	ctx = context.WithoutCancel(ctx)
 	if cfg.Records != nil && cfg.KeepRunning != nil && wanted && served.Type != base.TypeDevice && cfg.KeepRunning(served, inst.PID()) {
@@ -438,7 +438,7 @@ func (l *pluginLoop) stopWhenUnused(ctx context.Context) {
 func (l *pluginLoop) servesTasks() bool {
 	m := l.plugin
 	l.supervisor.mu.Lock()
-	served, up := servedKey(m.info), m.loopRunning && m.inst != nil && !hasExited(m.inst)
+	served, up := servedKey(m.reportedInfo), m.loopRunning && m.inst != nil && !hasExited(m.inst)
 	l.supervisor.mu.Unlock()
 	return up && l.supervisor.cfg.HasTasks != nil && l.supervisor.cfg.HasTasks(served)
 }

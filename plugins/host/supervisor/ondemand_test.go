@@ -99,16 +99,16 @@ func TestSlowFingerprintDoesNotDelayReady(t *testing.T) {
 	})
 }
 
-func TestUnusedPIDs(t *testing.T) {
+func TestPIDsWithoutTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, d, _, _ := startSupervisorOfHangingDriver(t)
-		if got := s.UnusedPIDs(); !slices.Equal(got, []int{42}) {
+		if got := s.PIDsWithoutTasks(); !slices.Equal(got, []int{42}) {
 			t.Errorf("unused after a request without a task: %v", got)
 		}
 		if err := d.RecoverTask(t.Context(), &driver.Handle{Config: &driver.TaskConfig{ID: "a/t/1"}}); err != nil {
 			t.Fatal(err)
 		}
-		if got := s.UnusedPIDs(); len(got) != 0 {
+		if got := s.PIDsWithoutTasks(); len(got) != 0 {
 			t.Errorf("unused with a task: %v", got)
 		}
 	})
@@ -124,7 +124,7 @@ func TestUnusedPIDs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := s.UnusedPIDs(); !slices.Equal(got, []int{42}) {
+		if got := s.PIDsWithoutTasks(); !slices.Equal(got, []int{42}) {
 			t.Errorf("a process without tasks: %v", got)
 		}
 	})

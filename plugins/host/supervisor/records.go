@@ -95,9 +95,9 @@ type recordedPlugins struct {
 	unmanagedRecordKeys map[PluginKey]string // keys of the records of plugins that run and are not in the catalog
 }
 
-func newRecordedPlugins(cfg Config, configured func() []string) *recordedPlugins {
+func newRecordedPlugins(cfg Config, catalogRecordKeys func() []string) *recordedPlugins {
 	return &recordedPlugins{
-		recordStore: cfg.Records, keepRunning: cfg.KeepRunning, catalogRecordKeys: configured, logger: cfg.Logger,
+		recordStore: cfg.Records, keepRunning: cfg.KeepRunning, catalogRecordKeys: catalogRecordKeys, logger: cfg.Logger,
 		unmanagedRecordKeys: map[PluginKey]string{},
 	}
 }

@@ -26,30 +26,30 @@ type managedPlugin struct {
 	lastServedKey   PluginKey               // driver or hook that the plugin served when it last ran; see Config.LastServedKey
 	cancelLoop      context.CancelCauseFunc // ends the context of pluginLoop.run; nil before the plugin's goroutine is started
 
-	state           pluginState
-	loopRunning     bool           // pluginLoop.run runs for this plugin
-	removed         bool           // the plugin was removed from the catalog or has changed; it is stopped as soon as no task needs it
-	stopsWhenUnused bool           // pluginLoop.stopWhenUnused was started for this plugin
-	replacement     *managedPlugin // the changed version of a removed plugin, which is launched after the end of this one; nil if there is none
+	state                 pluginState
+	loopRunning           bool           // pluginLoop.run runs for this plugin
+	mustStopWhenUnused    bool           // the plugin was removed from the catalog or has changed; it is stopped as soon as no task needs it
+	stopWhenUnusedStarted bool           // pluginLoop.stopWhenUnused was started for this plugin
+	replacement           *managedPlugin // the changed version of a removed plugin, which is launched after the end of this one; nil if there is none
 
 	inst            pluginInstance
 	driver          *watchedDriver    // driver of the latest process; nil for a hook
-	info            base.Info         // info of the latest process; zero before the first
+	reportedInfo    base.Info         // info of the latest process; zero before the first
 	hookDescription *hook.Description // description of the latest process; nil for a driver
 	// launchAttempted: the first launch has succeeded or failed, or waits for a request or for other plugins.
 	launchAttempted bool
 	fingerprinted   bool // the first fingerprint of a driver or device plugin has arrived; true for a hook, which has none
 	exits           processExits
-	lastAcquired    time.Time // time when Driver or Hook last returned the plugin
+	lastAcquiredAt  time.Time // time when Driver or Hook last returned the plugin
 	lastFailure     launchFailure
 	supersededBy    string // describes the plugin that is used instead of this one; "" if there is none
-	requests        launchRequests
+	launchRequests  launchRequests
 }
 
 // launchRequests has the channels by which the supervisor requests a process of a plugin from its pluginLoop.
 type launchRequests struct {
 	idlePluginNeeded chan struct{} // closed when an idle plugin, which has no process, is requested
-	restart          chan struct{} // capacity 1; a value stops the process, and ends the delay before the next launch
+	restartRequested chan struct{} // capacity 1; a value stops the process, and ends the delay before the next launch
 }
 
 // processExits counts the processes of a plugin that have exited, and describes the last exit. Unlike
@@ -88,8 +88,8 @@ func (m *managedPlugin) stateKnown() bool {
 // file is.
 func (m *managedPlugin) mayServe(key PluginKey) bool {
 	switch {
-	case m.info.Name != "":
-		return servedKey(m.info) == key
+	case m.reportedInfo.Name != "":
+		return servedKey(m.reportedInfo) == key
 	case m.entry.Builtin:
 		return m.entry.Type == key.Type && m.entry.Name == key.Name
 	}
@@ -98,7 +98,7 @@ func (m *managedPlugin) mayServe(key PluginKey) bool {
 
 // asCandidate returns the plugin's pluginCandidate for the arbitration.
 func (m *managedPlugin) asCandidate() pluginCandidate {
-	c := pluginCandidate{entry: m.entry, catalogPosition: m.catalogPosition, info: m.info, inUse: !m.lastAcquired.IsZero()}
+	c := pluginCandidate{entry: m.entry, catalogPosition: m.catalogPosition, info: m.reportedInfo, inUse: !m.lastAcquiredAt.IsZero()}
 	if c.info.Name == "" && m.entry.Builtin {
 		// The catalog has the name of a builtin, which may not have been launched yet.
 		c.info = base.Info{Type: m.entry.Type, Name: m.entry.Name, Version: m.entry.Version}
@@ -124,7 +124,7 @@ type registry struct {
 func (r *registry) awaitsConfiguredPlugin(m *managedPlugin) bool {
 	return m.entry.Builtin && slices.ContainsFunc(r.plugins, func(other *managedPlugin) bool {
 		return !other.entry.Builtin && other.entry.Path != "" && other.state != stateSuperseded &&
-			other.info.Name == "" && other.entry.DriverName() == m.entry.Name
+			other.reportedInfo.Name == "" && other.entry.DriverName() == m.entry.Name
 	})
 }
 
@@ -139,7 +139,7 @@ func (r *registry) findPlugin(key PluginKey) *managedPlugin {
 		if m.entry.Builtin && m.entry.Type != key.Type {
 			continue
 		}
-		if m.state != stateSuperseded && m.info.Name == "" && m.entry.DriverName() == key.Name && !r.awaitsConfiguredPlugin(m) {
+		if m.state != stateSuperseded && m.reportedInfo.Name == "" && m.entry.DriverName() == key.Name && !r.awaitsConfiguredPlugin(m) {
 			return m
 		}
 	}
@@ -150,7 +150,7 @@ func (r *registry) findPlugin(key PluginKey) *managedPlugin {
 // being launched, and has not reported its name yet.
 func (r *registry) isCandidateStarting(key PluginKey) bool {
 	return slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
-		return !m.entry.Builtin && m.info.Name == "" && (m.state == stateNotLaunched || m.state == stateStarting) && m.mayServe(key)
+		return !m.entry.Builtin && m.reportedInfo.Name == "" && (m.state == stateNotLaunched || m.state == stateStarting) && m.mayServe(key)
 	})
 }
 
@@ -164,7 +164,7 @@ func (r *registry) notFoundError(key PluginKey) error {
 	}
 	for _, m := range r.plugins {
 		switch {
-		case m.info.Name != "" || m.state == stateSuperseded:
+		case m.reportedInfo.Name != "" || m.state == stateSuperseded:
 		case m.entry.Builtin && m.entry.Type == key.Type:
 			available = append(available, m.entry.Name) // a builtin that was not started yet
 		case m.lastServedKey.Type == key.Type && m.err() == nil:
@@ -177,8 +177,8 @@ func (r *registry) notFoundError(key PluginKey) error {
 	// hook; failureReasons has the errors of plugins that have no process.
 	var misnamedPlugins, failureReasons []string
 	for _, m := range r.plugins {
-		if m.entry.DriverName() == key.Name && m.info.Name != "" {
-			misnamedPlugins = append(misnamedPlugins, fmt.Sprintf("%s reports itself as %s", m.entry, servedKey(m.info)))
+		if m.entry.DriverName() == key.Name && m.reportedInfo.Name != "" {
+			misnamedPlugins = append(misnamedPlugins, fmt.Sprintf("%s reports itself as %s", m.entry, servedKey(m.reportedInfo)))
 		} else if err := m.err(); err != nil {
 			failureReasons = append(failureReasons, err.Error())
 		}
@@ -213,7 +213,7 @@ func (r *registry) notFoundError(key PluginKey) error {
 // it, arbitrate selects one and the others are superseded. If m is superseded, the error is
 // errSuperseded.
 func (r *registry) registerOwner(m *managedPlugin, info base.Info) error {
-	if was, is := servedKey(m.info), servedKey(info); m.info.Name != "" && was != is {
+	if was, is := servedKey(m.reportedInfo), servedKey(info); m.reportedInfo.Name != "" && was != is {
 		return fmt.Errorf("%s: it was %s and reports itself as %s now; start again to accept that", m.entry, was, is)
 	}
 	if m.state == stateSuperseded {
@@ -242,7 +242,7 @@ func (r *registry) supersedePlugin(loser, winner *managedPlugin, lost, won base.
 	loser.applyEvent(eventPluginReplaced)
 	loser.supersededBy = fmt.Sprintf("%s is served by %s, version %s", servedKey(won), winner.entry, won.Version)
 	loser.inst = nil
-	loser.info = lost // the name in info is that of the driver or hook that the superseded plugin would serve
+	loser.reportedInfo = lost // the name in info is that of the driver or hook that the superseded plugin would serve
 	if loser.cancelLoop != nil {
 		loser.cancelLoop(errSuperseded)
 	}
@@ -271,24 +271,24 @@ func (r *registry) updateFirstLaunchesDone() {
 
 // allStatesKnown reports whether each plugin has reported its state or has failed to start.
 func (r *registry) allStatesKnown() bool {
-	return r.firstLaunchesDone && r.statesKnown(func(*managedPlugin) bool { return true })
+	return r.firstLaunchesDone && r.statesKnownOf(func(*managedPlugin) bool { return true })
 }
 
 // statesKnownExceptSlow reports the same as allStatesKnown, but ignores the builtins whose fingerprint is slow.
 func (r *registry) statesKnownExceptSlow() bool {
-	return r.firstLaunchesDone && r.statesKnown(func(m *managedPlugin) bool { return !m.entry.SlowFingerprint })
+	return r.firstLaunchesDone && r.statesKnownOf(func(m *managedPlugin) bool { return !m.entry.SlowFingerprint })
 }
 
 // statesKnownOfProvenPlugins reports whether each builtin without a slow fingerprint, and each external plugin that is
 // known to have worked before, has reported its state or has failed to start.
 func (r *registry) statesKnownOfProvenPlugins() bool {
-	return r.statesKnown(func(m *managedPlugin) bool {
+	return r.statesKnownOf(func(m *managedPlugin) bool {
 		return m.entry.Builtin && !m.entry.SlowFingerprint || m.lastServedKey != PluginKey{}
 	})
 }
 
-// statesKnown reports whether each of the selected plugins has reported its state or has failed to start.
-func (r *registry) statesKnown(selected func(*managedPlugin) bool) bool {
+// statesKnownOf reports whether each of the selected plugins has reported its state or has failed to start.
+func (r *registry) statesKnownOf(selected func(*managedPlugin) bool) bool {
 	return !slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
 		return selected(m) && !m.stateKnown() && !r.awaitsConfiguredPlugin(m)
 	})
@@ -297,7 +297,7 @@ func (r *registry) statesKnown(selected func(*managedPlugin) bool) bool {
 // updateDriverInfo changes the DriverInfo of the driver that plugin m serves. It returns false if m
 // serves no driver.
 func (r *registry) updateDriverInfo(m *managedPlugin, change func(*DriverInfo)) bool {
-	name := m.info.Name
+	name := m.reportedInfo.Name
 	if r.ownerByKey[driverKey(name)] != m {
 		return false // plugin m is a hook, or another plugin serves its driver
 	}
@@ -315,10 +315,10 @@ type reportedDevices struct {
 	groups   []device.Group
 }
 
-// setDevices sets the devices of plugin m. It returns false if nothing has changed, or m is no device
+// setReportedDevices sets the devices of plugin m. It returns false if nothing has changed, or m is no device
 // plugin.
-func (r *registry) setDevices(m *managedPlugin, reporter pluginInstance, groups []device.Group) (changed bool) {
-	name := m.info.Name
+func (r *registry) setReportedDevices(m *managedPlugin, reporter pluginInstance, groups []device.Group) (changed bool) {
+	name := m.reportedInfo.Name
 	if r.ownerByKey[PluginKey{base.TypeDevice, name}] != m {
 		return false
 	}
@@ -352,7 +352,7 @@ func (r *registry) allDeviceGroups() []DeviceGroup {
 }
 
 func newManagedPlugin(e catalog.Entry, position int) *managedPlugin {
-	return &managedPlugin{entry: e, catalogPosition: position, requests: launchRequests{restart: make(chan struct{}, 1)}}
+	return &managedPlugin{entry: e, catalogPosition: position, launchRequests: launchRequests{restartRequested: make(chan struct{}, 1)}}
 }
 
 // newPlugins returns a managedPlugin for each entry of a catalog. lastServed is Config.LastServedKey, and may be nil.
@@ -377,7 +377,7 @@ func (r *registry) setPlugins(fresh []*managedPlugin) {
 			replacement = fresh[i]
 			fresh = slices.Delete(fresh, i, i+1)
 		}
-		if m.removed || replacement == nil || !replacement.entry.Equal(m.entry) {
+		if m.mustStopWhenUnused || replacement == nil || !replacement.entry.Equal(m.entry) {
 			r.markRemoved(m, replacement)
 		}
 	}
@@ -418,7 +418,7 @@ func (r *registry) markRemoved(m, next *managedPlugin) {
 	case m.replacement == nil:
 		r.logger.Info("plugin has changed", "plugin", m.entry.Name)
 	}
-	m.removed, m.replacement = true, next
+	m.mustStopWhenUnused, m.replacement = true, next
 	m.applyEvent(eventPluginRemoved)
 	if !m.loopRunning {
 		r.deleteRemovedPlugin(m)
@@ -430,7 +430,7 @@ func (r *registry) markRemoved(m, next *managedPlugin) {
 func (r *registry) deleteRemovedPlugin(m *managedPlugin) {
 	m.applyEvent(eventPluginDiscarded)
 	r.plugins = slices.DeleteFunc(r.plugins, func(other *managedPlugin) bool { return other == m })
-	if served := servedKey(m.info); r.ownerByKey[served] == m {
+	if served := servedKey(m.reportedInfo); r.ownerByKey[served] == m {
 		delete(r.ownerByKey, served)
 		switch {
 		case served.Type == base.TypeDriver && m.replacement == nil:
@@ -439,7 +439,7 @@ func (r *registry) deleteRemovedPlugin(m *managedPlugin) {
 			delete(r.devicesByPlugin, served.Name)
 		}
 		for i, loser := range r.plugins {
-			if loser.state == stateSuperseded && !loser.loopRunning && servedKey(loser.info) == served {
+			if loser.state == stateSuperseded && !loser.loopRunning && servedKey(loser.reportedInfo) == served {
 				loser.applyEvent(eventPluginDiscarded)
 				r.plugins[i] = newManagedPlugin(loser.entry, loser.catalogPosition)
 				r.plugins[i].lastServedKey = loser.lastServedKey

@@ -265,7 +265,7 @@ func (s *Supervisor) Restart(ctx context.Context, name string) error {
 				m.applyEvent(eventLaunchStarted) // the error of the last launch no longer counts
 			}
 			select {
-			case m.requests.restart <- struct{}{}:
+			case m.launchRequests.restartRequested <- struct{}{}:
 			default: // an earlier request is pending
 			}
 			return
@@ -320,8 +320,8 @@ func (s *Supervisor) startLoops(ctx context.Context, wg *sync.WaitGroup) <-chan 
 			var loopCtx context.Context
 			loopCtx, m.cancelLoop = context.WithCancelCause(ctx)
 			wg.Go(func() { l.run(loopCtx, wg) })
-		case m.removed && !m.stopsWhenUnused:
-			m.stopsWhenUnused = true
+		case m.mustStopWhenUnused && !m.stopWhenUnusedStarted:
+			m.stopWhenUnusedStarted = true
 			wg.Go(func() { l.stopWhenUnused(ctx) })
 		}
 	}
@@ -432,7 +432,7 @@ func (s *Supervisor) findLivePluginLocked(key PluginKey, until time.Time) (plugi
 	}
 	if m.state == stateIdle {
 		m.applyEvent(eventLaunchStarted)
-		close(m.requests.idlePluginNeeded)
+		close(m.launchRequests.idlePluginNeeded)
 		return nil, nil, nil
 	}
 	if m.inst == nil || hasExited(m.inst) {
@@ -441,7 +441,7 @@ func (s *Supervisor) findLivePluginLocked(key PluginKey, until time.Time) (plugi
 	if key.Type == base.TypeDevice && s.registry.devicesByPlugin[key.Name].reporter != m.inst {
 		return nil, nil, nil // a device plugin knows its devices after the first fingerprint
 	}
-	m.lastAcquired = time.Now()
+	m.lastAcquiredAt = time.Now()
 	return m.inst, m.driver, nil
 }
 
@@ -497,7 +497,7 @@ func (s *Supervisor) Plugins() []Plugin {
 	for _, m := range s.registry.plugins {
 		p := Plugin{
 			Name: m.entry.Name, Path: m.entry.Path, Builtin: m.entry.Builtin, ProgramID: m.entry.ProgramID,
-			Serves: servedKey(m.info), Version: m.info.Version, Hook: m.hookDescription,
+			Serves: servedKey(m.reportedInfo), Version: m.reportedInfo.Version, Hook: m.hookDescription,
 			Idle: m.state == stateIdle, LaunchAttempted: m.launchAttempted, StateKnown: m.stateKnown(), SupersededBy: m.supersededBy, Restarts: m.exits.count, LastExitErr: m.exits.lastErr, LastExitAt: m.exits.lastAt, Err: m.err(),
 		}
 		if m.inst != nil && !hasExited(m.inst) {
@@ -508,9 +508,9 @@ func (s *Supervisor) Plugins() []Plugin {
 	return out
 }
 
-// UnusedPIDs returns the pids of the processes that cannot have tasks: those of entries with NoTasks, and drivers that this
+// PIDsWithoutTasks returns the pids of the processes that cannot have tasks: those of entries with NoTasks, and drivers that this
 // supervisor has launched, and for which no caller has started or recovered a task.
-func (s *Supervisor) UnusedPIDs() (pids []int) {
+func (s *Supervisor) PIDsWithoutTasks() (pids []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.registry.plugins {
@@ -584,10 +584,10 @@ func (s *Supervisor) updateAndNotify(change func()) {
 func (s *Supervisor) notifyStateLocked() {
 	close(s.stateChanged)
 	s.stateChanged = make(chan struct{})
-	s.notifyLocked()
+	s.notifyInfoLocked()
 }
 
-func (s *Supervisor) notifyLocked() {
+func (s *Supervisor) notifyInfoLocked() {
 	close(s.infoChanged)
 	s.infoChanged = make(chan struct{})
 }

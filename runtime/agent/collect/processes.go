@@ -51,11 +51,11 @@ func (r *metricReading) addLogCollector(ctx context.Context, c *logs.Collector) 
 	defer cancel()
 	status, labels := c.Status(ctx), metrics.NewLabels("helper", "log_collector")
 	r.Add("nomad_lite_helper_up", boolToFloat(status.Connected), labels)
-	r.Add("nomad_lite_helper_starts_total", float64(status.Starts), labels)
+	r.Add("nomad_lite_helper_starts_total", float64(status.ProcessStarts), labels)
 	if status.Connected {
 		r.addResidentMemory(status.Process.PID, labels)
 	}
-	if status.Counted {
+	if status.HasCounts {
 		r.Add("nomad_lite_log_collector_streams", float64(status.Streams), nil)
 		r.Add("nomad_lite_log_collector_written_bytes_total", float64(status.WrittenBytes), nil)
 		r.Add("nomad_lite_log_collector_lost_bytes_total", float64(status.LostBytes), nil)

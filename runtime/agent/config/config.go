@@ -74,7 +74,7 @@ type Config struct {
 	DriverAllowlist     []string          // drivers that the agent starts; nil: all drivers
 	DriverDenylist      []string
 	EnableRawExec       *bool // legacy client option that enables raw_exec without a plugin block; nil: not set
-	GC                  noderunner.GC
+	GC                  noderunner.GCLimits
 	SchedulerGC         scheduler.GCConfig
 }
 

@@ -356,13 +356,13 @@ var clientSettings = map[string]settingSpec{
 	"client_min_port":   wholeNumberSetting(1, 65535, func(c *Config) *int { return &c.Node.ClientMinPort }),
 	"client_max_port":   wholeNumberSetting(1, 65535, func(c *Config) *int { return &c.Node.ClientMaxPort }),
 	"max_kill_timeout":  durationSetting(func(c *Config) *time.Duration { return &c.MaxKillTimeout }),
-	"gc_interval":       durationSetting(func(c *Config) *time.Duration { return &c.GC.Interval }),
+	"gc_interval":       durationSetting(func(c *Config) *time.Duration { return &c.GC.DiskCheckInterval }),
 	"gc_max_allocs":     wholeNumberSetting(1, maxSettingNumber, func(c *Config) *int { return &c.GC.MaxAllocs }),
 	"gc_parallel_destroys": wholeNumberSetting(1, 1000, func(c *Config) *int {
-		return &c.GC.Parallelism
+		return &c.GC.MaxParallelRemovals
 	}),
-	"gc_disk_usage_threshold":  percentSetting(func(c *Config) *float64 { return &c.GC.DiskUsage }),
-	"gc_inode_usage_threshold": percentSetting(func(c *Config) *float64 { return &c.GC.InodeUsage }),
+	"gc_disk_usage_threshold":  percentSetting(func(c *Config) *float64 { return &c.GC.MaxDiskUsagePercent }),
+	"gc_inode_usage_threshold": percentSetting(func(c *Config) *float64 { return &c.GC.MaxInodeUsagePercent }),
 	"gc_disk_usage_min_age":    durationSetting(func(c *Config) *time.Duration { return &c.GC.DiskUsageMinAge }),
 	"reserved": {blockSettings: map[string]settingSpec{
 		"cpu":    wholeNumberSetting(0, maxSettingNumber, func(c *Config) *uint64 { return &c.Node.Reserved.CPUMHz }),
@@ -455,11 +455,11 @@ var clientSettings = map[string]settingSpec{
 // serverSettings are the settings of the server block. Its garbage collection settings apply to the scheduler in the agent.
 var serverSettings = map[string]settingSpec{
 	"enabled":                 {setInConfig: func(_ *Config, i configItem) error { _, err := i.parseBoolean(); return err }},
-	"job_gc_interval":         durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.Interval }),
-	"job_gc_threshold":        durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.Jobs }),
-	"eval_gc_threshold":       durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.Evals }),
-	"batch_eval_gc_threshold": durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.BatchEvals }),
-	"deployment_gc_threshold": durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.Deployments }),
+	"job_gc_interval":         durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.SweepInterval }),
+	"job_gc_threshold":        durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.MinJobAge }),
+	"eval_gc_threshold":       durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.MinEvalAge }),
+	"batch_eval_gc_threshold": durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.MinBatchEvalAge }),
+	"deployment_gc_threshold": durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.MinDeploymentAge }),
 	"oidc_issuer":             {setInConfig: setOIDCIssuer},
 }
 

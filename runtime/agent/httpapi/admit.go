@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/identity"
 )
 
-// statusError is an error with its own status code. Its text is the complete body.
+// statusError is an error to which the API replies with a status code. text is the complete body of the reply.
 type statusError struct {
 	code int
 	text string
@@ -22,9 +22,9 @@ type statusError struct {
 
 func (e *statusError) Error() string { return e.text }
 
-func badRequest(text string) error { return &statusError{http.StatusBadRequest, text} }
+func badRequestError(text string) error { return &statusError{http.StatusBadRequest, text} }
 
-func notFound(text string) error { return &statusError{http.StatusNotFound, text} }
+func notFoundError(text string) error { return &statusError{http.StatusNotFound, text} }
 
 var errInvalidMethod = &statusError{http.StatusMethodNotAllowed, "Invalid method"}
 
@@ -37,12 +37,12 @@ func (Secret) String() string               { return redactedText }
 func (Secret) GoString() string             { return redactedText }
 func (Secret) MarshalText() ([]byte, error) { return []byte(redactedText), nil }
 
-// accessPolicy decides which requests are permitted. An empty token permits all clients, an empty
-// read token permits nothing.
+// accessPolicy decides which requests are permitted. If operatorToken is empty, all clients have all rights; if readToken is
+// empty, there is no read-only token.
 type accessPolicy struct {
-	token, readToken Secret
-	hostNames        []string         // accepted host names, besides localhost and any IP address
-	identities       *identity.Issuer // authenticates tasks; may be nil
+	operatorToken, readToken Secret
+	acceptedHostNames        []string         // accepted host names, besides localhost and any IP address
+	identities               *identity.Issuer // authenticates tasks; may be nil
 }
 
 var errPermissionDenied = &statusError{http.StatusForbidden, "Permission denied"}
@@ -55,37 +55,37 @@ func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, workload 
 	local := r.Context().Value(unixSocketKey{}) != nil || isFromTask(r)
 	// A TLS client has verified that the certificate is valid for the host name, so that the name needs no
 	// check.
-	if !local && r.TLS == nil && !p.isKnownHost(r.Host) {
+	if !local && r.TLS == nil && !p.isAcceptedHost(r.Host) {
 		return false, nil, &statusError{http.StatusForbidden, "Host " + stripUnprintable(r.Host) + " is not a name of this agent"}
 	}
-	token := p.token != "" && equalSecrets(requestToken(r), string(p.token))
+	token := p.operatorToken != "" && equalSecrets(requestToken(r), string(p.operatorToken))
 	switch {
 	case !isSameOrigin(r) && !isPageNavigation(r) && !(p.allowsCORS(r) && (token || isPreflight(r))):
 		return false, nil, &statusError{http.StatusForbidden, "requests of other web sites are not answered"}
-	case p.isTrusted(r), token, p.isReadOnly(r):
+	case p.needsNoTokenForRequest(r), token, p.hasReadOnlyToken(r):
 		return true, nil, nil
 	}
 	if workload := p.authenticateWorkload(r); workload != nil {
 		return true, workload, nil
 	}
-	if !isFromTask(r) && (p.needsNoToken(r.URL.Path) || sendsTokenInSession(r) || isPreflight(r) && p.allowsCORS(r)) {
+	if !isFromTask(r) && (p.isOpenPath(r.URL.Path) || sendsTokenInSession(r) || isPreflight(r) && p.allowsCORS(r)) {
 		return false, nil, nil
 	}
 	return false, nil, errPermissionDenied
 }
 
-// errTooManyConns begins with Nomad's text for a client with one connection too many.
+// errTooManyConns starts with the text that Nomad sends to a client with too many connections.
 var errTooManyConns = &statusError{http.StatusTooManyRequests, "Your IP is issuing too many concurrent connections, please rate limit your calls. " +
 	"Close connections that are not needed, or raise http_max_conns_per_client in the limits block of the agent's configuration"}
 
-// clientOf returns the client that the connection of an authenticated request counts for.
-func (p *accessPolicy) clientOf(r *request) connlimit.ClientIdentity {
+// clientOfRequest returns the client that the connection of an authenticated request counts for.
+func (p *accessPolicy) clientOfRequest(r *request) connlimit.ClientIdentity {
 	id := r.conn.PeerIdentity()
 	switch {
 	case r.rights.workload != nil:
 		task := taskapi.Addr{AllocID: r.rights.workload.AllocID, Task: r.rights.workload.Task}
 		return connlimit.ClientIdentity{Class: connlimit.Task, Name: task.String()}
-	case id.Class == connlimit.Operator, p.token != "" && !r.rights.readOnly:
+	case id.Class == connlimit.Operator, p.operatorToken != "" && !r.rights.isReadOnly:
 		id.Class = connlimit.Operator
 	default:
 		id.Class = connlimit.Guest
@@ -93,20 +93,20 @@ func (p *accessPolicy) clientOf(r *request) connlimit.ClientIdentity {
 	return id
 }
 
-// identifyConn counts the connection of an authenticated request for its client. A client that needs no token is
+// countConnForClient counts the connection of an authenticated request for its client. A client that needs no token is
 // counted only if it sends a complete request: after the body was read, if there is one.
-func (a *API) identifyConn(r *request) error {
-	client := a.access.clientOf(r)
+func (a *API) countConnForClient(r *request) error {
+	client := a.access.clientOfRequest(r)
 	if client.Class == connlimit.Guest && r.ContentLength != 0 {
 		r.clientAfterBody = client
 		return nil
 	}
-	return r.identifyConn(client)
+	return r.countConnForClient(client)
 }
 
 // corsPaths are the paths, with their methods, that pages of other web sites may request, as in Nomad. Such
-// a request must have the token, which a page has only if a person has entered the token there. So pages of
-// other web sites may request no path if no token is configured.
+// a request must have the token, which a page has only if a person has entered the token there. If no token is configured,
+// pages of other web sites may request no path.
 var corsPaths = []struct{ prefix, methods string }{
 	{"/v1/client/", "GET, HEAD"},
 	{"/v1/vars", "GET, HEAD"},
@@ -117,7 +117,7 @@ var corsPaths = []struct{ prefix, methods string }{
 // not.
 func (p *accessPolicy) corsMethods(r *http.Request) string {
 	for _, s := range corsPaths {
-		if strings.HasPrefix(r.URL.Path, s.prefix) && p.token != "" && r.Header.Get("Origin") != "" {
+		if strings.HasPrefix(r.URL.Path, s.prefix) && p.operatorToken != "" && r.Header.Get("Origin") != "" {
 			return s.methods
 		}
 	}
@@ -131,8 +131,8 @@ func isPreflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
-// handleCORS sets the CORS headers of a response. It reports whether the request was a preflight
-// request, which is then complete.
+// handleCORS sets the CORS headers of a response. answered reports that the request is a preflight request, so that the reply
+// is complete.
 func (p *accessPolicy) handleCORS(r *request) (answered bool) {
 	methods := p.corsMethods(r.Request)
 	if methods == "" {
@@ -148,25 +148,25 @@ func (p *accessPolicy) handleCORS(r *request) (answered bool) {
 	return true
 }
 
-// isTrusted reports whether a request needs no token. A verified client certificate replaces the
+// needsNoTokenForRequest reports whether a request needs no token. A verified client certificate replaces the
 // token.
-func (p *accessPolicy) isTrusted(r *http.Request) bool {
+func (p *accessPolicy) needsNoTokenForRequest(r *http.Request) bool {
 	if isFromTask(r) {
 		return false
 	}
-	return p.token == "" || r.Context().Value(unixSocketKey{}) != nil || r.TLS != nil && len(r.TLS.VerifiedChains) > 0
+	return p.operatorToken == "" || r.Context().Value(unixSocketKey{}) != nil || r.TLS != nil && len(r.TLS.VerifiedChains) > 0
 }
 
-// isKnownHost rejects unknown host names. An attacker may have pointed such a name at the agent's
-// address, so that a page of the attacker would have the same origin.
-func (p *accessPolicy) isKnownHost(host string) bool {
+// isAcceptedHost reports whether the Host header of a request has an IP address or a name of the agent. Another name may belong to an
+// attacker and lead to the address of the agent, so that a page of the attacker would have the same origin as the API.
+func (p *accessPolicy) isAcceptedHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		name = h
 	}
 	name = strings.Trim(name, "[]")
 	return net.ParseIP(name) != nil || strings.EqualFold(name, "localhost") ||
-		slices.ContainsFunc(p.hostNames, func(known string) bool { return strings.EqualFold(name, known) })
+		slices.ContainsFunc(p.acceptedHostNames, func(known string) bool { return strings.EqualFold(name, known) })
 }
 
 // isSameOrigin returns false for requests that a browser sends on behalf of another web site, according
@@ -203,7 +203,7 @@ func requestToken(r *http.Request) string {
 	return strings.TrimSpace(token)
 }
 
-// equalSecrets compares in constant time.
+// equalSecrets compares two secrets in constant time.
 func equalSecrets(got, want string) bool {
 	a, b := sha256.Sum256([]byte(got)), sha256.Sum256([]byte(want))
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1

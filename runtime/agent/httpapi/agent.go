@@ -25,16 +25,16 @@ type localAgent struct {
 	version       string // the Nomad version whose API is implemented
 }
 
-// checkNodeAndServer rejects requests for another node or server.
+// checkNodeAndServer returns an error if a request has the parameter node_id or server_id for another node or server.
 func (l *localAgent) checkNodeAndServer(r *request) error {
 	if id := r.query.Get("node_id"); id != "" && id != l.nodeID {
-		return notFound("Unknown node " + stripUnprintable(id))
+		return notFoundError("Unknown node " + stripUnprintable(id))
 	}
 	switch id := r.query.Get("server_id"); id {
 	case "", "leader", l.nodeID, l.member().Name:
 		return nil
 	default:
-		return notFound("Unknown server " + strconv.Quote(id))
+		return notFoundError("Unknown server " + strconv.Quote(id))
 	}
 }
 
@@ -86,8 +86,8 @@ func (h *agentHandler) health(r *request) (any, error) {
 	return answer, nil
 }
 
-// rpcAddress returns the RPC address that Nomad's clients show. No server listens there.
-func (l *localAgent) rpcAddress() (host string, port int) {
+// fakeRPCAddress returns the RPC address that Nomad's clients show. No server listens there.
+func (l *localAgent) fakeRPCAddress() (host string, port int) {
 	host, text, err := net.SplitHostPort(l.advertiseAddr)
 	if err != nil {
 		return "127.0.0.1", 4647
@@ -96,8 +96,8 @@ func (l *localAgent) rpcAddress() (host string, port int) {
 	return host, port + 1
 }
 
-func (l *localAgent) rpcHostPort() string {
-	host, port := l.rpcAddress()
+func (l *localAgent) fakeRPCHostPort() string {
+	host, port := l.fakeRPCAddress()
 	return net.JoinHostPort(host, strconv.Itoa(port))
 }
 
@@ -121,7 +121,7 @@ type member struct {
 
 func (l *localAgent) member() member {
 	n := l.currentNode()
-	host, port := l.rpcAddress()
+	host, port := l.fakeRPCAddress()
 	return member{
 		Name: n.Name + "." + l.region, Addr: host, Port: port + 1, Status: "alive",
 		ProtocolMin: 1, ProtocolMax: 5, ProtocolCur: 2, DelegateMin: 2, DelegateMax: 5, DelegateCur: 4,
@@ -158,8 +158,8 @@ func (h *agentHandler) readSelf(*request) (any, error) {
 		}
 	}
 	state := agentState{Member: h.agent.member(), Stats: map[string]map[string]string{
-		"client": {"node_id": h.agent.nodeID, "known_servers": h.agent.rpcHostPort(), "num_allocations": strconv.Itoa(running)},
-		"nomad":  {"server": "true", "leader": "true", "leader_addr": h.agent.rpcHostPort(), "bootstrap": "true", "known_regions": "1"},
+		"client": {"node_id": h.agent.nodeID, "known_servers": h.agent.fakeRPCHostPort(), "num_allocations": strconv.Itoa(running)},
+		"nomad":  {"server": "true", "leader": "true", "leader_addr": h.agent.fakeRPCHostPort(), "bootstrap": "true", "known_regions": "1"},
 		"runtime": {
 			"arch": runtime.GOARCH, "version": runtime.Version(), "max_procs": strconv.Itoa(runtime.GOMAXPROCS(0)),
 			"cpu_count": strconv.Itoa(runtime.NumCPU()), "goroutines": strconv.Itoa(runtime.NumGoroutine()),
@@ -172,7 +172,9 @@ func (h *agentHandler) readSelf(*request) (any, error) {
 	return state, nil
 }
 
-func (h *agentHandler) servers(*request) (any, error) { return []string{h.agent.rpcHostPort()}, nil }
+func (h *agentHandler) servers(*request) (any, error) {
+	return []string{h.agent.fakeRPCHostPort()}, nil
+}
 
 // reloadConfig reloads the configuration, as SIGHUP does.
 func (h *agentHandler) reloadConfig(*request) (any, error) {
@@ -184,9 +186,9 @@ func (h *agentHandler) reloadConfig(*request) (any, error) {
 
 func (h *agentHandler) regions(*request) (any, error) { return []string{h.agent.region}, nil }
 
-func (h *agentHandler) leader(*request) (any, error) { return h.agent.rpcHostPort(), nil }
+func (h *agentHandler) leader(*request) (any, error) { return h.agent.fakeRPCHostPort(), nil }
 
-func (h *agentHandler) peers(*request) (any, error) { return []string{h.agent.rpcHostPort()}, nil }
+func (h *agentHandler) peers(*request) (any, error) { return []string{h.agent.fakeRPCHostPort()}, nil }
 
 // forceGC collects garbage. The collection continues after the client has disconnected, as documented.
 func (h *agentHandler) forceGC(r *request) (any, error) {

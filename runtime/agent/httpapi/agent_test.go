@@ -81,7 +81,7 @@ func TestLeaderAndRootPage(t *testing.T) {
 }
 
 func TestDisabledPage(t *testing.T) {
-	f := newFixture(t, func(c *Config) { c.Optional.NoPage = true })
+	f := newFixture(t, func(c *Config) { c.OptionalRoutes.DisableWebPage = true })
 	for _, path := range []string{"/ui/", "/ui/jobs", "/ui/static/main.js"} {
 		if r := f.send("GET", path, nil); r.StatusCode != 404 || !strings.Contains(bodyText(r), "the web page is disabled") {
 			t.Errorf("%s: status %d", path, r.StatusCode)
@@ -282,11 +282,11 @@ func TestClusterRoutes(t *testing.T) {
 func TestAgentSelf(t *testing.T) {
 	reloads := 0
 	f := newFixture(t, func(c *Config) {
-		c.Agent.Config = func() map[string]any {
-			return map[string]any{"Region": "global", "Datacenter": "dc1", "Token": c.Token, "UI": map[string]any{"ShowCLIHints": false}}
+		c.AgentFuncs.Config = func() map[string]any {
+			return map[string]any{"Region": "global", "Datacenter": "dc1", "Token": c.OperatorToken, "UI": map[string]any{"ShowCLIHints": false}}
 		}
-		c.Agent.Reload = func() error { reloads++; return errors.New("not today") }
-		c.Token = "hush-hush"
+		c.AgentFuncs.Reload = func() error { reloads++; return errors.New("not today") }
+		c.OperatorToken = "hush-hush"
 	})
 	f.putNode(t)
 	f.putJob(t, "web")
@@ -329,7 +329,7 @@ func TestHealth(t *testing.T) {
 
 func TestDebugging(t *testing.T) {
 	t.Setenv("SOMEBODYS_TOKEN", "xyzzy")
-	f := newFixture(t, func(c *Config) { c.Optional.Debug = true })
+	f := newFixture(t, func(c *Config) { c.OptionalRoutes.EnableDebug = true })
 	f.putNode(t)
 	host := bodyText(f.send("GET", "/v1/agent/host", nil))
 	if strings.Contains(host, "xyzzy") || !strings.Contains(host, `"SOMEBODYS_TOKEN":"<redacted>"`) {
@@ -345,7 +345,7 @@ func TestDebugging(t *testing.T) {
 
 // The stock command line stores the body of each profile as it is.
 func TestProfilesAreBinary(t *testing.T) {
-	f := newFixture(t, func(c *Config) { c.Optional.Debug = true })
+	f := newFixture(t, func(c *Config) { c.OptionalRoutes.EnableDebug = true })
 	f.putNode(t)
 	gzipMagic, traceMagic := "\x1f\x8b", "go 1."
 	for target, start := range map[string]string{"heap": gzipMagic, "heap?gc=1": gzipMagic, "profile?seconds=0.1": gzipMagic, "trace?seconds=0.1": traceMagic} {
@@ -435,7 +435,7 @@ func TestMetrics(t *testing.T) {
 // A follower of the log that reads too slowly loses lines, and receives their number. Writers of the log
 // never wait.
 func TestSlowMonitorClient(t *testing.T) {
-	f := &logSink{lines: make(chan []byte, 2), droppedLines: make(chan int, 1)}
+	f := &monitorSink{lines: make(chan []byte, 2), droppedLines: make(chan int, 1)}
 	for range 10 {
 		if _, err := f.Write([]byte("line\n")); err != nil {
 			t.Fatal(err)

@@ -46,7 +46,8 @@ func newAllocStub(a *api.Allocation, states, resources bool) allocStub {
 	return allocStub{stub, a.DesiredTransition, rescheduleDelays(a)}
 }
 
-// allocWithoutJob is an allocation in an event.
+// allocWithoutJob is an allocation in an event. The reschedule delays, which depend on the job, are separate, because the allocation in
+// an event has no job.
 type allocWithoutJob struct {
 	*api.Allocation
 	rescheduleDelays map[*api.RescheduleEvent]time.Duration
@@ -65,18 +66,20 @@ func rescheduleDelays(a *api.Allocation) map[*api.RescheduleEvent]time.Duration 
 	return model.RescheduleDelays(g.ReschedulePolicy, a.RescheduleTracker)
 }
 
-// checkUUID rejects an invalid id with Nomad's error message.
-func checkUUID(what, id string) error {
+// checkIDIsUUID rejects an invalid id with Nomad's error message.
+func checkIDIsUUID(what, id string) error {
 	if len(id) != 36 || uuid.Validate(id) != nil {
 		return fmt.Errorf("%s lookup failed: index error: UUID must be 36 characters", what)
 	}
 	return nil
 }
 
-func (r *request) allocSortKey(a *api.Allocation) sortKey { return r.creationKey(a.CreateIndex, a.ID) }
+func (r *request) allocSortKey(a *api.Allocation) sortKey {
+	return r.newCreationSortKey(a.CreateIndex, a.ID)
+}
 
-// allocStubs returns the list entries of allocations.
-func (r *request) allocStubs(allocs []*api.Allocation) ([]allocStub, error) {
+// pageOfAllocStubs returns the list entries of allocations.
+func (r *request) pageOfAllocStubs(allocs []*api.Allocation) ([]allocStub, error) {
 	return listPage(r, allocs, r.allocSortKey, func(a *api.Allocation) allocStub { return newAllocStub(a, true, false) })
 }
 
@@ -97,16 +100,16 @@ func sortByCreation(allocs []*api.Allocation) []*api.Allocation {
 }
 
 func (h *allocHandler) read(r *request) (any, error) {
-	if strings.Contains(r.id, "/") {
-		return nil, notFound("resource not found")
+	if strings.Contains(r.pathID, "/") {
+		return nil, notFoundError("resource not found")
 	}
-	if err := checkUUID("alloc", r.id); err != nil {
+	if err := checkIDIsUUID("alloc", r.pathID); err != nil {
 		return nil, err
 	}
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		alloc := s.Allocation(ws, r.id)
+		alloc := s.Allocation(ws, r.pathID)
 		if alloc == nil {
-			return nil, s.TableIndex(ws, store.Allocations), notFound("alloc not found")
+			return nil, s.TableIndex(ws, store.Allocations), notFoundError("alloc not found")
 		}
 		return alloc, alloc.ModifyIndex, nil
 	})
@@ -121,7 +124,7 @@ func (h *allocHandler) stop(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, err := h.scheduler.StopAlloc(r.Context(), r.id, scheduler.StopOptions{Reschedule: reschedule, NoShutdownDelay: skipDelay})
+	out, err := h.scheduler.StopAlloc(r.Context(), r.pathID, scheduler.StopOptions{Reschedule: reschedule, NoShutdownDelay: skipDelay})
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +139,7 @@ func findAllocation(s *store.Store, id string) (*api.Allocation, error) {
 	if alloc := s.Snapshot().Allocation(nil, id); alloc != nil {
 		return alloc, nil
 	}
-	return nil, notFound(fmt.Sprintf("Unknown allocation %q", id))
+	return nil, notFoundError(fmt.Sprintf("Unknown allocation %q", id))
 }
 
 // findRunner returns the runner of an allocation for a request about a task, or about all tasks if
@@ -164,10 +167,10 @@ func (h *allocHandler) restart(r *request) (any, error) {
 	if err := r.decodeBody(&restartBody, maxBodyBytes, true); err != nil {
 		return nil, err
 	}
-	runner, err := h.findRunner(r.id, restartBody.TaskName, allocrunner.UnknownTaskError(restartBody.TaskName), allocrunner.ErrShouldNotRun)
+	runner, err := h.findRunner(r.pathID, restartBody.TaskName, allocrunner.UnknownTaskError(restartBody.TaskName), allocrunner.ErrShouldNotRun)
 	switch {
 	case err != nil:
-	case h.isAdopted(r.id):
+	case h.isAdopted(r.pathID):
 		err = errors.New("the config of the tasks was lost with the state of the agent, so that they cannot start again: register the job again")
 	case restartBody.AllTasks && restartBody.TaskName != "":
 		err = errors.New("task name cannot be set when restarting all tasks")
@@ -184,7 +187,7 @@ func (h *allocHandler) restart(r *request) (any, error) {
 	return replyMeta{}, nil
 }
 
-// isAdopted reports whether the agent has made the records of an allocation for its running tasks.
+// isAdopted reports whether the agent has adopted the tasks of an allocation whose records were lost.
 func (h *allocHandler) isAdopted(id string) bool {
 	alloc, err := findAllocation(h.store, id)
 	return err == nil && model.IsAdoptedJob(alloc.Job)
@@ -195,7 +198,7 @@ func (h *allocHandler) signal(r *request) (any, error) {
 	if err := r.decodeBody(&body, maxBodyBytes, true); err != nil {
 		return nil, err
 	}
-	runner, err := h.findRunner(r.id, body.Task, allocrunner.ErrTaskNotFound, allocrunner.ErrNotRunning)
+	runner, err := h.findRunner(r.pathID, body.Task, allocrunner.ErrTaskNotFound, allocrunner.ErrNotRunning)
 	if err == nil {
 		err = runner.Signal(r.Context(), body.Task, body.Signal)
 	}
@@ -208,10 +211,10 @@ func (h *allocHandler) signal(r *request) (any, error) {
 // gcAllocation replies with an object: Nomad's reply is empty, and Nomad's own client fails
 // to decode it.
 func (h *allocHandler) gcAllocation(r *request) (any, error) {
-	if _, err := findAllocation(h.store, r.id); err != nil {
+	if _, err := findAllocation(h.store, r.pathID); err != nil {
 		return nil, err
 	}
-	if err := h.node.GCAlloc(r.Context(), r.id); err != nil {
+	if err := h.node.GCAlloc(r.Context(), r.pathID); err != nil {
 		return nil, err
 	}
 	return struct{}{}, nil

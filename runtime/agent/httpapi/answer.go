@@ -51,7 +51,7 @@ var (
 	gzipPool = sync.Pool{New: func() any {
 		z, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
 		if err != nil {
-			panic(err) // the level is valid
+			panic(err) // cannot happen, because gzip.BestSpeed is a valid level
 		}
 		return z
 	}}
@@ -61,7 +61,7 @@ var (
 // maxPooledBuffer is the size of the largest buffer that is pooled.
 const maxPooledBuffer = 4 << 20
 
-// writeReply writes a value as JSON.
+// writeReply writes the reply of a successful request: the value as JSON, compressed if the client accepts that.
 func (a *API) writeReply(r *request, value any) {
 	r.setIndexHeaders()
 	if _, empty := value.(noContent); empty {
@@ -72,7 +72,7 @@ func (a *API) writeReply(r *request, value any) {
 		return
 	}
 	buffer := bufferPool.Get().(*[]byte)
-	text, err := appendValue((*buffer)[:0], reflect.ValueOf(value), r.rights.readOnly)
+	text, err := appendNomadJSON((*buffer)[:0], reflect.ValueOf(value), r.rights.isReadOnly)
 	defer func() {
 		if *buffer = text; cap(text) <= maxPooledBuffer {
 			bufferPool.Put(buffer)
@@ -119,7 +119,7 @@ func acceptsGzip(r *http.Request) bool {
 	return false
 }
 
-// writeError writes an error as plain text.
+// writeError writes the reply of a failed request: the text of the error, with a status code that depends on the error's type.
 func (a *API) writeError(r *request, err error) {
 	r.setIndexHeaders()
 	code := http.StatusInternalServerError
@@ -146,7 +146,7 @@ func (r *request) repliesNotFoundWith404() bool {
 	return strings.HasPrefix(r.URL.Path, "/v1/allocation/")
 }
 
-// setIndexHeaders sets the headers that clients use for blocking queries.
+// setIndexHeaders sets the headers of a reply that clients use for blocking queries and for the next page.
 func (r *request) setIndexHeaders() {
 	h := r.w.Header()
 	if r.replyIndex > 0 {

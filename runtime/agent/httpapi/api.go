@@ -32,7 +32,7 @@ import (
 
 // Node is the part of the node that the API uses. runtime/agent implements it.
 type Node interface {
-	// Alloc returns the runner of an allocation, nil if there is none.
+	// Alloc returns the runner of an allocation, or nil if the node has no runner of the allocation.
 	Alloc(id string) *allocrunner.Runner
 	// GCAlloc removes an ended allocation from the disk, GCEndedAllocs all ended allocations.
 	GCAlloc(ctx context.Context, id string) error
@@ -40,13 +40,11 @@ type Node interface {
 	// CheckHookAttachments checks the hooks that a canonical job attaches. It returns the mistakes in the
 	// attachments, and the errors of hooks that cannot be checked now.
 	CheckHookAttachments(context.Context, *api.Job) (faults []admission.HookFault, trouble []error)
-	// Logs is the client of the log collector. It has the output of tasks, below the LogDir of their
-	// allocations.
+	// Logs returns the client of the log collector, which reads the output of tasks.
 	Logs() *logs.Collector
 	// OutputLossErr returns an error if output of tasks cannot be written at present.
 	OutputLossErr() error
-	// AllocDir returns the directory of an allocation, which may not exist. The error is not nil only if the
-	// id is not valid.
+	// AllocDir returns the directory of an allocation, which may not exist. It fails only if the id is not valid.
 	AllocDir(allocID string) (*allocdir.Dir, error)
 	// OpenAllocFiles opens the directory of an allocation, whether or not it runs. The error is
 	// fs.ErrNotExist if the directory does not exist.
@@ -86,8 +84,8 @@ type AgentFuncs struct {
 
 // OptionalRoutes selects routes that the configuration of an agent enables or disables.
 type OptionalRoutes struct {
-	Debug  bool // profiles and host data are served
-	NoPage bool // requests for the web page have the status 404
+	EnableDebug    bool // profiles and host data are served
+	DisableWebPage bool // requests for the web page have the status 404
 }
 
 // Config configures an API.
@@ -101,27 +99,27 @@ type Config struct {
 	NodeID        string
 	Region        string
 	AdvertiseAddr string // host:port that other programs use to reach the node
-	Agent         AgentFuncs
-	// Log is the logger whose lines the monitor streams; nil disables the monitor.
-	Log      hclog.InterceptLogger
-	Optional OptionalRoutes
+	AgentFuncs    AgentFuncs
+	// MonitoredLog is the logger whose lines the monitor streams; nil disables the monitor.
+	MonitoredLog   hclog.InterceptLogger
+	OptionalRoutes OptionalRoutes
 	// Version is the Nomad version whose API is implemented.
 	Version string
 
-	// Token is the secret that a client must send, except over a unix socket or with a
+	// OperatorToken is the secret that a client must send, except over a unix socket or with a
 	// certificate. An empty token allows all clients.
-	Token Secret
-	// ReadToken permits the routes in [readOnlyRoutes] if Token is set; an empty token permits
+	OperatorToken Secret
+	// ReadOnlyToken permits the routes in [readOnlyRoutes] if Token is set; an empty token permits
 	// nothing.
-	ReadToken Secret
+	ReadOnlyToken Secret
 	// Identities authenticates tasks by the tokens of their identities; nil authenticates none.
 	Identities *identity.Issuer
-	// HandshakeTimeout limits a TLS handshake; 0 means five seconds.
-	HandshakeTimeout time.Duration
-	// HostNames are the accepted host names, besides localhost and any IP address.
-	HostNames []string
-	// Headers are added to all replies.
-	Headers map[string]string
+	// TLSHandshakeTimeout limits a TLS handshake; 0 means five seconds.
+	TLSHandshakeTimeout time.Duration
+	// AcceptedHostNames are the accepted host names, besides localhost and any IP address.
+	AcceptedHostNames []string
+	// ReplyHeaders are added to all replies.
+	ReplyHeaders map[string]string
 
 	Logger hclog.Logger
 }
@@ -133,7 +131,7 @@ type API struct {
 	routes       []route
 	logger       hclog.Logger
 	variables    *variables.Variables
-	bodyBudget   memoryBudget
+	bodyBudget   sharedMemoryBudget
 	execSessions execSessionGroup
 	stopTimeout  time.Duration // how long Serve waits for requests that do not end
 }
@@ -142,7 +140,7 @@ type API struct {
 func New(c Config) *API {
 	logger := c.Logger.Named("http")
 	a := &API{
-		config: c, access: &accessPolicy{c.Token, c.ReadToken, c.HostNames, c.Identities}, logger: logger, variables: variables.New(c.Store, logger),
+		config: c, access: &accessPolicy{c.OperatorToken, c.ReadOnlyToken, c.AcceptedHostNames, c.Identities}, logger: logger, variables: variables.New(c.Store, logger),
 		stopTimeout: stopTimeout,
 	}
 	a.bodyBudget.freeBytes.Store(maxBodyMemory)
@@ -155,9 +153,9 @@ func New(c Config) *API {
 const (
 	headerTimeout      = 15 * time.Second // a loaded machine needs seconds to read the headers of hundreds of simultaneous clients
 	bodyTimeout        = time.Minute
-	discardBodyTimeout = time.Second // timeout for reading a body that is discarded
+	discardBodyTimeout = time.Second // how long the server reads a body that it discards
 	writeTimeout       = time.Minute
-	handshakeTimeout   = 5 * time.Second // timeout of the TLS handshake if Config.HandshakeTimeout is 0
+	handshakeTimeout   = 5 * time.Second // timeout of the TLS handshake if Config.TLSHandshakeTimeout is 0
 	idleTimeout        = 2 * time.Minute
 	maxHeaderBytes     = 16 << 10
 	maxBodyBytes       = 1 << 20
@@ -184,7 +182,7 @@ type (
 func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	handshake := cmp.Or(a.config.HandshakeTimeout, handshakeTimeout)
+	handshake := cmp.Or(a.config.TLSHandshakeTimeout, handshakeTimeout)
 	server := &http.Server{
 		Handler:   a,
 		Protocols: http1Protocol(),
@@ -193,7 +191,7 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 		ReadHeaderTimeout: max(headerTimeout, handshake),
 		WriteTimeout:      handshake,
 		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeaderBytes - 4<<10, // net/http adds 4 KiB
+		MaxHeaderBytes:    maxHeaderBytes - 4<<10, // net/http allows 4 KiB more than MaxHeaderBytes
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			switch c.LocalAddr().Network() {
@@ -208,7 +206,7 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 	}
 	errs := make([]error, len(listeners))
 	var servingWG sync.WaitGroup
-	servingWG.Go(func() { a.variables.Run(base) })
+	servingWG.Go(func() { a.variables.RunLockExpiration(base) })
 	for i, l := range listeners {
 		servingWG.Go(func() {
 			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -223,16 +221,16 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 	if err := server.Shutdown(shutdownCtx); err != nil {
 		server.Close()
 	}
-	a.execSessions.stop()
+	a.execSessions.rejectAndWait()
 	servingWG.Wait()
 	return errors.Join(errs...)
 }
 
-// ServeHTTP implements http.Handler for all requests.
+// ServeHTTP implements http.Handler. It calls handleRequest, and writes the reply unless the handler of the route has written it.
 func (a *API) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	begin := time.Now()
 	h := w.Header()
-	for name, value := range a.config.Headers {
+	for name, value := range a.config.ReplyHeaders {
 		h.Set(name, value)
 	}
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -244,7 +242,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	r.setBodyDeadline()
 	value, err := a.handleRequest(r)
 	switch {
-	case r.replyWritten:
+	case r.isReplyWritten:
 	case err != nil:
 		r.setWriteDeadline()
 		a.writeError(r, err)
@@ -269,11 +267,11 @@ func (a *API) handleRequest(r *request) (value any, err error) {
 	r.conn.OnHeaderRead(r.ContentLength != 0)
 	authenticated, workload, err := a.access.authorize(r.Request)
 	r.rights.workload = workload
-	r.rights.readOnly = a.access.isReadOnly(r.Request)
+	r.rights.isReadOnly = a.access.hasReadOnlyToken(r.Request)
 	if !authenticated {
 		r.discardBody()
 	} else {
-		err = a.identifyConn(r)
+		err = a.countConnForClient(r)
 	}
 	if err != nil {
 		return nil, err
@@ -283,7 +281,7 @@ func (a *API) handleRequest(r *request) (value any, err error) {
 	}
 	method := r.Method
 	if method == http.MethodHead {
-		method = http.MethodGet // net/http omits the body
+		method = http.MethodGet // net/http omits the body of the reply to a HEAD request
 	}
 	rt, id, found, otherMethod := findRoute(a.routes, method, r.URL.Path)
 	switch {
@@ -294,8 +292,8 @@ func (a *API) handleRequest(r *request) (value any, err error) {
 	case !found:
 		return nil, &statusError{http.StatusNotFound, ""}
 	}
-	r.id = id
-	if r.rights.readOnly {
+	r.pathID = id
+	if r.rights.isReadOnly {
 		if err := r.checkReadOnly(method, rt); err != nil {
 			return nil, err
 		}

@@ -250,7 +250,7 @@ func TestReplies(t *testing.T) {
 }
 
 func TestToken(t *testing.T) {
-	f := newFixture(t, func(c *Config) { c.Token = "secret" })
+	f := newFixture(t, func(c *Config) { c.OperatorToken = "secret" })
 	for _, c := range []struct {
 		name   string
 		target string

@@ -31,7 +31,7 @@ type clientFixture struct {
 // stopped.
 func newClientFixture(t testing.TB, lives map[string]schedtest.AllocTimes) *clientFixture {
 	t.Helper()
-	node := schedtest.NewNode(4096)
+	node := schedtest.NewAPINode(4096)
 	var testScheduler *scheduler.Scheduler
 	f := newFixture(t, func(c *Config) {
 		testScheduler = scheduler.New(scheduler.Config{Store: c.Store, NodeID: node.ID, Logger: hclog.NewNullLogger(), Env: scheduler.Env{
@@ -46,7 +46,7 @@ func newClientFixture(t testing.TB, lives map[string]schedtest.AllocTimes) *clie
 	var runningWG sync.WaitGroup
 	runningWG.Go(func() { testScheduler.Run(ctx) })
 	runningWG.Go(func() {
-		n := &schedtest.Node{Store: f.store, Scheduler: testScheduler, AllocTimes: func(a *api.Allocation) schedtest.AllocTimes { return lives[a.TaskGroup] }}
+		n := &schedtest.SimulatedNode{Store: f.store, Scheduler: testScheduler, AllocTimes: func(a *api.Allocation) schedtest.AllocTimes { return lives[a.TaskGroup] }}
 		n.Run(ctx)
 	})
 	server := httptest.NewServer(f)

@@ -18,10 +18,10 @@ const maxBodyMemory = 2*maxJobBytes + maxBodyBytes
 var errTooManyBodies = &statusError{http.StatusServiceUnavailable,
 	fmt.Sprintf("the bodies of all requests together are larger than %d bytes: send this one again", maxBodyMemory)}
 
-// memoryBudget is memory that several requests share.
-type memoryBudget struct{ freeBytes atomic.Int64 }
+// sharedMemoryBudget is memory that several requests share.
+type sharedMemoryBudget struct{ freeBytes atomic.Int64 }
 
-func (b *memoryBudget) reserve(n int64) bool {
+func (b *sharedMemoryBudget) tryReserve(n int64) bool {
 	if b.freeBytes.Add(-n) >= 0 {
 		return true
 	}
@@ -29,14 +29,14 @@ func (b *memoryBudget) reserve(n int64) bool {
 	return false
 }
 
-func (b *memoryBudget) release(n int64) { b.freeBytes.Add(n) }
+func (b *sharedMemoryBudget) release(n int64) { b.freeBytes.Add(n) }
 
 // maxReadChunk limits the memory that is reserved for a body before its bytes arrive.
 const maxReadChunk = 64 << 10
 
-// readAll reads r to its end and returns the text. size is its length, -1 if it is unknown. taken is the
-// number of bytes that were reserved, which the caller releases; taken is zero after an error.
-func (b *memoryBudget) readAll(r io.Reader, size int64) (text []byte, taken int64, err error) {
+// readAll reads r to its end and returns the text. size is the length of the text, or -1 if it is unknown. taken is the
+// number of bytes that readAll has reserved, and that the caller must release; taken is zero after an error.
+func (b *sharedMemoryBudget) readAll(r io.Reader, size int64) (text []byte, taken int64, err error) {
 	defer func() {
 		if err != nil {
 			b.release(taken)
@@ -48,11 +48,11 @@ func (b *memoryBudget) readAll(r io.Reader, size int64) (text []byte, taken int6
 	// text.
 	next := min(max(size, 511)+1, maxReadChunk)
 	for {
-		if !b.reserve(next) {
+		if !b.tryReserve(next) {
 			return nil, taken, errTooManyBodies
 		}
 		taken += next
-		piece, err := readFull(r, make([]byte, next))
+		piece, err := readUntilFull(r, make([]byte, next))
 		bodyPieces = append(bodyPieces, piece)
 		switch {
 		case err == nil:
@@ -64,7 +64,7 @@ func (b *memoryBudget) readAll(r io.Reader, size int64) (text []byte, taken int6
 			return piece, taken, nil
 		}
 		whole := taken
-		if !b.reserve(whole) {
+		if !b.tryReserve(whole) {
 			return nil, taken, errTooManyBodies
 		}
 		text = slices.Concat(bodyPieces...)
@@ -73,9 +73,9 @@ func (b *memoryBudget) readAll(r io.Reader, size int64) (text []byte, taken int6
 	}
 }
 
-// readFull reads until the buffer is full. Unlike io.ReadFull it returns the error of the reader,
+// readUntilFull reads until the buffer is full. Unlike io.ReadFull it returns the error of the reader,
 // which distinguishes a complete text from a truncated text.
-func readFull(r io.Reader, p []byte) (read []byte, err error) {
+func readUntilFull(r io.Reader, p []byte) (read []byte, err error) {
 	n := 0
 	for n < len(p) && err == nil {
 		var m int

@@ -20,12 +20,12 @@ type clusterHandler struct {
 	startTime time.Time
 }
 
-// constantHandler returns a route with a constant reply.
+// constantHandler returns a handler that always replies with value.
 func constantHandler(value any) func(*request) (any, error) {
 	return func(*request) (any, error) { return value, nil }
 }
 
-// errorHandler returns a route that replies with an error.
+// errorHandler returns a handler that always replies with a status code and a text.
 func errorHandler(code int, text string) func(*request) (any, error) {
 	return func(*request) (any, error) { return nil, &statusError{code, text} }
 }
@@ -38,7 +38,7 @@ var (
 	noACLHandler          = errorHandler(http.StatusBadRequest, "ACL support disabled")
 )
 
-// agentJoinReply is the reply to a request that the agent joins other agents.
+// agentJoinReply is the reply of the route /v1/agent/join, which cannot join other agents here.
 type agentJoinReply struct {
 	Number  int    `json:"num_joined"`
 	Error   string `json:"error"`
@@ -48,7 +48,7 @@ type agentJoinReply struct {
 // anonymousToken is the token of all clients if ACLs are disabled.
 var anonymousToken = api.ACLToken{AccessorID: "acls-disabled", Name: "ACLs disabled token", Type: "client"}
 
-// tokenSelfPath is the route that describes the token of the client.
+// tokenSelfPath is the path of the route that describes the token of the client.
 const tokenSelfPath = "/v1/acl/token/self"
 
 // readOnlyTokenID is the AccessorID of the read-only token. The web page compares it.
@@ -56,7 +56,7 @@ const readOnlyTokenID = "read-only"
 
 // describeToken describes the token of the client. A client with all rights gets the reply of Nomad without ACLs.
 func describeToken(r *request) (any, error) {
-	if r.rights.readOnly {
+	if r.rights.isReadOnly {
 		return api.ACLToken{AccessorID: readOnlyTokenID, Name: "read-only token", Type: "client"}, nil
 	}
 	return anonymousToken, nil
@@ -78,7 +78,7 @@ func (h *clusterHandler) schedulerWorkers(*request) (any, error) {
 
 func (h *clusterHandler) raftConfiguration(*request) (any, error) {
 	return api.RaftConfiguration{Index: 1, Servers: []*api.RaftServer{{
-		ID: h.agent.nodeID, Node: h.agent.member().Name, Address: h.agent.rpcHostPort(), Leader: true, Voter: true, RaftProtocol: "3",
+		ID: h.agent.nodeID, Node: h.agent.member().Name, Address: h.agent.fakeRPCHostPort(), Leader: true, Voter: true, RaftProtocol: "3",
 	}}}, nil
 }
 
@@ -95,7 +95,7 @@ func (h *clusterHandler) autopilotHealth(*request) (any, error) {
 	return jsonObject{
 		"Healthy": true, "FailureTolerance": 0, "Leader": h.agent.nodeID, "Voters": []string{h.agent.nodeID},
 		"Servers": []jsonObject{{
-			"ID": h.agent.nodeID, "Name": h.agent.member().Name, "Address": h.agent.rpcHostPort(), "SerfStatus": "alive", "Version": h.agent.version,
+			"ID": h.agent.nodeID, "Name": h.agent.member().Name, "Address": h.agent.fakeRPCHostPort(), "SerfStatus": "alive", "Version": h.agent.version,
 			"Leader": true, "Voter": true, "Healthy": true, "StableSince": h.startTime, "LastContact": "0s", "LastTerm": 1,
 			"LastIndex": h.store.Index(),
 		}},
@@ -104,7 +104,7 @@ func (h *clusterHandler) autopilotHealth(*request) (any, error) {
 
 // replyNoLicense replies without a body, which clients interpret as "no license".
 func replyNoLicense(r *request) (any, error) {
-	r.replyWritten = true
+	r.isReplyWritten = true
 	r.w.WriteHeader(http.StatusNoContent)
 	return nil, nil
 }
@@ -116,7 +116,7 @@ type vaultUpgrade struct {
 
 // redirectToUI redirects browsers to the web page.
 func redirectToUI(r *request) (any, error) {
-	r.replyWritten = true
+	r.isReplyWritten = true
 	to := "/ui/"
 	if r.URL.RawQuery != "" {
 		to += "?" + r.URL.RawQuery
@@ -128,10 +128,10 @@ func redirectToUI(r *request) (any, error) {
 
 // servePage replies with a file or the HTML of the web page.
 func (a *API) servePage(r *request) (any, error) {
-	if a.config.Optional.NoPage {
-		return nil, notFound("the web page is disabled in the configuration of the agent: ui { enabled = false }")
+	if a.config.OptionalRoutes.DisableWebPage {
+		return nil, notFoundError("the web page is disabled in the configuration of the agent: ui { enabled = false }")
 	}
-	r.replyWritten = true
+	r.isReplyWritten = true
 	ui.Serve(r.w, r.Request)
 	return nil, nil
 }

@@ -23,8 +23,8 @@ type deploymentState struct {
 	AutoPromote bool
 }
 
-// newDeployment adds the server's fields to a deployment.
-func newDeployment(s *store.Snapshot, d *api.Deployment) deployment {
+// newDeploymentView adds the server's fields to a deployment.
+func newDeploymentView(s *store.Snapshot, d *api.Deployment) deployment {
 	job := s.JobVersion(nil, d.Namespace, d.JobID, d.JobVersion)
 	whole := deployment{
 		Deployment:   d,
@@ -37,9 +37,9 @@ func newDeployment(s *store.Snapshot, d *api.Deployment) deployment {
 	return whole
 }
 
-// newDeployments returns the page of deployments that a request asks for.
-func (r *request) newDeployments(s *store.Snapshot, found []*api.Deployment) ([]deployment, error) {
-	return listPage(r, found, r.deploymentSortKey, func(d *api.Deployment) deployment { return newDeployment(s, d) })
+// pageOfDeployments returns the page of deployments that a request asks for.
+func (r *request) pageOfDeployments(s *store.Snapshot, found []*api.Deployment) ([]deployment, error) {
+	return listPage(r, found, r.deploymentSortKey, func(d *api.Deployment) deployment { return newDeploymentView(s, d) })
 }
 
 // deploymentHandler serves the routes of deployments.
@@ -49,7 +49,7 @@ type deploymentHandler struct {
 }
 
 func (r *request) deploymentSortKey(d *api.Deployment) sortKey {
-	return r.creationKey(d.CreateIndex, d.ID)
+	return r.newCreationSortKey(d.CreateIndex, d.ID)
 }
 
 func (h *deploymentHandler) list(r *request) (any, error) {
@@ -57,33 +57,33 @@ func (h *deploymentHandler) list(r *request) (any, error) {
 		found := slices.DeleteFunc(s.Deployments(ws, r.query.Get("prefix")), func(d *api.Deployment) bool {
 			return !r.includesNamespace(d.Namespace)
 		})
-		deployments, err := r.newDeployments(s, found)
+		deployments, err := r.pageOfDeployments(s, found)
 		return deployments, s.TableIndex(ws, store.Deployments), err
 	})
 }
 
 func (h *deploymentHandler) read(r *request) (any, error) {
-	if err := checkUUID("deployment", r.id); err != nil {
+	if err := checkIDIsUUID("deployment", r.pathID); err != nil {
 		return nil, err
 	}
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		d := s.Deployment(ws, r.id)
+		d := s.Deployment(ws, r.pathID)
 		if d == nil {
-			return nil, s.TableIndex(ws, store.Deployments), notFound("deployment not found")
+			return nil, s.TableIndex(ws, store.Deployments), notFoundError("deployment not found")
 		}
-		return newDeployment(s, d), d.ModifyIndex, nil
+		return newDeploymentView(s, d), d.ModifyIndex, nil
 	})
 }
 
 func (h *deploymentHandler) allocations(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		stubs, err := r.allocStubs(s.AllocationsByDeployment(ws, r.id))
+		stubs, err := r.pageOfAllocStubs(s.AllocationsByDeployment(ws, r.pathID))
 		return stubs, s.TableIndex(ws, store.Allocations), err
 	})
 }
 
-// deploymentReply returns the reply to a change of a deployment, or the error of the change.
-func (r *request) deploymentReply(o scheduler.RequestOutcome, err error) (any, error) {
+// newDeploymentWriteReply returns the reply to a change of a deployment, or the error of the change.
+func (r *request) newDeploymentWriteReply(o scheduler.RequestOutcome, err error) (any, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -96,54 +96,54 @@ func (r *request) deploymentReply(o scheduler.RequestOutcome, err error) (any, e
 	}{o.EvalID, o.EvalCreateIndex, o.DeploymentModifyIndex, o.RevertedJobVersion, r.replyMetaOfWrite(o.Index)}, nil
 }
 
-// deploymentBody is the part that the bodies of all requests to change a deployment have.
-type deploymentBody struct{ DeploymentID string }
+// deploymentIDBody is the part that the bodies of all requests to change a deployment have.
+type deploymentIDBody struct{ DeploymentID string }
 
-// of checks that the deployment ID in the body is the deployment ID in the path.
-func (b deploymentBody) of(r *request) error {
+// checkID checks that the deployment ID in the body is the deployment ID in the path.
+func (b deploymentIDBody) checkID(r *request) error {
 	switch b.DeploymentID {
 	case "":
-		return badRequest("DeploymentID must be specified")
-	case r.id:
+		return badRequestError("DeploymentID must be specified")
+	case r.pathID:
 		return nil
 	}
-	return badRequest("Deployment ID does not match")
+	return badRequestError("Deployment ID does not match")
 }
 
 func (h *deploymentHandler) fail(r *request) (any, error) {
-	var body deploymentBody
+	var body deploymentIDBody
 	if err := r.decodeBody(&body, maxBodyBytes, true); err != nil {
 		return nil, err
 	}
-	if body.DeploymentID != "" && body.DeploymentID != r.id {
-		return nil, body.of(r)
+	if body.DeploymentID != "" && body.DeploymentID != r.pathID {
+		return nil, body.checkID(r)
 	}
-	return r.deploymentReply(h.scheduler.FailDeployment(r.Context(), r.id))
+	return r.newDeploymentWriteReply(h.scheduler.FailDeployment(r.Context(), r.pathID))
 }
 
 // unblock does nothing: it is for deployments in several regions, and there is one region.
 func (h *deploymentHandler) unblock(r *request) (any, error) {
-	var body deploymentBody
+	var body deploymentIDBody
 	if err := r.decodeBodyWithID(&body, false); err != nil {
 		return nil, err
 	}
-	return r.deploymentReply(h.scheduler.UnblockDeployment(r.Context(), r.id))
+	return r.newDeploymentWriteReply(h.scheduler.UnblockDeployment(r.Context(), r.pathID))
 }
 
 func (h *deploymentHandler) pause(r *request) (any, error) {
 	var body struct {
-		deploymentBody
+		deploymentIDBody
 		Pause bool
 	}
 	if err := r.decodeBodyWithID(&body, false); err != nil {
 		return nil, err
 	}
-	return r.deploymentReply(h.scheduler.PauseDeployment(r.Context(), r.id, body.Pause))
+	return r.newDeploymentWriteReply(h.scheduler.PauseDeployment(r.Context(), r.pathID, body.Pause))
 }
 
 func (h *deploymentHandler) promote(r *request) (any, error) {
 	var body struct {
-		deploymentBody
+		deploymentIDBody
 		All    bool
 		Groups []string
 	}
@@ -152,22 +152,22 @@ func (h *deploymentHandler) promote(r *request) (any, error) {
 	}
 	switch {
 	case body.All && len(body.Groups) > 0:
-		return nil, badRequest("all and groups cannot be used together")
+		return nil, badRequestError("all and groups cannot be used together")
 	case !body.All && len(body.Groups) == 0:
-		return nil, badRequest("Must specify at least one group to promote, or all")
+		return nil, badRequestError("Must specify at least one group to promote, or all")
 	case body.All:
 		body.Groups = nil
 	}
-	return r.deploymentReply(h.scheduler.PromoteDeployment(r.Context(), r.id, body.Groups))
+	return r.newDeploymentWriteReply(h.scheduler.PromoteDeployment(r.Context(), r.pathID, body.Groups))
 }
 
 func (h *deploymentHandler) setAllocationHealth(r *request) (any, error) {
 	var body struct {
-		deploymentBody
+		deploymentIDBody
 		HealthyAllocationIDs, UnhealthyAllocationIDs []string
 	}
 	if err := r.decodeBodyWithID(&body, false); err != nil {
 		return nil, err
 	}
-	return r.deploymentReply(h.scheduler.SetAllocHealth(r.Context(), r.id, body.HealthyAllocationIDs, body.UnhealthyAllocationIDs))
+	return r.newDeploymentWriteReply(h.scheduler.SetAllocHealth(r.Context(), r.pathID, body.HealthyAllocationIDs, body.UnhealthyAllocationIDs))
 }

@@ -22,7 +22,7 @@ import (
 // encoding/json: names are sorted, a zero time is null, empty fields are present (except for a few
 // types), floating-point numbers always have a point, and HTML is not escaped.
 func encode(value any) ([]byte, error) {
-	return appendValue(nil, reflect.ValueOf(value), false)
+	return appendNomadJSON(nil, reflect.ValueOf(value), false)
 }
 
 var (
@@ -34,7 +34,7 @@ var (
 	allocWithoutJobType = reflect.TypeFor[allocWithoutJob]()
 	textMarshalerType   = reflect.TypeFor[encoding.TextMarshaler]()
 	omitEmptyTypes      = []reflect.Type{reflect.TypeFor[api.Evaluation](), reflect.TypeFor[api.Allocation](), reflect.TypeFor[allocWithoutJob](), reflect.TypeFor[api.NetworkResource](), reflect.TypeFor[api.Port](), reflect.TypeFor[api.PortMapping]()}
-	structFieldCache    sync.Map // maps each reflect.Type to its []*structField
+	structFieldCache    sync.Map // maps each reflect.Type to its []*jsonField
 	maxEncodeDepth      = 200
 )
 
@@ -79,8 +79,8 @@ var serverOnlyFields = map[reflect.Type]map[string]string{
 // nil. A nil duration is null.
 var nilAsZeroTypes = map[reflect.Type]bool{reflect.TypeFor[api.Resources](): true, reflect.TypeFor[api.TaskGroup](): true}
 
-// structField describes how a field of a struct is encoded.
-type structField struct {
+// jsonField describes how a field of a struct is encoded.
+type jsonField struct {
 	name               string
 	quotedName         string // the field's name in JSON, with quotation marks and the colon
 	encoding           valueEncoding
@@ -92,15 +92,15 @@ type structField struct {
 	nilAsZero          bool
 }
 
-// structFields returns the fields of a struct in the order of their names.
-func structFields(t reflect.Type) []*structField {
+// jsonFieldsOf returns the fields of a struct in the order of their names.
+func jsonFieldsOf(t reflect.Type) []*jsonField {
 	if known, ok := structFieldCache.Load(t); ok {
-		return known.([]*structField)
+		return known.([]*jsonField)
 	}
-	var fields []*structField
+	var fields []*jsonField
 	for _, f := range reflect.VisibleFields(t) {
 		tag, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-		embedded := f.Anonymous && tag == "" && deref(f.Type).Kind() == reflect.Struct
+		embedded := f.Anonymous && tag == "" && derefType(f.Type).Kind() == reflect.Struct
 		if !f.IsExported() || tag == "-" || embedded {
 			continue
 		}
@@ -108,33 +108,33 @@ func structFields(t reflect.Type) []*structField {
 		if named && name == "" {
 			continue
 		}
-		fields = append(fields, &structField{
+		fields = append(fields, &jsonField{
 			name:               cmp.Or(name, tag, f.Name),
 			encoding:           encodingOfType(f.Type),
-			hiddenFromReadOnly: isHiddenFromReadOnly(t, cmp.Or(name, tag, f.Name)),
+			hiddenFromReadOnly: isFieldHiddenFromReadOnly(t, cmp.Or(name, tag, f.Name)),
 			index:              f.Index,
 			omitEmpty:          !named && (strings.Contains(options, "omitempty") || slices.Contains(omitEmptyTypes, t) || omitEmptyFields[t] == f.Name),
 			encodedAsString:    strings.Contains(options, "string"),
-			nilAsZero:          nilAsZeroTypes[t] && slices.Contains([]reflect.Kind{reflect.Bool, reflect.Int, reflect.String}, deref(f.Type).Kind()),
+			nilAsZero:          nilAsZeroTypes[t] && slices.Contains([]reflect.Kind{reflect.Bool, reflect.Int, reflect.String}, derefType(f.Type).Kind()),
 		})
 	}
 	for name, text := range serverOnlyFields[t] {
-		fields = append(fields, &structField{name: name, constantJSON: text})
+		fields = append(fields, &jsonField{name: name, constantJSON: text})
 	}
 	for _, f := range fields {
-		f.quotedName = string(appendString(nil, f.name)) + ":"
+		f.quotedName = string(appendJSONString(nil, f.name)) + ":"
 	}
-	slices.SortStableFunc(fields, func(a, b *structField) int { return strings.Compare(a.name, b.name) })
+	slices.SortStableFunc(fields, func(a, b *jsonField) int { return strings.Compare(a.name, b.name) })
 	structFieldCache.Store(t, fields)
 	return fields
 }
 
-func isHiddenFromReadOnly(t reflect.Type, name string) bool {
+func isFieldHiddenFromReadOnly(t reflect.Type, name string) bool {
 	shown, limited := readOnlyShownFields[t]
 	return limited && !slices.Contains(shown, name) || slices.Contains(readOnlyHiddenFields[t], name)
 }
 
-func deref(t reflect.Type) reflect.Type {
+func derefType(t reflect.Type) reflect.Type {
 	if t.Kind() == reflect.Pointer {
 		return t.Elem()
 	}
@@ -166,19 +166,19 @@ func encodingOfType(t reflect.Type) valueEncoding {
 // jsonEncoder has the access rights of the client, and data of the job and of the allocation that are being
 // encoded.
 type jsonEncoder struct {
-	readOnly         bool                                   // fields that the read-only token may not read are encoded as unset
-	namespace        string                                 // of the current job
+	clientIsReadOnly bool                                   // fields that the read-only token may not read are encoded as unset
+	jobNamespace     string                                 // of the current job
 	rescheduleDelays map[*api.RescheduleEvent]time.Duration // of the current allocation
 }
 
-func appendValue(b []byte, v reflect.Value, readOnly bool) ([]byte, error) {
+func appendNomadJSON(b []byte, v reflect.Value, readOnly bool) ([]byte, error) {
 	if !v.IsValid() {
 		return append(b, "null"...), nil
 	}
-	return (&jsonEncoder{readOnly: readOnly}).appendNested(b, v, encodingOfType(v.Type()), 0)
+	return (&jsonEncoder{clientIsReadOnly: readOnly}).appendJSON(b, v, encodingOfType(v.Type()), 0)
 }
 
-func (e *jsonEncoder) appendNested(b []byte, v reflect.Value, how valueEncoding, depth int) ([]byte, error) {
+func (e *jsonEncoder) appendJSON(b []byte, v reflect.Value, how valueEncoding, depth int) ([]byte, error) {
 	if depth > maxEncodeDepth {
 		return b, fmt.Errorf("encode %s: nested too deep", v.Type())
 	}
@@ -199,18 +199,18 @@ func (e *jsonEncoder) appendNested(b []byte, v reflect.Value, how valueEncoding,
 		return append(b, text...), err
 	case encodeText:
 		text, err := v.Interface().(encoding.TextMarshaler).MarshalText()
-		return appendString(b, string(text)), err
+		return appendJSONString(b, string(text)), err
 	}
 	switch v.Kind() {
 	case reflect.Pointer:
-		return e.appendNested(b, v.Elem(), encodingOfType(v.Type().Elem()), depth+1)
+		return e.appendJSON(b, v.Elem(), encodingOfType(v.Type().Elem()), depth+1)
 	case reflect.Interface:
 		// All numbers that were decoded from JSON are float64. A number without a fraction is encoded as an
 		// integer.
 		if f, ok := v.Elem().Interface().(float64); ok && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
 			return strconv.AppendInt(b, int64(f), 10), nil
 		}
-		return e.appendNested(b, v.Elem(), encodingOfType(v.Elem().Type()), depth+1)
+		return e.appendJSON(b, v.Elem(), encodingOfType(v.Elem().Type()), depth+1)
 	case reflect.Bool:
 		return strconv.AppendBool(b, v.Bool()), nil
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
@@ -218,9 +218,9 @@ func (e *jsonEncoder) appendNested(b []byte, v reflect.Value, how valueEncoding,
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr:
 		return strconv.AppendUint(b, v.Uint(), 10), nil
 	case reflect.Float32, reflect.Float64:
-		return appendFloat(b, v.Float()), nil
+		return appendJSONFloat(b, v.Float()), nil
 	case reflect.String:
-		return appendString(b, v.String()), nil
+		return appendJSONString(b, v.String()), nil
 	case reflect.Struct:
 		return e.appendStruct(b, v, depth)
 	case reflect.Map:
@@ -233,9 +233,9 @@ func (e *jsonEncoder) appendNested(b []byte, v reflect.Value, how valueEncoding,
 
 func (e *jsonEncoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte, error) {
 	if v.Type() == jobType {
-		e.namespace = api.DefaultNamespace
+		e.jobNamespace = api.DefaultNamespace
 		if named := v.FieldByName("Namespace"); !named.IsNil() {
-			e.namespace = named.Elem().String()
+			e.jobNamespace = named.Elem().String()
 		}
 	}
 	switch v.Type() {
@@ -252,12 +252,12 @@ func (e *jsonEncoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte
 	}
 	b = append(b, '{')
 	first := true
-	for _, f := range structFields(v.Type()) {
+	for _, f := range jsonFieldsOf(v.Type()) {
 		value, err := v.FieldByIndexErr(f.index)
-		if err == nil && f.hiddenFromReadOnly && e.readOnly {
+		if err == nil && f.hiddenFromReadOnly && e.clientIsReadOnly {
 			value = reflect.Zero(value.Type())
 		}
-		if err != nil || f.omitEmpty && isEmpty(value) {
+		if err != nil || f.omitEmpty && isEmptyJSONValue(value) {
 			continue
 		}
 		if f.nilAsZero && value.Kind() == reflect.Pointer && value.IsNil() {
@@ -271,7 +271,7 @@ func (e *jsonEncoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte
 		if f.index == nil {
 			switch f.constantJSON {
 			case jobNamespacePlaceholder:
-				b = appendString(b, e.namespace)
+				b = appendJSONString(b, e.jobNamespace)
 			case rescheduleDelayPlaceholder:
 				delay := time.Duration(0)
 				if v.CanAddr() {
@@ -286,7 +286,7 @@ func (e *jsonEncoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte
 		if f.encodedAsString {
 			b = append(b, '"')
 		}
-		if b, err = e.appendNested(b, value, f.encoding, depth+1); err != nil {
+		if b, err = e.appendJSON(b, value, f.encoding, depth+1); err != nil {
 			return b, err
 		}
 		if f.encodedAsString {
@@ -296,7 +296,7 @@ func (e *jsonEncoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte
 	return append(b, '}'), nil
 }
 
-func isEmpty(v reflect.Value) bool {
+func isEmptyJSONValue(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Map, reflect.Slice:
 		return v.Len() == 0
@@ -325,9 +325,9 @@ func (e *jsonEncoder) appendMap(b []byte, v reflect.Value, depth int) ([]byte, e
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(appendString(b, name), ':')
+		b = append(appendJSONString(b, name), ':')
 		var err error
-		if b, err = e.appendNested(b, values[name], how, depth+1); err != nil {
+		if b, err = e.appendJSON(b, values[name], how, depth+1); err != nil {
 			return b, err
 		}
 	}
@@ -350,15 +350,15 @@ func (e *jsonEncoder) appendList(b []byte, v reflect.Value, depth int) ([]byte, 
 			b = append(b, ',')
 		}
 		var err error
-		if b, err = e.appendNested(b, v.Index(i), how, depth+1); err != nil {
+		if b, err = e.appendJSON(b, v.Index(i), how, depth+1); err != nil {
 			return b, err
 		}
 	}
 	return append(b, ']'), nil
 }
 
-// appendFloat writes a number with a decimal point, or null for NaN and infinite values, which JSON lacks.
-func appendFloat(b []byte, f float64) []byte {
+// appendJSONFloat writes a number with a decimal point, or null for NaN and infinite values, which JSON lacks.
+func appendJSONFloat(b []byte, f float64) []byte {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return append(b, "null"...)
 	}
@@ -371,7 +371,7 @@ func appendFloat(b []byte, f float64) []byte {
 
 const hexDigits = "0123456789abcdef"
 
-func appendString(b []byte, s string) []byte {
+func appendJSONString(b []byte, s string) []byte {
 	b = append(b, '"')
 	plain := 0 // start of the bytes that are copied without an escape
 	for i := 0; i < len(s); {

@@ -12,27 +12,29 @@ import (
 // evaluationHandler serves the routes of evaluations.
 type evaluationHandler struct{ store *store.Store }
 
-// evaluations returns the evaluations that match the parameters of a list request.
-func (r *request) evaluations(s *store.Snapshot, ws store.WatchSet) ([]*api.Evaluation, error) {
+// listedEvaluations returns the evaluations that match the parameters of a list request.
+func (r *request) listedEvaluations(s *store.Snapshot, ws store.WatchSet) ([]*api.Evaluation, error) {
 	status, job := r.query.Get("status"), r.query.Get("job")
 	if (status != "" || job != "") && r.query.Get("filter") != "" {
-		return nil, badRequest("Filter expression cannot be used with other filter parameters")
+		return nil, badRequestError("Filter expression cannot be used with other filter parameters")
 	}
 	return slices.DeleteFunc(s.Evaluations(ws, r.query.Get("prefix")), func(e *api.Evaluation) bool {
 		return !r.includesNamespace(e.Namespace) || status != "" && e.Status != status || job != "" && e.JobID != job
 	}), nil
 }
 
-func (r *request) evalSortKey(e *api.Evaluation) sortKey { return r.creationKey(e.CreateIndex, e.ID) }
+func (r *request) evalSortKey(e *api.Evaluation) sortKey {
+	return r.newCreationSortKey(e.CreateIndex, e.ID)
+}
 
 func (h *evaluationHandler) list(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		index := s.TableIndex(ws, store.Evaluations)
-		found, err := r.evaluations(s, ws)
+		found, err := r.listedEvaluations(s, ws)
 		if err != nil {
 			return nil, index, err
 		}
-		evals, err := listPage(r, found, r.evalSortKey, unchanged)
+		evals, err := listPage(r, found, r.evalSortKey, identityStub)
 		return evals, index, err
 	})
 }
@@ -46,11 +48,11 @@ type evaluationCount struct {
 func (h *evaluationHandler) count(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		index := s.TableIndex(ws, store.Evaluations)
-		found, err := r.evaluations(s, ws)
+		found, err := r.listedEvaluations(s, ws)
 		if err != nil {
 			return nil, index, err
 		}
-		matches, err := r.filterFunc()
+		matches, err := r.newObjectFilter()
 		if err != nil {
 			return nil, index, err
 		}
@@ -73,7 +75,7 @@ func (h *evaluationHandler) delete(*request) (any, error) {
 }
 
 func (h *evaluationHandler) read(r *request) (any, error) {
-	if err := checkUUID("eval", r.id); err != nil {
+	if err := checkIDIsUUID("eval", r.pathID); err != nil {
 		return nil, err
 	}
 	related, err := r.boolParam("related")
@@ -81,9 +83,9 @@ func (h *evaluationHandler) read(r *request) (any, error) {
 		return nil, err
 	}
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		e := s.Evaluation(ws, r.id)
+		e := s.Evaluation(ws, r.pathID)
 		if e == nil {
-			return nil, s.TableIndex(ws, store.Evaluations), notFound("eval not found")
+			return nil, s.TableIndex(ws, store.Evaluations), notFoundError("eval not found")
 		}
 		if related {
 			copied := *e
@@ -120,7 +122,7 @@ func relatedEvaluations(e *api.Evaluation, all []*api.Evaluation) (stubs []*api.
 
 func (h *evaluationHandler) allocations(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		stubs, err := r.allocStubs(s.AllocationsByEvaluation(ws, r.id))
+		stubs, err := r.pageOfAllocStubs(s.AllocationsByEvaluation(ws, r.pathID))
 		return stubs, s.TableIndex(ws, store.Allocations), err
 	})
 }

@@ -29,12 +29,12 @@ type eventHandler struct {
 func (h *eventHandler) streamEvents(r *request) (any, error) {
 	filter, err := events.ParseFilter(r.query["topic"], r.namespace)
 	if err != nil {
-		return nil, badRequest("Invalid topic query: " + err.Error())
+		return nil, badRequestError("Invalid topic query: " + err.Error())
 	}
 	r.w.Header().Set("Cache-Control", "no-cache")
 	s := r.startStream("application/json")
 	err = events.Follow(r.Context(), h.store.Subscribe(r.minIndex), filter, func(c events.Batch) error {
-		if r.rights.readOnly {
+		if r.rights.isReadOnly {
 			of := len(c.Events)
 			c.Events = slices.DeleteFunc(c.Events, func(e events.Event) bool { return !readOnlyTopics[e.Topic] })
 			if of > 0 && len(c.Events) == 0 {
@@ -55,10 +55,10 @@ func (h *eventHandler) streamEvents(r *request) (any, error) {
 				e.Payload["Node"] = newNodeView(n, h.node.Host())
 			}
 			if d, ok := e.Payload["Deployment"].(*api.Deployment); ok {
-				e.Payload["Deployment"] = newDeployment(h.store.Snapshot(), d)
+				e.Payload["Deployment"] = newDeploymentView(h.store.Snapshot(), d)
 			}
 		}
-		line, err := appendValue(nil, reflect.ValueOf(c), r.rights.readOnly)
+		line, err := appendNomadJSON(nil, reflect.ValueOf(c), r.rights.isReadOnly)
 		if err == nil {
 			_, err = s.Write(append(line, '\n'))
 		}

@@ -368,7 +368,7 @@ func TestStuckEventClientIsDisconnected(t *testing.T) {
 // (checklist 35)
 func TestMonitorStreamsNewLogLines(t *testing.T) {
 	log := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "agent", Output: io.Discard, Level: hclog.Info})
-	f := newFixture(t, func(c *Config) { c.Log, c.Logger = log, log })
+	f := newFixture(t, func(c *Config) { c.MonitoredLog, c.Logger = log, log })
 	client, err := api.NewClient(&api.Config{Address: "http://" + f.listen(t)})
 	if err != nil {
 		t.Fatal(err)

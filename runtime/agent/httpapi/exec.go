@@ -24,7 +24,7 @@ type execHandler struct {
 // when ctx ends.
 type execCommand struct {
 	driver.Exec
-	run func(ctx context.Context, exec driver.Exec) (*driver.ExitResult, error)
+	runInTask func(ctx context.Context, exec driver.Exec) (*driver.ExitResult, error)
 }
 
 func (h *execHandler) execTask(r *request) (any, error) {
@@ -33,9 +33,9 @@ func (h *execHandler) execTask(r *request) (any, error) {
 		if err := json.Unmarshal([]byte(r.query.Get("command")), &command); err != nil || len(command) == 0 {
 			return execCommand{}, execError("command is not present")
 		}
-		alloc := h.store.Snapshot().Allocation(nil, r.id)
+		alloc := h.store.Snapshot().Allocation(nil, r.pathID)
 		if alloc == nil {
-			return execCommand{}, execError("Unknown allocation %q", r.id)
+			return execCommand{}, execError("Unknown allocation %q", r.pathID)
 		}
 		return h.newExecCommand(r, alloc, command)
 	})
@@ -45,12 +45,12 @@ func (h *execHandler) execTask(r *request) (any, error) {
 func (h *execHandler) runAction(r *request) (any, error) {
 	return h.serveSession(r, func() (execCommand, error) {
 		s, allocID := h.store.Snapshot(), r.query.Get("allocID")
-		if s.Job(nil, r.namespace, r.id) == nil {
-			return execCommand{}, execError("Unknown job %q", r.id)
+		if s.Job(nil, r.namespace, r.pathID) == nil {
+			return execCommand{}, execError("Unknown job %q", r.pathID)
 		}
 		alloc := s.Allocation(nil, allocID)
-		if alloc == nil || alloc.JobID != r.id || alloc.Namespace != r.namespace {
-			return execCommand{}, execError("job %s does not have allocation %s", r.id, allocID)
+		if alloc == nil || alloc.JobID != r.pathID || alloc.Namespace != r.namespace {
+			return execCommand{}, execError("job %s does not have allocation %s", r.pathID, allocID)
 		}
 		name, action := r.query.Get("task"), r.query.Get("action")
 		task := findTask(alloc, name)

@@ -41,7 +41,7 @@ func startExecSession(t *testing.T, stop context.Context, command execCommand) (
 			return
 		}
 		defer conn.CloseNow()
-		serveExec(stop, conn, command)
+		runExecSession(stop, conn, command)
 	}))
 	t.Cleanup(server.Close)
 	conn, _, err := websocket.Dial(t.Context(), server.URL, nil)
@@ -97,7 +97,7 @@ func wantClosed(t *testing.T, what string, c <-chan struct{}) {
 // The messages of an exec session have the order that clients expect.
 func TestExecSession(t *testing.T) {
 	sizes := make(chan driver.TerminalSize, 3)
-	c, ended := startExecSession(t, t.Context(), execCommand{run: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
+	c, ended := startExecSession(t, t.Context(), execCommand{runInTask: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
 		sizes <- <-e.Resize
 		text, err := io.ReadAll(e.Stdin)
 		fmt.Fprintf(e.Stdout, "%s!", text)
@@ -119,7 +119,7 @@ func TestExecSession(t *testing.T) {
 }
 
 func TestExecSessionWithTerminal(t *testing.T) {
-	command := execCommand{run: func(_ context.Context, e driver.Exec) (*driver.ExitResult, error) { return &driver.ExitResult{}, nil }}
+	command := execCommand{runInTask: func(_ context.Context, e driver.Exec) (*driver.ExitResult, error) { return &driver.ExitResult{}, nil }}
 	command.TTY = true
 	c, _ := startExecSession(t, t.Context(), command)
 	c.wantMessages(`{"stdout":{"close":true}}`, `{"exited":true,"result":{}}`, "closed 1000 ")
@@ -127,7 +127,7 @@ func TestExecSessionWithTerminal(t *testing.T) {
 
 // commandUntilKilled returns a command that runs until it is killed.
 func commandUntilKilled(killed chan struct{}) execCommand {
-	return execCommand{run: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
+	return execCommand{runInTask: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
 		<-ctx.Done()
 		close(killed)
 		return nil, fmt.Errorf("exec task: %w", context.Canceled)
@@ -150,7 +150,7 @@ func TestExecSessionEnds(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			client, ended := startExecSession(t, t.Context(), execCommand{run: func(context.Context, driver.Exec) (*driver.ExitResult, error) { return nil, c.err }})
+			client, ended := startExecSession(t, t.Context(), execCommand{runInTask: func(context.Context, driver.Exec) (*driver.ExitResult, error) { return nil, c.err }})
 			client.wantMessages(c.want...)
 			wantClosed(t, "the end of the session", ended)
 		})
@@ -188,7 +188,7 @@ func TestExecSessionEnds(t *testing.T) {
 		t.Parallel()
 		stopped, stop := context.WithCancel(t.Context())
 		stuck := make(chan struct{})
-		_, ended := startExecSession(t, stopped, execCommand{run: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
+		_, ended := startExecSession(t, stopped, execCommand{runInTask: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
 			block := make([]byte, 1<<20)
 			time.AfterFunc(200*time.Millisecond, func() { close(stuck) })
 			for {
@@ -216,7 +216,7 @@ func TestExecSessionEnds(t *testing.T) {
 
 // A browser sends its token in the first message of the session, because it cannot send the header.
 func TestExecHandshake(t *testing.T) {
-	f := newFixture(t, func(c *Config) { c.Token = "secret" })
+	f := newFixture(t, func(c *Config) { c.OperatorToken = "secret" })
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

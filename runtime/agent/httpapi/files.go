@@ -26,19 +26,19 @@ type fileHandler struct {
 	node  Node
 }
 
-// dir opens the directory of the allocation in the path. The directory exists until it is
+// openAllocDir opens the directory of the allocation in the path. The directory exists until it is
 // removed, whether or not a task runs.
-func (h *fileHandler) dir(r *request) (*taskfiles.Dir, error) {
-	alloc, err := findAllocation(h.store, r.id)
+func (h *fileHandler) openAllocDir(r *request) (*taskfiles.Dir, error) {
+	alloc, err := findAllocation(h.store, r.pathID)
 	if err != nil {
 		return nil, err
 	}
-	dir, err := h.node.OpenAllocFiles(r.id)
+	dir, err := h.node.OpenAllocFiles(r.pathID)
 	if errors.Is(err, fs.ErrNotExist) {
 		if hint := allocDirRemovalReason(alloc); hint != "" {
-			return nil, notFound(fmt.Sprintf("allocation %q has no files: %s", r.id, hint))
+			return nil, notFoundError(fmt.Sprintf("allocation %q has no files: %s", r.pathID, hint))
 		}
-		return nil, notFound(fmt.Sprintf("allocation %q has no files: it has not begun, or was collected", r.id))
+		return nil, notFoundError(fmt.Sprintf("allocation %q has no files: it has not begun, or was collected", r.pathID))
 	}
 	return dir, err
 }
@@ -56,17 +56,17 @@ func allocDirRemovalReason(alloc *api.Allocation) string {
 	return ""
 }
 
-// fileStatusCodes are the status codes for file errors.
-type fileStatusCodes struct{ notFound, escapesDir, protectedFile int }
+// fileErrorStatusCodes are the status codes for file errors.
+type fileErrorStatusCodes struct{ notFound, escapesDir, protectedFile int }
 
 // Nomad replies with 200 and the error text as content if a file cannot be read.
 var (
-	statErrorCodes   = fileStatusCodes{http.StatusNotFound, http.StatusInternalServerError, 0} // stat and list of protected files are allowed
-	readErrorCodes   = fileStatusCodes{http.StatusNotFound, http.StatusBadRequest, http.StatusForbidden}
-	streamErrorCodes = fileStatusCodes{http.StatusBadRequest, http.StatusBadRequest, http.StatusInternalServerError}
+	statErrorCodes   = fileErrorStatusCodes{http.StatusNotFound, http.StatusInternalServerError, 0} // stat and list of protected files are allowed
+	readErrorCodes   = fileErrorStatusCodes{http.StatusNotFound, http.StatusBadRequest, http.StatusForbidden}
+	streamErrorCodes = fileErrorStatusCodes{http.StatusBadRequest, http.StatusBadRequest, http.StatusInternalServerError}
 )
 
-func (c fileStatusCodes) toStatusError(err error) error {
+func (c fileErrorStatusCodes) toStatusError(err error) error {
 	var protectedErr *taskfiles.ProtectedFileError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -76,13 +76,13 @@ func (c fileStatusCodes) toStatusError(err error) error {
 	case errors.As(err, &protectedErr):
 		return &statusError{c.protectedFile, err.Error()}
 	case errors.Is(err, taskfiles.ErrDirectory), errors.Is(err, taskfiles.ErrNotRegular):
-		return badRequest(err.Error())
+		return badRequestError(err.Error())
 	}
 	return err
 }
 
-// fileInfo converts the metadata of a file to Nomad's format.
-func fileInfo(i taskfiles.EntryInfo) api.AllocFileInfo {
+// newAllocFileInfo converts the metadata of a file to Nomad's format.
+func newAllocFileInfo(i taskfiles.EntryInfo) api.AllocFileInfo {
 	return api.AllocFileInfo{
 		Name: i.Name(), IsDir: i.IsDir(), Size: i.Size(), FileMode: i.Mode().String(), ModTime: i.ModTime(), ContentType: i.ContentType,
 	}
@@ -91,7 +91,7 @@ func fileInfo(i taskfiles.EntryInfo) api.AllocFileInfo {
 // replyFromDir opens the directory of the allocation in the path and replies with the result of ask for
 // this directory.
 func (h *fileHandler) replyFromDir(r *request, ask func(*taskfiles.Dir) (any, error)) (any, error) {
-	dir, err := h.dir(r)
+	dir, err := h.openAllocDir(r)
 	if err != nil {
 		return nil, err
 	}
@@ -108,13 +108,13 @@ func (h *fileHandler) list(r *request) (any, error) {
 		infos, err := dir.List(cmp.Or(r.query.Get("path"), "/"))
 		list := make([]api.AllocFileInfo, len(infos))
 		for i, info := range infos {
-			list[i] = fileInfo(info)
+			list[i] = newAllocFileInfo(info)
 		}
 		return list, err
 	})
 }
 
-var errNoFile = badRequest("must provide a file name")
+var errNoFile = badRequestError("must provide a file name")
 
 func (h *fileHandler) stat(r *request) (any, error) {
 	path := r.query.Get("path")
@@ -126,17 +126,17 @@ func (h *fileHandler) stat(r *request) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		return fileInfo(info), nil
+		return newAllocFileInfo(info), nil
 	})
 }
 
-// open opens the file of a request.
-func (h *fileHandler) open(r *request, codes fileStatusCodes) (*taskfiles.File, error) {
+// openRequestedFile opens the file of a request.
+func (h *fileHandler) openRequestedFile(r *request, codes fileErrorStatusCodes) (*taskfiles.File, error) {
 	path := r.query.Get("path")
 	if path == "" {
 		return nil, errNoFile
 	}
-	dir, err := h.dir(r)
+	dir, err := h.openAllocDir(r)
 	if err != nil {
 		return nil, err
 	}
@@ -154,24 +154,24 @@ func (h *fileHandler) read(r *request) (any, error) {
 	if strings.HasPrefix(r.URL.Path, "/v1/client/fs/readat/") {
 		var err error
 		if offset, err = strconv.ParseInt(r.query.Get("offset"), 10, 64); err != nil {
-			return nil, badRequest("error parsing offset: " + err.Error())
+			return nil, badRequestError("error parsing offset: " + err.Error())
 		}
 		if text := r.query.Get("limit"); text != "" {
 			if limit, err = strconv.ParseInt(text, 10, 64); err != nil {
-				return nil, badRequest("error parsing limit: " + err.Error())
+				return nil, badRequestError("error parsing limit: " + err.Error())
 			}
 		}
 	}
 	if offset < 0 {
-		return nil, badRequest("offset must not be negative")
+		return nil, badRequestError("offset must not be negative")
 	}
-	f, err := h.open(r, readErrorCodes)
+	f, err := h.openRequestedFile(r, readErrorCodes)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 	if _, err := f.Seek(offset, io.SeekStart); err != nil {
-		return nil, badRequest(err.Error())
+		return nil, badRequestError(err.Error())
 	}
 	content := io.Reader(f)
 	if limit > 0 {
@@ -185,17 +185,17 @@ func (h *fileHandler) read(r *request) (any, error) {
 	return nil, nil
 }
 
-// stream follows a file.
+// stream replies with a stream of frames with the content of a file, and with what is appended to the file later.
 func (h *fileHandler) stream(r *request) (any, error) {
-	end, offset, err := r.streamPosition()
+	end, offset, err := r.readStreamPosition()
 	if err != nil {
 		return nil, err
 	}
-	follow, err := r.followParam(true)
+	follow, err := r.readFollowParam(true)
 	if err != nil {
 		return nil, err
 	}
-	f, err := h.open(r, streamErrorCodes)
+	f, err := h.openRequestedFile(r, streamErrorCodes)
 	if err != nil {
 		return nil, err
 	}
@@ -206,20 +206,20 @@ func (h *fileHandler) stream(r *request) (any, error) {
 	}
 	r.streamFrames(func(ctx context.Context, emit func(api.StreamFrame) error) error {
 		return f.Follow(ctx, ask, func(c taskfiles.Chunk) error {
-			return emit(api.StreamFrame{File: f.Path(), Offset: c.Offset, Data: c.Data, FileEvent: c.Event})
+			return emit(api.StreamFrame{File: f.Path(), Offset: c.EndOffset, Data: c.Data, FileEvent: c.Event})
 		})
 	})
 	return nil, nil
 }
 
-// unknownOperation replies to an unknown file operation.
+// unknownOperation replies with an error to a path below /v1/client/fs/ that has no other route.
 func (h *fileHandler) unknownOperation(r *request) (any, error) {
-	if verb, id, _ := strings.Cut(r.id, "/"); id == "" {
+	if verb, id, _ := strings.Cut(r.pathID, "/"); id == "" {
 		for _, known := range []string{"ls", "stat", "readat", "cat", "stream", "logs"} {
 			if verb == known {
-				return nil, badRequest("must provide a valid alloc id")
+				return nil, badRequestError("must provide a valid alloc id")
 			}
 		}
 	}
-	return nil, notFound("Invalid method")
+	return nil, notFoundError("Invalid method")
 }

@@ -196,7 +196,7 @@ func newFlood(t *testing.T, seed uint64) *flood {
 	var identities *identity.Issuer
 	f := &flood{T: t, random: rand.New(rand.NewPCG(seed, 0))}
 	f.fixture = newFixture(t, func(c *Config) {
-		c.Token, c.ReadToken = "operator", "reader"
+		c.OperatorToken, c.ReadOnlyToken = "operator", "reader"
 		identities = identity.New(identity.Config{Store: c.Store, Region: "global"})
 		c.Identities = identities
 	})

@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// emptyFrame is a heartbeat that clients ignore.
+// emptyFrame is sent as a heartbeat. Clients ignore it.
 var emptyFrame = []byte("{}")
 
 // streamFrames replies with a sequence of JSON objects without separators, until follow returns. If the
@@ -70,11 +70,11 @@ func appendFrame(b []byte, f api.StreamFrame) []byte {
 	}
 	if f.File != "" {
 		field("File")
-		b = appendString(b, f.File)
+		b = appendJSONString(b, f.File)
 	}
 	if f.FileEvent != "" {
 		field("FileEvent")
-		b = appendString(b, f.FileEvent)
+		b = appendJSONString(b, f.FileEvent)
 	}
 	if f.Offset != 0 {
 		field("Offset")

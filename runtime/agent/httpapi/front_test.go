@@ -18,7 +18,7 @@ import (
 
 func TestCrossOriginRequests(t *testing.T) {
 	const otherOrigin = "https://ui.example"
-	guarded := newFixture(t, func(c *Config) { c.Token = "secret" })
+	guarded := newFixture(t, func(c *Config) { c.OperatorToken = "secret" })
 	free := newFixture(t, nil)
 	for _, c := range []struct {
 		name           string
@@ -60,7 +60,7 @@ func TestCrossOriginRequests(t *testing.T) {
 }
 
 func TestHeaders(t *testing.T) {
-	f := newFixture(t, func(c *Config) { c.Headers = map[string]string{"X-Mine": "1", "X-Content-Type-Options": "none"} })
+	f := newFixture(t, func(c *Config) { c.ReplyHeaders = map[string]string{"X-Mine": "1", "X-Content-Type-Options": "none"} })
 	for _, target := range []string{"/v1/jobs", "/v1/nope", "/ui/", "/"} {
 		h := f.send("GET", target, nil).Header
 		if h.Get("X-Mine") != "1" || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Vary") != "Accept-Encoding, Origin" {

@@ -13,9 +13,9 @@ import (
 // secret.
 var publicEnvVars = []string{"GODEBUG", "GOMAXPROCS", "GOMEMLIMIT", "HOME", "LANG", "PATH", "PWD", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
 
-// readHostData returns host data for a bug report.
+// readHostData replies with facts about the machine for a bug report, as /v1/agent/host of Nomad does.
 func (h *debugHandler) readHostData(r *request) (any, error) {
-	if !h.enabled {
+	if !h.debugRoutesEnabled {
 		return nil, errPermissionDenied
 	}
 	if err := h.agent.checkNodeAndServer(r); err != nil {
@@ -43,7 +43,7 @@ func (h *debugHandler) readHostData(r *request) (any, error) {
 	for _, i := range interfaces {
 		addresses, err := i.Addrs()
 		if err != nil {
-			continue // the file system was unmounted meanwhile
+			continue // the interface was removed meanwhile
 		}
 		var addressTexts []string
 		for _, address := range addresses {

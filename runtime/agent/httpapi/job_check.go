@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// jobChecker gives package admission the facts about the node, and returns its answers as replies of the API.
+// jobChecker decodes submitted jobs, and checks with package admission whether the node can run them.
 type jobChecker struct {
 	store  *store.Store
 	node   Node
@@ -31,20 +31,20 @@ type submittedJob struct {
 	Namespace string
 }
 
-// decodeJob decodes the body of a request and returns the canonical form of its job. sent points to the
+// decodeCanonicalJob decodes the body of a request and returns the canonical form of its job. sent points to the
 // part of body that has the job.
-func (c *jobChecker) decodeJob(r *request, body any, sent *submittedJob) (*api.Job, error) {
+func (c *jobChecker) decodeCanonicalJob(r *request, body any, sent *submittedJob) (*api.Job, error) {
 	if err := r.decodeBody(body, maxJobBytes, false); err != nil {
 		return nil, err
 	}
 	job := sent.Job
 	switch {
 	case job == nil:
-		return nil, badRequest("Job must be specified")
+		return nil, badRequestError("Job must be specified")
 	case pointer.Value(job.ID) == "":
-		return nil, badRequest("Job ID hasn't been provided")
-	case r.id != "" && r.id != *job.ID:
-		return nil, badRequest("Job ID does not match name")
+		return nil, badRequestError("Job ID hasn't been provided")
+	case r.pathID != "" && r.pathID != *job.ID:
+		return nil, badRequestError("Job ID does not match name")
 	}
 	if namespace := cmp.Or(r.query.Get("namespace"), sent.Namespace); namespace != "" {
 		job.Namespace = &namespace
@@ -68,34 +68,34 @@ const (
 	schemaTimeout    = time.Second
 )
 
-// checkJob returns whether the node can run a canonical job. The error is that of a request for a job that the node
+// checkAdmission returns whether the node can run a canonical job. The error is that of a request for a job that the node
 // rejects.
-func (c *jobChecker) checkJob(ctx context.Context, job *api.Job) (admission.Answer, error) {
-	node := c.storedFacts()
+func (c *jobChecker) checkAdmission(ctx context.Context, job *api.Job) (admission.Answer, error) {
+	node := c.newAdmissionNode()
 	if admission.Fault(job, node.Namespaces) == nil { // the answer about an invalid job does not wait for a hook
-		c.addHookFacts(ctx, job, &node)
+		c.addHookFaults(ctx, job, &node)
 	}
-	c.addSchemas(ctx, job, &node)
+	c.addTaskConfigSchemas(ctx, job, &node)
 	answer := admission.Check(ctx, job, node, admission.Flags{Caller: admission.API})
 	switch {
 	case answer.MalformedRequest:
-		return answer, badRequest(answer.Fault.Error())
+		return answer, badRequestError(answer.Fault.Error())
 	case answer.Fault != nil:
 		return answer, answer.Fault
 	}
 	var lines []string
-	for _, r := range answer.With(admission.Rejects) {
+	for _, r := range answer.RefusalsWithEffect(admission.Rejects) {
 		lines = append(lines, strings.Join(r.Path, ".")+": "+r.Text)
 	}
 	if len(lines) == 0 {
 		return answer, nil
 	}
-	return answer, badRequest("This job cannot run here:\n" + strings.Join(lines, "\n"))
+	return answer, badRequestError("This job cannot run here:\n" + strings.Join(lines, "\n"))
 }
 
-// storedFacts returns what the state has about the node. Drivers and the requirements for the node are unknown facts, because
+// newAdmissionNode returns what the state has about the node. Drivers and the requirements for the node are unknown facts, because
 // both can change before the job is placed.
-func (c *jobChecker) storedFacts() admission.Node {
+func (c *jobChecker) newAdmissionNode() admission.Node {
 	state := c.store.Snapshot()
 	node := admission.Node{Region: c.region, Namespaces: []string{}, Schemas: make(map[string]admission.Schema), Scheduler: state.SchedulerConfig(nil)}
 	for _, n := range state.Namespaces(nil, "") {
@@ -104,15 +104,15 @@ func (c *jobChecker) storedFacts() admission.Node {
 	return node
 }
 
-// addHookFacts lets the hooks of a job check it. It waits for hook plugins that are starting.
-func (c *jobChecker) addHookFacts(ctx context.Context, job *api.Job, node *admission.Node) {
+// addHookFaults adds the faults in the hook attachments of a job. It waits for hook plugins that are starting.
+func (c *jobChecker) addHookFaults(ctx context.Context, job *api.Job, node *admission.Node) {
 	untilHooks, cancel := context.WithTimeout(ctx, hookStartTimeout)
 	defer cancel()
 	node.HookFaults, node.UncheckedHooks = c.node.CheckHookAttachments(untilHooks, job)
 }
 
-// addSchemas adds the schemas of the drivers of a job. It waits for drivers that are starting.
-func (c *jobChecker) addSchemas(ctx context.Context, job *api.Job, node *admission.Node) {
+// addTaskConfigSchemas adds the schemas of the drivers of a job. It waits for drivers that are starting.
+func (c *jobChecker) addTaskConfigSchemas(ctx context.Context, job *api.Job, node *admission.Node) {
 	untilSchemas, cancel := context.WithTimeout(ctx, schemaTimeout)
 	defer cancel()
 	for _, driver := range admission.DriverNames(job) {
@@ -127,7 +127,7 @@ func (c *jobChecker) addSchemas(ctx context.Context, job *api.Job, node *admissi
 	}
 }
 
-// configFaultLines returns the errors in config blocks as lines of a reply.
+// configFaultLines converts faults in the config blocks of tasks to lines of a reply.
 func configFaultLines(faults []admission.ConfigFault) []string {
 	lines := make([]string, len(faults))
 	for i, f := range faults {
@@ -136,8 +136,8 @@ func configFaultLines(faults []admission.ConfigFault) []string {
 	return lines
 }
 
-// configWarnings returns the errors in config blocks as warnings for a job that is registered. They are not
-// errors because another version of the driver may run when the job is placed.
+// configWarnings converts faults in the config blocks of tasks to warnings for a job that is registered. They are no errors,
+// because the driver may have another version when the job is placed.
 func configWarnings(faults []admission.ConfigFault) []string {
 	lines := configFaultLines(faults)
 	for i, text := range lines {

@@ -30,7 +30,7 @@ func (h *jobReader) list(r *request) (any, error) {
 	return h.listMatching(r, func(*api.Job) bool { return true })
 }
 
-// listMatching lists the jobs for which the function which returns true.
+// listMatching replies with a page of the jobs for which the function which returns true.
 func (h *jobReader) listMatching(r *request, which func(*api.Job) bool) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Jobs(ws, r.namespace, r.query.Get("prefix")), func(j *api.Job) bool { return !which(j) })
@@ -51,4 +51,6 @@ func (h *jobReader) listMatching(r *request, which func(*api.Job) bool) (any, er
 	})
 }
 
-func jobSortKey(j *api.Job) sortKey { return nameKey(pointer.Value(j.Namespace), pointer.Value(j.ID)) }
+func jobSortKey(j *api.Job) sortKey {
+	return newNameSortKey(pointer.Value(j.Namespace), pointer.Value(j.ID))
+}

@@ -26,12 +26,12 @@ func (h *jobWriter) parse(r *request) (any, error) {
 		return nil, err
 	}
 	if body.JobHCL == "" {
-		return nil, badRequest("Job spec is empty")
+		return nil, badRequestError("Job spec is empty")
 	}
 	job, err := h.jobParser.Parse(r.Context(), body.JobHCL, body.Variables)
 	var textErr *confined.ParseError
 	if errors.As(err, &textErr) {
-		return nil, badRequest("Failed to parse job: " + textErr.Error())
+		return nil, badRequestError("Failed to parse job: " + textErr.Error())
 	}
 	if err != nil {
 		return nil, err

@@ -20,11 +20,11 @@ type planRequest struct {
 // plan returns what the registration of a job would change. It changes nothing.
 func (h *jobWriter) plan(r *request) (any, error) {
 	var body planRequest
-	job, err := h.checker.decodeJob(r, &body, &body.submittedJob)
+	job, err := h.checker.decodeCanonicalJob(r, &body, &body.submittedJob)
 	if err != nil {
 		return nil, err
 	}
-	admitted, err := h.checker.checkJob(r.Context(), job)
+	admitted, err := h.checker.checkAdmission(r.Context(), job)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func (h *jobWriter) plan(r *request) (any, error) {
 		Warnings           string
 		replyMeta
 	}{
-		Annotations: plan.Eval.PlanAnnotations, FailedTGAllocs: plan.Eval.FailedTGAllocs, CreatedEvals: plan.Evals,
+		Annotations: plan.Eval.PlanAnnotations, FailedTGAllocs: plan.Eval.FailedTGAllocs, CreatedEvals: plan.OtherEvals,
 		replyMeta: r.replyMetaOfWrite(index),
 	}
 	warnings := admitted.Warnings

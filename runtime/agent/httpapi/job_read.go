@@ -12,13 +12,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/jobsummary"
 )
 
-// readJob replies with the result of read for the job in the path, or with an error if the job does
+// replyWithJobData replies with the result of read for the job in the path, or with an error if the job does
 // not exist.
-func readJob(r *request, state *store.Store, read func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64)) (any, error) {
+func replyWithJobData(r *request, state *store.Store, read func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64)) (any, error) {
 	return r.blockingQuery(state, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		j := s.Job(ws, r.namespace, r.id)
+		j := s.Job(ws, r.namespace, r.pathID)
 		if j == nil {
-			return nil, s.TableIndex(ws, store.Jobs), notFound("job not found")
+			return nil, s.TableIndex(ws, store.Jobs), notFoundError("job not found")
 		}
 		value, index := read(s, ws, j)
 		return value, index, nil
@@ -26,13 +26,13 @@ func readJob(r *request, state *store.Store, read func(s *store.Snapshot, ws sto
 }
 
 func (h *jobReader) read(r *request) (any, error) {
-	return readJob(r, h.store, func(_ *store.Snapshot, _ store.WatchSet, j *api.Job) (any, uint64) {
+	return replyWithJobData(r, h.store, func(_ *store.Snapshot, _ store.WatchSet, j *api.Job) (any, uint64) {
 		return j, pointer.Value(j.ModifyIndex)
 	})
 }
 
 func (h *jobReader) summary(r *request) (any, error) {
-	return readJob(r, h.store, func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64) {
+	return replyWithJobData(r, h.store, func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64) {
 		sum := jobsummary.New(s, ws, j)
 		return sum, sum.ModifyIndex
 	})
@@ -41,75 +41,75 @@ func (h *jobReader) summary(r *request) (any, error) {
 func (h *jobReader) submission(r *request) (any, error) {
 	version, err := strconv.ParseUint(r.query.Get("version"), 10, 64)
 	if err != nil {
-		return nil, badRequest("Unable to parse job submission version parameter")
+		return nil, badRequestError("Unable to parse job submission version parameter")
 	}
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		index := s.TableIndex(ws, store.JobSubmissions)
-		submission := s.JobSubmission(ws, r.namespace, r.id, version)
+		submission := s.JobSubmission(ws, r.namespace, r.pathID, version)
 		if submission == nil {
-			return nil, index, notFound("job source not found")
+			return nil, index, notFoundError("job source not found")
 		}
 		answer := struct {
 			api.JobSubmission
 			Namespace, JobID        string
 			Version, JobModifyIndex uint64
-		}{JobSubmission: *submission, Namespace: r.namespace, JobID: r.id, Version: version}
-		if j := s.JobVersion(ws, r.namespace, r.id, version); j != nil {
+		}{JobSubmission: *submission, Namespace: r.namespace, JobID: r.pathID, Version: version}
+		if j := s.JobVersion(ws, r.namespace, r.pathID, version); j != nil {
 			answer.JobModifyIndex = pointer.Value(j.JobModifyIndex)
 		}
 		return answer, index, nil
 	})
 }
 
-// includesObjectOfJob reports whether an object of a job with this name is listed: without the parameter
+// isListedObjectOfJob reports whether an object of a job with this name is listed: without the parameter
 // "all", only objects of the current job with the name are listed.
-func (r *request) includesObjectOfJob(j *api.Job, jobCreateIndex uint64) bool {
+func (r *request) isListedObjectOfJob(j *api.Job, jobCreateIndex uint64) bool {
 	all, err := strconv.ParseBool(r.query.Get("all"))
 	return err == nil && all || j != nil && jobCreateIndex == pointer.Value(j.CreateIndex)
 }
 
 func (h *jobReader) allocations(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		j := s.Job(ws, r.namespace, r.id)
-		found := slices.DeleteFunc(s.AllocationsByJob(ws, r.namespace, r.id), func(alloc *api.Allocation) bool {
-			return !r.includesObjectOfJob(j, pointer.Value(alloc.Job.CreateIndex))
+		j := s.Job(ws, r.namespace, r.pathID)
+		found := slices.DeleteFunc(s.AllocationsByJob(ws, r.namespace, r.pathID), func(alloc *api.Allocation) bool {
+			return !r.isListedObjectOfJob(j, pointer.Value(alloc.Job.CreateIndex))
 		})
-		stubs, err := r.allocStubs(found)
+		stubs, err := r.pageOfAllocStubs(found)
 		return stubs, s.TableIndex(ws, store.Allocations), err
 	})
 }
 
 func (h *jobReader) evaluations(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		evals, err := listPage(r, s.EvaluationsByJob(ws, r.namespace, r.id), r.evalSortKey, unchanged)
+		evals, err := listPage(r, s.EvaluationsByJob(ws, r.namespace, r.pathID), r.evalSortKey, identityStub)
 		return evals, s.TableIndex(ws, store.Evaluations), err
 	})
 }
 
 func (h *jobReader) deployments(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		j := s.Job(ws, r.namespace, r.id)
-		found := slices.DeleteFunc(s.DeploymentsByJob(ws, r.namespace, r.id), func(d *api.Deployment) bool {
-			return !r.includesObjectOfJob(j, d.JobCreateIndex)
+		j := s.Job(ws, r.namespace, r.pathID)
+		found := slices.DeleteFunc(s.DeploymentsByJob(ws, r.namespace, r.pathID), func(d *api.Deployment) bool {
+			return !r.isListedObjectOfJob(j, d.JobCreateIndex)
 		})
-		deployments, err := r.newDeployments(s, found)
+		deployments, err := r.pageOfDeployments(s, found)
 		return deployments, s.TableIndex(ws, store.Deployments), err
 	})
 }
 
 func (h *jobReader) latestDeployment(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		d := s.LatestDeployment(ws, r.namespace, r.id)
+		d := s.LatestDeployment(ws, r.namespace, r.pathID)
 		if d == nil {
 			return nil, s.TableIndex(ws, store.Deployments), nil
 		}
-		return newDeployment(s, d), d.ModifyIndex, nil
+		return newDeploymentView(s, d), d.ModifyIndex, nil
 	})
 }
 
 func (h *jobReader) services(r *request) (any, error) {
-	return readJob(r, h.store, func(s *store.Snapshot, ws store.WatchSet, _ *api.Job) (any, uint64) {
-		return emptyIfNil(s.ServicesByJob(ws, r.namespace, r.id)), s.TableIndex(ws, store.Services)
+	return replyWithJobData(r, h.store, func(s *store.Snapshot, ws store.WatchSet, _ *api.Job) (any, uint64) {
+		return emptyIfNil(s.ServicesByJob(ws, r.namespace, r.pathID)), s.TableIndex(ws, store.Services)
 	})
 }
 
@@ -121,10 +121,10 @@ type jobAction struct {
 
 func (h *jobReader) actions(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		j := s.Job(ws, r.namespace, r.id)
+		j := s.Job(ws, r.namespace, r.pathID)
 		if j == nil {
 			//lint:ignore ST1005 the text is Nomad's
-			return nil, s.TableIndex(ws, store.Jobs), fmt.Errorf("Unknown job %q", r.id)
+			return nil, s.TableIndex(ws, store.Jobs), fmt.Errorf("Unknown job %q", r.pathID)
 		}
 		actions := []jobAction{}
 		for _, g := range j.TaskGroups {

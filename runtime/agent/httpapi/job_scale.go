@@ -20,17 +20,17 @@ type scalingHandler struct {
 }
 
 func (h *scalingHandler) status(r *request) (any, error) {
-	return readJob(r, h.store, func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64) {
+	return replyWithJobData(r, h.store, func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64) {
 		status := &api.JobScaleStatusResponse{
-			JobID: r.id, Namespace: r.namespace, JobCreateIndex: pointer.Value(j.CreateIndex), JobModifyIndex: pointer.Value(j.JobModifyIndex), JobStopped: pointer.Value(j.Stop),
+			JobID: r.pathID, Namespace: r.namespace, JobCreateIndex: pointer.Value(j.CreateIndex), JobModifyIndex: pointer.Value(j.JobModifyIndex), JobStopped: pointer.Value(j.Stop),
 			TaskGroups: make(map[string]api.TaskGroupScaleStatus),
 		}
-		events := s.ScalingEvents(ws, r.namespace, r.id)
+		events := s.ScalingEvents(ws, r.namespace, r.pathID)
 		for _, g := range j.TaskGroups {
 			status.TaskGroups[pointer.Value(g.Name)] = api.TaskGroupScaleStatus{Desired: pointer.Value(g.Count), Events: emptyIfNil(events[pointer.Value(g.Name)])}
 		}
 		index := max(pointer.Value(j.ModifyIndex), s.TableIndex(ws, store.ScalingEvents))
-		for _, alloc := range jobsummary.Allocations(s, ws, j) {
+		for _, alloc := range jobsummary.AllocationsOfJob(s, ws, j) {
 			index = max(index, alloc.ModifyIndex)
 			g, known := status.TaskGroups[alloc.TaskGroup]
 			if !known || model.AllocTerminal(alloc) {
@@ -65,28 +65,28 @@ func (h *scalingHandler) scale(r *request) (any, error) {
 	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
 		return nil, err
 	}
-	if job := body.Target["Job"]; job != "" && job != r.id {
-		return nil, badRequest("job ID in payload did not match URL")
+	if job := body.Target["Job"]; job != "" && job != r.pathID {
+		return nil, badRequestError("job ID in payload did not match URL")
 	}
 	if body.Target["Group"] == "" {
-		return nil, badRequest("missing task group name for scaling action")
+		return nil, badRequestError("missing task group name for scaling action")
 	}
-	out, err := h.scheduler.Scale(r.Context(), r.key(), scheduler.ScaleRequest{
+	out, err := h.scheduler.Scale(r.Context(), r.jobKey(), scheduler.ScaleRequest{
 		Group: body.Target["Group"], Count: body.Count, Message: body.Message, Error: body.Error, Meta: body.Meta,
 		JobModifyIndex: body.JobModifyIndex,
 	})
 	var requestErr *scheduler.RequestError
 	if errors.As(err, &requestErr) && requestErr.Kind == scheduler.RequestNotFound {
-		return nil, notFound(requestErr.Text)
+		return nil, notFoundError(requestErr.Text)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return r.jobReply(out), nil
+	return r.newJobWriteReply(out), nil
 }
 
-// scalingPolicy returns the scaling block of a group as a scaling policy.
-func scalingPolicy(g *api.TaskGroup) *api.ScalingPolicy {
+// newScalingPolicy returns the scaling block of a group as a scaling policy.
+func newScalingPolicy(g *api.TaskGroup) *api.ScalingPolicy {
 	p := *g.Scaling
 	if p.Type == "" {
 		p.Type = "horizontal"
@@ -98,7 +98,7 @@ func scalingPolicies(s *store.Snapshot, ws store.WatchSet, namespace string) (al
 	for _, j := range s.Jobs(ws, namespace, "") {
 		for _, g := range j.TaskGroups {
 			if g.Scaling != nil {
-				all = append(all, scalingPolicy(g))
+				all = append(all, newScalingPolicy(g))
 			}
 		}
 	}
@@ -136,10 +136,10 @@ func scalingPoliciesIndex(s *store.Snapshot, ws store.WatchSet) uint64 {
 func (h *scalingHandler) readPolicy(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		for _, p := range scalingPolicies(s, ws, store.AnyNamespace) {
-			if p.ID == r.id {
+			if p.ID == r.pathID {
 				return p, p.ModifyIndex, nil
 			}
 		}
-		return nil, scalingPoliciesIndex(s, ws), notFound("policy not found")
+		return nil, scalingPoliciesIndex(s, ws), notFoundError("policy not found")
 	})
 }

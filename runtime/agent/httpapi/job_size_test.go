@@ -61,11 +61,11 @@ func TestConfigCheckEndsWhenClientDisconnects(t *testing.T) {
 	checker := &jobChecker{f.store, node, api.GlobalRegion, hclog.NewNullLogger()}
 	job := newJobWithThreeDrivers()
 	model.Canonicalize(job)
-	if answer, err := checker.checkJob(ctx, job); err != nil || len(answer.ConfigFaults) != 3 || !answer.ConfigsChecked || len(node.requestedDrivers) != 3 {
+	if answer, err := checker.checkAdmission(ctx, job); err != nil || len(answer.ConfigFaults) != 3 || !answer.ConfigsChecked || len(node.requestedDrivers) != 3 {
 		t.Fatalf("with a client: %+v, %v, asked %q", answer, err, node.requestedDrivers)
 	}
 	node.requestedDrivers, node.onRequest = nil, cancel
-	if answer, err := checker.checkJob(ctx, job); err != nil || len(answer.ConfigFaults) > 1 || answer.ConfigsChecked || len(node.requestedDrivers) != 1 {
+	if answer, err := checker.checkAdmission(ctx, job); err != nil || len(answer.ConfigFaults) > 1 || answer.ConfigsChecked || len(node.requestedDrivers) != 1 {
 		t.Errorf("the client has disconnected while the first driver was asked: %+v, %v, asked %q", answer, err, node.requestedDrivers)
 	}
 }
@@ -191,7 +191,7 @@ func TestFaultsAreAnsweredWithoutHooks(t *testing.T) {
 			job.Priority = &tt.priority
 			model.Canonicalize(job)
 			began := time.Now()
-			_, err := checker.checkJob(t.Context(), job)
+			_, err := checker.checkAdmission(t.Context(), job)
 			if got := time.Since(began); got != tt.want || (err != nil) != (tt.want == 0) {
 				t.Errorf("a job of priority %d: answered after %v, %v; want %v", tt.priority, got, err, tt.want)
 			}

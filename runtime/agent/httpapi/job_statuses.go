@@ -89,7 +89,7 @@ func newJobStatus(s *store.Snapshot, ws store.WatchSet, j *api.Job) jobStatus {
 			status.ChildStatuses = append(status.ChildStatuses, pointer.Value(child.Status))
 		}
 	}
-	for _, alloc := range sortByCreation(jobsummary.Allocations(s, ws, j)) {
+	for _, alloc := range sortByCreation(jobsummary.AllocationsOfJob(s, ws, j)) {
 		one := jobStatusAlloc{
 			ID: alloc.ID, Group: alloc.TaskGroup, ClientStatus: alloc.ClientStatus, NodeID: alloc.NodeID,
 			FollowupEvalID: alloc.FollowupEvalID, JobVersion: pointer.Value(alloc.Job.Version),

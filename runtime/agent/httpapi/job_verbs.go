@@ -6,20 +6,20 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// jobBody is the part that the bodies of all requests for a job have.
-type jobBody struct{ JobID string }
+// jobIDBody is the part that the bodies of all requests for a job have.
+type jobIDBody struct{ JobID string }
 
-// of checks that the job ID in the body, if there is one, is the job ID in the path.
-func (b jobBody) of(r *request) error {
-	if b.JobID != "" && b.JobID != r.id {
-		return badRequest("Job ID does not match")
+// checkID checks that the job ID in the body, if there is one, is the job ID in the path.
+func (b jobIDBody) checkID(r *request) error {
+	if b.JobID != "" && b.JobID != r.pathID {
+		return badRequestError("Job ID does not match")
 	}
 	return nil
 }
 
 func (h *jobWriter) dispatch(r *request) (any, error) {
 	var body struct {
-		jobBody
+		jobIDBody
 		Payload          []byte
 		Meta             map[string]string
 		IdPrefixTemplate string
@@ -44,7 +44,7 @@ func (h *jobWriter) dispatchPayload(r *request) (any, error) {
 
 func (h *jobWriter) sendDispatch(r *request, d scheduler.DispatchRequest) (any, error) {
 	d.IdempotencyToken = r.query.Get("idempotency_token")
-	out, err := h.scheduler.Dispatch(r.Context(), r.key(), d)
+	out, err := h.scheduler.Dispatch(r.Context(), r.jobKey(), d)
 	if err != nil {
 		return nil, err
 	}
@@ -59,24 +59,24 @@ func (h *jobWriter) sendDispatch(r *request, d scheduler.DispatchRequest) (any, 
 
 func (h *jobWriter) evaluate(r *request) (any, error) {
 	var body struct {
-		jobBody
+		jobIDBody
 		EvalOptions api.EvalOptions
 	}
 	if err := r.decodeBodyWithID(&body, true); err != nil {
 		return nil, err
 	}
-	out, err := h.scheduler.Evaluate(r.Context(), r.key(), body.EvalOptions.ForceReschedule)
+	out, err := h.scheduler.Evaluate(r.Context(), r.jobKey(), body.EvalOptions.ForceReschedule)
 	if err != nil {
 		return nil, err
 	}
-	return r.jobReply(out), nil
+	return r.newJobWriteReply(out), nil
 }
 
 func (h *jobWriter) forcePeriodicLaunch(r *request) (any, error) {
 	if _, err := r.readBodyBytes(maxBodyBytes); err != nil { // the content of the body is not used
 		return nil, err
 	}
-	out, err := h.scheduler.ForceLaunch(r.Context(), r.key())
+	out, err := h.scheduler.ForceLaunch(r.Context(), r.jobKey())
 	if err != nil {
 		return nil, err
 	}
@@ -89,30 +89,30 @@ func (h *jobWriter) forcePeriodicLaunch(r *request) (any, error) {
 
 func (h *jobWriter) revert(r *request) (any, error) {
 	var body struct {
-		jobBody
+		jobIDBody
 		JobVersion          uint64
 		EnforcePriorVersion *uint64
 	}
 	if err := r.decodeBodyWithID(&body, false); err != nil {
 		return nil, err
 	}
-	out, err := h.scheduler.Revert(r.Context(), r.key(), body.JobVersion, body.EnforcePriorVersion)
+	out, err := h.scheduler.Revert(r.Context(), r.jobKey(), body.JobVersion, body.EnforcePriorVersion)
 	if err != nil {
 		return nil, err
 	}
-	return r.jobReply(out), nil
+	return r.newJobWriteReply(out), nil
 }
 
 func (h *jobWriter) setStable(r *request) (any, error) {
 	var body struct {
-		jobBody
+		jobIDBody
 		JobVersion uint64
 		Stable     bool
 	}
 	if err := r.decodeBodyWithID(&body, false); err != nil {
 		return nil, err
 	}
-	index, err := h.scheduler.SetStable(r.Context(), r.key(), body.JobVersion, body.Stable)
+	index, err := h.scheduler.SetStable(r.Context(), r.jobKey(), body.JobVersion, body.Stable)
 	if err != nil {
 		return nil, err
 	}

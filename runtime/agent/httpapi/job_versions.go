@@ -18,14 +18,14 @@ func (h *jobReader) versions(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	base, err := r.diffBase()
+	base, err := r.diffBaseSelector()
 	if err != nil {
 		return nil, err
 	}
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		versions := s.JobVersions(ws, r.namespace, r.id)
+		versions := s.JobVersions(ws, r.namespace, r.pathID)
 		if len(versions) == 0 {
-			return nil, s.TableIndex(ws, store.Jobs), notFound("job versions not found")
+			return nil, s.TableIndex(ws, store.Jobs), notFoundError("job versions not found")
 		}
 		answer := struct {
 			Versions []*api.Job
@@ -45,13 +45,13 @@ func (h *jobReader) versions(r *request) (any, error) {
 	})
 }
 
-// diffBase returns a function that selects the job version with which all others are compared, nil if each
+// diffBaseSelector returns a function that selects the job version with which all others are compared, nil if each
 // version is compared with its predecessor.
-func (r *request) diffBase() (func(*api.Job) bool, error) {
+func (r *request) diffBaseSelector() (func(*api.Job) bool, error) {
 	number, tag := r.query.Get("diff_version"), r.query.Get("diff_tag")
 	switch {
 	case number != "" && tag != "":
-		return nil, badRequest("diff_version and diff_tag cannot be used together")
+		return nil, badRequestError("diff_version and diff_tag cannot be used together")
 	case tag != "":
 		return func(j *api.Job) bool { return j.VersionTag != nil && j.VersionTag.Name == tag }, nil
 	case number != "":
@@ -70,7 +70,7 @@ func versionDiffs(versions []*api.Job, base func(*api.Job) bool) ([]*api.JobDiff
 	at := -1
 	if base != nil {
 		if at = slices.IndexFunc(versions, base); at < 0 {
-			return nil, notFound("the version of the job to compare with was not found")
+			return nil, notFoundError("the version of the job to compare with was not found")
 		}
 	}
 	diffs := []*api.JobDiff{}
@@ -84,17 +84,17 @@ func versionDiffs(versions []*api.Job, base func(*api.Job) bool) ([]*api.JobDiff
 	return diffs, nil
 }
 
-// versionTag splits the path of a tag into the job and the name of the tag.
-func (r *request) versionTag() (key scheduler.JobKey, name string, err error) {
-	id, name, found := strings.Cut(r.id, "/versions/")
+// splitVersionTagPath splits the path of a tag into the job and the name of the tag.
+func (r *request) splitVersionTagPath() (key scheduler.JobKey, name string, err error) {
+	id, name, found := strings.Cut(r.pathID, "/versions/")
 	if !found || name == "" || strings.Contains(name, "/") {
-		return key, "", notFound("")
+		return key, "", notFoundError("")
 	}
 	return scheduler.JobKey{Namespace: r.namespace, ID: id}, name, nil
 }
 
 func (h *jobWriter) tagVersion(r *request) (any, error) {
-	key, name, err := r.versionTag()
+	key, name, err := r.splitVersionTagPath()
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func (h *jobWriter) tagVersion(r *request) (any, error) {
 }
 
 func (h *jobWriter) untagVersion(r *request) (any, error) {
-	key, name, err := r.versionTag()
+	key, name, err := r.splitVersionTagPath()
 	if err != nil {
 		return nil, err
 	}

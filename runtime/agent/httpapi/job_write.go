@@ -30,7 +30,7 @@ type jobWriteReply struct {
 	replyMeta
 }
 
-func (r *request) jobReply(o scheduler.RequestOutcome, warnings ...string) jobWriteReply {
+func (r *request) newJobWriteReply(o scheduler.RequestOutcome, warnings ...string) jobWriteReply {
 	return jobWriteReply{
 		EvalID: o.EvalID, EvalCreateIndex: o.EvalCreateIndex, JobModifyIndex: o.JobModifyIndex,
 		Warnings: model.FormatWarnings(warnings), replyMeta: r.replyMetaOfWrite(o.Index),
@@ -40,8 +40,8 @@ func (r *request) jobReply(o scheduler.RequestOutcome, warnings ...string) jobWr
 // maxSubmissionBytes is the maximum length of a job source that is stored.
 const maxSubmissionBytes = 1_000_000
 
-// limitSubmission returns the submission to store, or nil and a warning if it is too large.
-func limitSubmission(s *api.JobSubmission) (*api.JobSubmission, []string) {
+// submissionWithinLimit returns the submission to store, or nil and a warning if it is too large.
+func submissionWithinLimit(s *api.JobSubmission) (*api.JobSubmission, []string) {
 	if s == nil {
 		return nil, nil
 	}
@@ -69,15 +69,15 @@ type registerRequest struct {
 
 func (h *jobWriter) register(r *request) (any, error) {
 	var body registerRequest
-	job, err := h.checker.decodeJob(r, &body, &body.submittedJob)
+	job, err := h.checker.decodeCanonicalJob(r, &body, &body.submittedJob)
 	if err != nil {
 		return nil, err
 	}
-	answer, err := h.checker.checkJob(r.Context(), job)
+	answer, err := h.checker.checkAdmission(r.Context(), job)
 	if err != nil {
 		return nil, err
 	}
-	submission, warnings := limitSubmission(body.Submission)
+	submission, warnings := submissionWithinLimit(body.Submission)
 	out, err := h.scheduler.Register(r.Context(), job, scheduler.RegisterOptions{
 		EnforceIndex: body.EnforceIndex, JobModifyIndex: body.JobModifyIndex, PreserveCounts: body.PreserveCounts,
 		PreserveResources: body.PreserveResources, EvalPriority: body.EvalPriority, Submission: submission,
@@ -85,16 +85,16 @@ func (h *jobWriter) register(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.jobReply(out, slices.Concat(answer.Warnings, warnings, configWarnings(answer.ConfigFaults))...), nil
+	return r.newJobWriteReply(out, slices.Concat(answer.Warnings, warnings, configWarnings(answer.ConfigFaults))...), nil
 }
 
 func (h *jobWriter) validate(r *request) (any, error) {
 	var body submittedJob
-	job, err := h.checker.decodeJob(r, &body, &body)
+	job, err := h.checker.decodeCanonicalJob(r, &body, &body)
 	if err != nil {
 		return nil, err
 	}
-	answer, err := h.checker.checkJob(r.Context(), job)
+	answer, err := h.checker.checkAdmission(r.Context(), job)
 	reply := api.JobValidateResponse{Warnings: model.FormatWarnings(answer.Warnings), DriverConfigValidated: answer.ConfigsChecked}
 	if err != nil {
 		reply.Error = err.Error()
@@ -138,7 +138,7 @@ func (h *jobWriter) deregister(r *request) (any, error) {
 			return nil, parameterError("eval_priority", text, "an int", err)
 		}
 	}
-	out, err := h.scheduler.Deregister(r.Context(), r.key(), scheduler.DeregisterOptions{
+	out, err := h.scheduler.Deregister(r.Context(), r.jobKey(), scheduler.DeregisterOptions{
 		Purge: purge, EvalPriority: priority, NoShutdownDelay: skipDelay,
 	})
 	if err != nil {

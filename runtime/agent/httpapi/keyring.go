@@ -40,10 +40,10 @@ func (h *keyringHandler) rotate(r *request) (any, error) {
 		return nil, err
 	}
 	if algorithm := r.query.Get("algo"); algorithm != "" && algorithm != string(api.EncryptionAlgorithmAES256GCM) {
-		return nil, badRequest("the algorithm of a key must be " + string(api.EncryptionAlgorithmAES256GCM))
+		return nil, badRequestError("the algorithm of a key must be " + string(api.EncryptionAlgorithmAES256GCM))
 	}
 	if time := r.query.Get("publish_time"); time != "" && time != "0" {
-		return nil, badRequest("a key cannot be published before it is used")
+		return nil, badRequestError("a key cannot be published before it is used")
 	}
 	key, err := h.store.RotateKeys(r.Context(), full)
 	if errors.Is(err, store.ErrNoKeyFile) {
@@ -62,24 +62,24 @@ func (h *keyringHandler) remove(r *request) (any, error) {
 		return nil, err
 	}
 	if h.identities != nil && !force {
-		tasks, err := h.identities.CountTokens(r.id)
+		tasks, err := h.identities.CountTokens(r.pathID)
 		if err != nil {
 			return nil, err
 		}
 		if tasks > 0 {
-			return nil, &statusError{http.StatusConflict, fmt.Sprintf("remove key %s: %d tasks have tokens that are signed with it: restart them, or use -force", r.id, tasks)}
+			return nil, &statusError{http.StatusConflict, fmt.Sprintf("remove key %s: %d tasks have tokens that are signed with it: restart them, or use -force", r.pathID, tasks)}
 		}
 	}
-	err = h.store.RemoveKey(r.Context(), r.id, force)
+	err = h.store.RemoveKey(r.Context(), r.pathID, force)
 	var keyInUseErr *store.KeyInUseError
 	switch {
 	case errors.Is(err, keyring.ErrKeyUnknown):
-		return nil, notFound(err.Error())
+		return nil, notFoundError(err.Error())
 	case errors.Is(err, keyring.ErrKeyActive), errors.As(err, &keyInUseErr):
 		return nil, &statusError{http.StatusConflict, err.Error()}
 	case err != nil:
 		return nil, err
 	}
-	h.logger.Info("key of variables removed", "key_id", r.id)
+	h.logger.Info("key of variables removed", "key_id", r.pathID)
 	return noContent{}, nil
 }

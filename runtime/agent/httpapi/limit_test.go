@@ -101,7 +101,7 @@ func newLimiter(perClient int) *connlimit.Limiter {
 
 // serveLimited serves a fixture with a token and the limits of connections.
 func serveLimited(t *testing.T, perClient int) pipeListener {
-	f := newFixture(t, func(c *Config) { c.Token = "secret" })
+	f := newFixture(t, func(c *Config) { c.OperatorToken = "secret" })
 	l := make(pipeListener)
 	f.serve(t, newLimiter(perClient).Listen(l))
 	return l
@@ -132,7 +132,7 @@ func TestIdleConnectionsThatHaveNotAuthenticatedAreReplaced(t *testing.T) {
 	for _, says := range []string{"", partialHeader, healthRequest} {
 		synctest.Test(t, func(t *testing.T) {
 			const maxUnauthenticated = 100
-			f := newFixture(t, func(c *Config) { c.Token = "secret" })
+			f := newFixture(t, func(c *Config) { c.OperatorToken = "secret" })
 			l := make(pipeListener)
 			f.serve(t, connlimit.New(connlimit.Config{MaxConns: 8 * maxUnauthenticated, Logger: hclog.NewNullLogger()}).Listen(l))
 			var all []*readingClient
@@ -209,7 +209,7 @@ func TestAuthenticatedConnectionsHaveNoLimitUnlessConfigured(t *testing.T) {
 
 // All connections of a user to the unix socket count as connections of one client.
 func TestConnectionsOfUnixSocketAreLimitedOnlyByConfiguration(t *testing.T) {
-	f := newFixture(t, func(c *Config) { c.Token = "secret" })
+	f := newFixture(t, func(c *Config) { c.OperatorToken = "secret" })
 	path := t.TempDir() + "/s"
 	listener, err := net.Listen("unix", path)
 	if err != nil {
@@ -327,7 +327,7 @@ func TestBodiesOfClientsWithoutTokenAreNotRead(t *testing.T) {
 
 // A message that a client sends before the token of its websocket session is limited to a small size.
 func TestMessageBeforeTokenOfWebsocketIsLimited(t *testing.T) {
-	f := newFixture(t, func(c *Config) { c.Token = "secret" })
+	f := newFixture(t, func(c *Config) { c.OperatorToken = "secret" })
 	server := httptest.NewServer(f)
 	defer server.Close()
 	for _, size := range []int{maxHandshakeBytes - 100, 4 * maxHandshakeBytes} {
@@ -432,7 +432,7 @@ func TestReadAllReadsWholeBody(t *testing.T) {
 	for _, length := range []int{0, 1, 511, 512, 513, maxReadChunk - 1, maxReadChunk, maxReadChunk + 1, 5*maxReadChunk + 17} {
 		want := bytes.Repeat([]byte("0123456789abcdefg"), length/17+1)[:length]
 		for _, size := range []int64{-1, int64(length)} {
-			var b memoryBudget
+			var b sharedMemoryBudget
 			b.freeBytes.Store(maxBodyMemory)
 			got, taken, err := b.readAll(bytes.NewReader(want), size)
 			if err != nil || !bytes.Equal(got, want) || taken < int64(length) || b.freeBytes.Load() != maxBodyMemory-taken {
@@ -440,7 +440,7 @@ func TestReadAllReadsWholeBody(t *testing.T) {
 			}
 		}
 	}
-	var b memoryBudget
+	var b sharedMemoryBudget
 	b.freeBytes.Store(maxBodyMemory)
 	cut := io.MultiReader(strings.NewReader("half"), &failingReader{})
 	if text, taken, err := b.readAll(cut, 8); err != io.ErrUnexpectedEOF || text != nil || taken != 0 || b.freeBytes.Load() != maxBodyMemory {

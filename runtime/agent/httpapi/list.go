@@ -18,17 +18,17 @@ type sortKey struct {
 	namespace, name string
 }
 
-// creationKey returns the sort key of objects that are listed by creation or, if the request has a
+// newCreationSortKey returns the sort key of objects that are listed by creation or, if the request has a
 // prefix, by id.
-func (r *request) creationKey(index uint64, id string) sortKey {
+func (r *request) newCreationSortKey(index uint64, id string) sortKey {
 	if r.query.Get("prefix") != "" {
 		return sortKey{name: id}
 	}
 	return sortKey{createIndex: index, name: id}
 }
 
-// nameKey returns the sort key of objects that are listed by name. The namespace may be empty.
-func nameKey(namespace, name string) sortKey { return sortKey{namespace: namespace, name: name} }
+// newNameSortKey returns the sort key of objects that are listed by name. The namespace may be empty.
+func newNameSortKey(namespace, name string) sortKey { return sortKey{namespace: namespace, name: name} }
 
 func (p sortKey) compare(q sortKey) int {
 	return cmp.Or(cmp.Compare(p.createIndex, q.createIndex), strings.Compare(p.namespace, q.namespace), strings.Compare(p.name, q.name))
@@ -44,8 +44,8 @@ func (p sortKey) pageToken() string {
 	return p.name
 }
 
-// parseToken parses a page token. The result has the same fields as p. An invalid token is used as a name.
-func (p sortKey) parseToken(token string) sortKey {
+// parsePageToken parses a page token. The result has the same fields as p. An invalid token is used as a name.
+func (p sortKey) parsePageToken(token string) sortKey {
 	before, name, cut := strings.Cut(token, ".")
 	switch {
 	case !cut:
@@ -64,9 +64,9 @@ func (p sortKey) parseToken(token string) sortKey {
 // only the objects on the page are converted to stubs. The result is never nil. page sets the
 // token of the next page.
 func listPage[T, S any](r *request, objects []T, key func(T) sortKey, stub func(T) S) ([]S, error) {
-	entries := make([]listEntry, len(objects))
+	entries := make([]keyedObject, len(objects))
 	for i, o := range objects {
-		entries[i] = listEntry{key(o), o}
+		entries[i] = keyedObject{key(o), o}
 	}
 	entries, err := r.paginate(entries)
 	if err != nil {
@@ -79,15 +79,15 @@ func listPage[T, S any](r *request, objects []T, key func(T) sortKey, stub func(
 	return stubs, nil
 }
 
-// listEntry is an object with its sort key.
-type listEntry struct {
+// keyedObject is an object with its sort key.
+type keyedObject struct {
 	sortKey
 	object any
 }
 
 // paginate sorts entries and returns the entries of the page, in the same array.
-func (r *request) paginate(entries []listEntry) ([]listEntry, error) {
-	matches, err := r.filterFunc()
+func (r *request) paginate(entries []keyedObject) ([]keyedObject, error) {
+	matches, err := r.newObjectFilter()
 	if err != nil {
 		return nil, err
 	}
@@ -95,10 +95,10 @@ func (r *request) paginate(entries []listEntry) ([]listEntry, error) {
 	if r.query.Get("reverse") == "true" {
 		direction = -1
 	}
-	slices.SortStableFunc(entries, func(a, b listEntry) int { return direction * a.compare(b.sortKey) })
+	slices.SortStableFunc(entries, func(a, b keyedObject) int { return direction * a.compare(b.sortKey) })
 	if token := r.query.Get("next_token"); token != "" && len(entries) > 0 {
-		from := entries[0].parseToken(token)
-		first, _ := slices.BinarySearchFunc(entries, from, func(e listEntry, from sortKey) int { return direction * e.compare(from) })
+		from := entries[0].parsePageToken(token)
+		first, _ := slices.BinarySearchFunc(entries, from, func(e keyedObject, from sortKey) int { return direction * e.compare(from) })
 		entries = entries[first:]
 	}
 	r.nextToken = ""
@@ -118,8 +118,8 @@ func (r *request) paginate(entries []listEntry) ([]listEntry, error) {
 	return onPage, nil
 }
 
-// unchanged converts list entries of kinds that are listed completely: it returns the object itself.
-func unchanged[T any](o T) T { return o }
+// identityStub converts list entries of kinds that are listed completely: it returns the object itself.
+func identityStub[T any](o T) T { return o }
 
 // Limits of a filter expression. The parser's time doubles with each nested parenthesis; an expression of
 // the maximum length takes 100,000 steps.
@@ -128,31 +128,31 @@ const (
 	maxFilterSteps = 200_000
 )
 
-// filterFunc returns a function that reports whether an object matches the filter of the request.
-func (r *request) filterFunc() (func(object any) (bool, error), error) {
+// newObjectFilter returns a function that reports whether an object matches the filter of the request.
+func (r *request) newObjectFilter() (func(object any) (bool, error), error) {
 	text := r.query.Get("filter")
 	if text == "" {
 		return func(any) (bool, error) { return true, nil }, nil
 	}
 	if len(text) > maxFilterBytes {
-		return nil, badRequest(fmt.Sprintf("failed to create result paginator: failed to read filter expression: longer than %d bytes", maxFilterBytes))
+		return nil, badRequestError(fmt.Sprintf("failed to create result paginator: failed to read filter expression: longer than %d bytes", maxFilterBytes))
 	}
-	if r.filter == nil {
+	if r.filterEvaluator == nil {
 		filter, err := bexpr.CreateEvaluator(text, bexpr.WithMaxExpressions(maxFilterSteps), bexpr.WithHookFn(derefValue))
 		if err != nil {
 			// Nomad's client continues without the filter if the error starts with the same words as this
 			// one.
-			return nil, badRequest("failed to create result paginator: failed to read filter expression: " + err.Error())
+			return nil, badRequestError("failed to create result paginator: failed to read filter expression: " + err.Error())
 		}
-		r.filter = filter
+		r.filterEvaluator = filter
 	}
 	return func(object any) (bool, error) {
 		if err := r.Context().Err(); err != nil {
 			return false, err // the client has disconnected
 		}
-		ok, err := evaluateFilter(r.filter, object)
+		ok, err := evaluateFilter(r.filterEvaluator, object)
 		if err != nil {
-			return false, badRequest("failed to read result page: " + err.Error())
+			return false, badRequestError("failed to read result page: " + err.Error())
 		}
 		return ok, nil
 	}, nil

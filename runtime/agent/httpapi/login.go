@@ -22,42 +22,42 @@ const (
 // loginSecrets are the one-time secrets with which browsers log in. A program with the token opens a browser with such
 // a secret in the fragment of the address, which browsers send to no server. The zero value has no secrets.
 type loginSecrets struct {
-	mu      sync.Mutex
-	expires map[[sha256.Size]byte]time.Time // by the hash of the secret, so that a lookup takes the same time for all secrets
+	mu           sync.Mutex
+	expiryByHash map[[sha256.Size]byte]time.Time // by the hash of the secret, so that a lookup takes the same time for all secrets
 }
 
-// create returns a new secret and the time until which it is valid.
-func (s *loginSecrets) create(now time.Time) (secret string, expires time.Time) {
+// createSecret returns a new secret and the time until which it is valid.
+func (s *loginSecrets) createSecret(now time.Time) (secret string, expires time.Time) {
 	secret, expires = rand.Text(), now.Add(loginSecretLifetime)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.expires == nil {
-		s.expires = make(map[[sha256.Size]byte]time.Time)
+	if s.expiryByHash == nil {
+		s.expiryByHash = make(map[[sha256.Size]byte]time.Time)
 	}
-	if len(s.expires) >= maxLoginSecrets {
+	if len(s.expiryByHash) >= maxLoginSecrets {
 		s.deleteOldestLocked()
 	}
-	s.expires[sha256.Sum256([]byte(secret))] = expires
+	s.expiryByHash[sha256.Sum256([]byte(secret))] = expires
 	return secret, expires
 }
 
 func (s *loginSecrets) deleteOldestLocked() {
 	var oldest [sha256.Size]byte
-	for hash, expires := range s.expires {
-		if first, ok := s.expires[oldest]; !ok || expires.Before(first) {
+	for hash, expires := range s.expiryByHash {
+		if first, ok := s.expiryByHash[oldest]; !ok || expires.Before(first) {
 			oldest = hash
 		}
 	}
-	delete(s.expires, oldest)
+	delete(s.expiryByHash, oldest)
 }
 
-// use reports whether a secret is valid, and invalidates it.
-func (s *loginSecrets) use(secret string, now time.Time) bool {
+// redeemSecret reports whether a secret is valid, and invalidates it.
+func (s *loginSecrets) redeemSecret(secret string, now time.Time) bool {
 	hash := sha256.Sum256([]byte(secret))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	expires, found := s.expires[hash]
-	delete(s.expires, hash)
+	expires, found := s.expiryByHash[hash]
+	delete(s.expiryByHash, hash)
 	return found && now.Before(expires)
 }
 
@@ -82,21 +82,21 @@ func (h *loginHandler) createSecret(r *request) (any, error) {
 	if h.token == "" {
 		return loginSecret{}, nil
 	}
-	secret, expires := h.secrets.create(time.Now())
+	secret, expires := h.secrets.createSecret(time.Now())
 	return loginSecret{secret, expires}, nil
 }
 
-// logIn exchanges the one-time secret that the request has in place of a token. The body of a request without a token
-// is not read.
+// logIn replies with the operator's token if the request has a valid one-time secret in place of a token. The secret is not in the
+// body, because the API does not read the body of a request that has not authenticated.
 func (h *loginHandler) logIn(r *request) (any, error) {
 	r.w.Header().Set("Cache-Control", "no-store")
-	if h.token == "" || !h.secrets.use(requestToken(r.Request), time.Now()) {
+	if h.token == "" || !h.secrets.redeemSecret(requestToken(r.Request), time.Now()) {
 		return nil, &statusError{http.StatusForbidden, "Permission denied: this login has expired, or was used before"}
 	}
 	return loginToken{string(h.token)}, nil
 }
 
-// isPagePath reports whether a path is the web page or one of its files. They disclose no data.
+// isPagePath reports whether a path belongs to the web page or one of its files, which disclose no data of the agent.
 func isPagePath(path string) bool { return path == "/" || strings.HasPrefix(path, ui.Prefix) }
 
 // isPageNavigation reports whether a browser opens the web page, which a link on any web site may do. Other web

@@ -12,14 +12,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/files/logs"
 )
 
-// streamPosition reads the position in a stream at which the response starts.
-func (r *request) streamPosition() (end bool, offset int64, err error) {
+// readStreamPosition reads the position in a stream at which the response starts.
+func (r *request) readStreamPosition() (end bool, offset int64, err error) {
 	if text := r.query.Get("offset"); text != "" {
 		if offset, err = strconv.ParseInt(text, 10, 64); err != nil {
-			return false, 0, badRequest("error parsing offset: " + err.Error())
+			return false, 0, badRequestError("error parsing offset: " + err.Error())
 		}
 		if offset < 0 {
-			return false, 0, badRequest("offset must not be negative")
+			return false, 0, badRequestError("offset must not be negative")
 		}
 	}
 	switch r.query.Get("origin") {
@@ -28,31 +28,31 @@ func (r *request) streamPosition() (end bool, offset int64, err error) {
 	case "end":
 		return true, offset, nil
 	}
-	return false, 0, badRequest("origin must be start or end")
+	return false, 0, badRequestError("origin must be start or end")
 }
 
-// followParam reads the parameter that selects whether the response continues when the end of the stream is
+// readFollowParam reads the parameter that selects whether the response continues when the end of the stream is
 // reached.
-func (r *request) followParam(defaultValue bool) (bool, error) {
+func (r *request) readFollowParam(defaultValue bool) (bool, error) {
 	if r.query.Get("follow") == "" {
 		return defaultValue, nil
 	}
 	follow, err := r.boolParam("follow")
 	if err != nil {
-		return false, badRequest(err.Error())
+		return false, badRequestError(err.Error())
 	}
 	return follow, nil
 }
 
 // taskLogs streams the past and the new output of a task.
 func (h *fileHandler) taskLogs(r *request) (any, error) {
-	ask, err := h.newFollowRequest(r)
+	ask, err := h.newLogFollowRequest(r)
 	if err != nil {
 		return nil, err
 	}
 	plain, err := r.boolParam("plain")
 	if err != nil {
-		return nil, badRequest(err.Error())
+		return nil, badRequestError(err.Error())
 	}
 	if !plain {
 		r.streamFrames(func(ctx context.Context, emit func(api.StreamFrame) error) error {
@@ -70,32 +70,32 @@ func (h *fileHandler) taskLogs(r *request) (any, error) {
 	return nil, nil
 }
 
-// newFollowRequest reads the parameters, and checks that the requested output exists.
-func (h *fileHandler) newFollowRequest(r *request) (logs.FollowRequest, error) {
-	ask := logs.FollowRequest{AllocID: r.id, Task: r.query.Get("task"), Stream: logs.Stream(r.query.Get("type"))}
-	end, offset, err := r.streamPosition()
+// newLogFollowRequest reads the parameters, and checks that the requested output exists.
+func (h *fileHandler) newLogFollowRequest(r *request) (logs.FollowRequest, error) {
+	ask := logs.FollowRequest{AllocID: r.pathID, Task: r.query.Get("task"), Stream: logs.Stream(r.query.Get("type"))}
+	end, offset, err := r.readStreamPosition()
 	if err != nil {
 		return ask, err
 	}
-	follow, err := r.followParam(false)
+	follow, err := r.readFollowParam(false)
 	if err != nil {
 		return ask, err
 	}
 	switch {
 	case ask.Task == "":
-		return ask, badRequest("must provide task name")
+		return ask, badRequestError("must provide task name")
 	case ask.Stream != logs.Stdout && ask.Stream != logs.Stderr:
-		return ask, badRequest("must provide log type (stdout/stderr)")
+		return ask, badRequestError("must provide log type (stdout/stderr)")
 	}
-	alloc, err := findAllocation(h.store, r.id)
+	alloc, err := findAllocation(h.store, r.pathID)
 	if err != nil {
 		return ask, err
 	}
 	if findTask(alloc, ask.Task) == nil {
-		return ask, badRequest(fmt.Sprintf("unknown task name %q", ask.Task))
+		return ask, badRequestError(fmt.Sprintf("unknown task name %q", ask.Task))
 	}
 	if state := alloc.TaskStates[ask.Task]; state == nil || state.StartedAt.IsZero() {
-		return ask, notFound(fmt.Sprintf("task %q not started yet. No logs available", ask.Task))
+		return ask, notFoundError(fmt.Sprintf("task %q not started yet. No logs available", ask.Task))
 	}
 	dir, err := h.node.AllocDir(alloc.ID)
 	if err != nil {
@@ -107,7 +107,7 @@ func (h *fileHandler) newFollowRequest(r *request) (logs.FollowRequest, error) {
 		if hint := allocDirRemovalReason(alloc); hint != "" {
 			text += ": " + hint
 		}
-		return ask, notFound(text)
+		return ask, notFoundError(text)
 	}
 	ask.StopAtEnd, ask.AcrossRestarts, ask.Offset = !follow, follow, offset
 	switch {
@@ -119,7 +119,7 @@ func (h *fileHandler) newFollowRequest(r *request) (logs.FollowRequest, error) {
 	return ask, nil
 }
 
-// findTask returns the task with the name, nil if the allocation has none.
+// findTask returns the task with the name in the allocation's job, or nil if there is none.
 func findTask(alloc *api.Allocation, name string) *api.Task {
 	if g := model.FindGroup(alloc.Job, alloc.TaskGroup); g != nil {
 		for _, t := range g.Tasks {

@@ -19,25 +19,25 @@ type metricsSource interface {
 }
 
 // metricsHandler serves the metrics of the agent, of the machine and of allocations.
-type metricsHandler struct{ source metricsSource }
+type metricsHandler struct{ metricsSource metricsSource }
 
-// read collects the metrics of a request.
+// read replies with the metrics, as JSON or in the Prometheus format.
 func (h *metricsHandler) read(r *request) (any, error) {
 	switch format := r.query.Get("format"); format {
 	case "prometheus":
-		if h.source.Settings().OmitPrometheusFormat {
+		if h.metricsSource.Settings().OmitPrometheusFormat {
 			return nil, &statusError{http.StatusUnsupportedMediaType, "Prometheus is not enabled"}
 		}
-		agent := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return h.source.Gather(r.Context()), nil })
-		// A metric that cannot be gathered does not hide the others. Requests are compressed for all endpoints in one place.
+		agent := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return h.metricsSource.Gather(r.Context()), nil })
+		// A metric that cannot be gathered does not hide the others.
 		options := promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, DisableCompression: true}
-		r.replyWritten = true
+		r.isReplyWritten = true
 		r.setWriteDeadline()
 		promhttp.HandlerFor(prometheus.Gatherers{prometheus.DefaultGatherer, agent}, options).ServeHTTP(r.w, r.Request)
 		return nil, nil
 	case "":
-		return metrics.Summary(h.source.Gather(r.Context()), time.Now()), nil
+		return metrics.Summary(h.metricsSource.Gather(r.Context()), time.Now()), nil
 	default:
-		return nil, badRequest("format must be prometheus, or be left out")
+		return nil, badRequestError("format must be prometheus, or be left out")
 	}
 }

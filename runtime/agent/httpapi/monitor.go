@@ -18,19 +18,19 @@ const (
 	heartbeatInterval  = time.Second
 )
 
-// logFrame is a piece of the log stream, in the format of file frames.
-type logFrame struct {
+// monitorFrame is a piece of the log stream, in the format of file frames.
+type monitorFrame struct {
 	Data      []byte `json:",omitempty"`
 	FileEvent string `json:",omitempty"`
 }
 
-// logSink receives the lines of a log. It never blocks the logger.
-type logSink struct {
+// monitorSink receives the lines of a log. It never blocks the logger.
+type monitorSink struct {
 	lines        chan []byte
 	droppedLines chan int // the number of dropped lines; receiving resets it
 }
 
-func (f *logSink) Write(line []byte) (int, error) {
+func (f *monitorSink) Write(line []byte) (int, error) {
 	select {
 	case f.lines <- append([]byte(nil), line...):
 	default:
@@ -46,16 +46,16 @@ func (f *logSink) Write(line []byte) (int, error) {
 
 // debugHandler serves the log, profiles and host data.
 type debugHandler struct {
-	agent   *localAgent
-	node    Node
-	log     hclog.InterceptLogger // nil disables the log
-	enabled bool                  // routes of profiles and host data are enabled
+	agent              *localAgent
+	node               Node
+	monitoredLog       hclog.InterceptLogger // nil disables the log
+	debugRoutesEnabled bool                  // routes of profiles and host data are enabled
 }
 
 // monitor streams new log lines.
 func (h *debugHandler) monitor(r *request) (any, error) {
 	if r.query.Get("node_id") != "" && r.query.Get("server_id") != "" {
-		return nil, badRequest("Cannot target node and server simultaneously")
+		return nil, badRequestError("Cannot target node and server simultaneously")
 	}
 	if err := h.agent.checkNodeAndServer(r); err != nil {
 		return nil, err
@@ -63,25 +63,25 @@ func (h *debugHandler) monitor(r *request) (any, error) {
 	level := hclog.Info
 	if name := r.query.Get("log_level"); name != "" {
 		if level = hclog.LevelFromString(name); level == hclog.NoLevel {
-			return nil, badRequest("Unknown log level: " + name)
+			return nil, badRequestError("Unknown log level: " + name)
 		}
 	}
 	inJSON, err := r.boolParam("log_json")
 	if err != nil {
-		return nil, badRequest(err.Error())
+		return nil, badRequestError(err.Error())
 	}
 	plain, err := r.boolParam("plain")
 	if err != nil {
-		return nil, badRequest(err.Error())
+		return nil, badRequestError(err.Error())
 	}
-	if h.log == nil {
+	if h.monitoredLog == nil {
 		return nil, &statusError{http.StatusNotImplemented, "this agent has no log to follow"}
 	}
 
-	f := &logSink{lines: make(chan []byte, monitorBufferLines), droppedLines: make(chan int, 1)}
-	sink := hclog.NewSinkAdapter(&hclog.LoggerOptions{Name: h.log.Name(), Level: level, Output: f, JSONFormat: inJSON})
-	h.log.RegisterSink(sink)
-	defer h.log.DeregisterSink(sink)
+	f := &monitorSink{lines: make(chan []byte, monitorBufferLines), droppedLines: make(chan int, 1)}
+	sink := hclog.NewSinkAdapter(&hclog.LoggerOptions{Name: h.monitoredLog.Name(), Level: level, Output: f, JSONFormat: inJSON})
+	h.monitoredLog.RegisterSink(sink)
+	defer h.monitoredLog.DeregisterSink(sink)
 	if plain {
 		s := r.startStream("text/plain; charset=utf-8")
 		return nil, f.forwardLines(r.Context(), func(line []byte) error { _, err := s.Write(line); return err }, nil)
@@ -89,17 +89,18 @@ func (h *debugHandler) monitor(r *request) (any, error) {
 	frames := json.NewEncoder(r.startStream("application/json"))
 	return nil, f.forwardLines(r.Context(), func(line []byte) error {
 		for len(line) > monitorFrameSize {
-			if err := frames.Encode(logFrame{line[:monitorFrameSize], "log"}); err != nil {
+			if err := frames.Encode(monitorFrame{line[:monitorFrameSize], "log"}); err != nil {
 				return err
 			}
 			line = line[monitorFrameSize:]
 		}
-		return frames.Encode(logFrame{line, "log"})
+		return frames.Encode(monitorFrame{line, "log"})
 	}, func() error { return frames.Encode(struct{}{}) })
 }
 
-// forwardLines writes lines until ctx ends or a write fails.
-func (f *logSink) forwardLines(ctx context.Context, write func(line []byte) error, beat func() error) error {
+// forwardLines calls write for each log line, and beat, which may be nil, in each heartbeatInterval, until ctx ends or one of them
+// fails.
+func (f *monitorSink) forwardLines(ctx context.Context, write func(line []byte) error, beat func() error) error {
 	ticker := time.NewTicker(heartbeatInterval)
 	defer ticker.Stop()
 	for {

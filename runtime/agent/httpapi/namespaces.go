@@ -43,14 +43,14 @@ type namespaceWithHash struct {
 	Hash []byte
 }
 
-func newNamespaceWithHash(n *api.Namespace) namespaceWithHash {
+func newNamespaceView(n *api.Namespace) namespaceWithHash {
 	content := *n
 	content.CreateIndex, content.ModifyIndex = 0, 0
-	return namespaceWithHash{n, contentHash(content)}
+	return namespaceWithHash{n, hashJSON(content)}
 }
 
-// contentHash returns a hash of the JSON of an object.
-func contentHash(object any) []byte {
+// hashJSON returns a hash of the JSON of an object.
+func hashJSON(object any) []byte {
 	text, err := encode(object)
 	if err != nil {
 		panic(err) // the object was decoded from JSON, so it can be encoded
@@ -61,19 +61,19 @@ func contentHash(object any) []byte {
 
 func (h *namespaceHandler) list(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		byName := func(n *api.Namespace) sortKey { return nameKey("", n.Name) }
-		list, err := listPage(r, listNamespaces(s.Reader, ws, r.query.Get("prefix")), byName, newNamespaceWithHash)
+		byName := func(n *api.Namespace) sortKey { return newNameSortKey("", n.Name) }
+		list, err := listPage(r, listNamespaces(s.Reader, ws, r.query.Get("prefix")), byName, newNamespaceView)
 		return list, s.TableIndex(ws, store.Namespaces), err
 	})
 }
 
 func (h *namespaceHandler) read(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		n := findNamespace(s.Reader, ws, r.id)
+		n := findNamespace(s.Reader, ws, r.pathID)
 		if n == nil {
-			return nil, s.TableIndex(ws, store.Namespaces), notFound("Namespace not found")
+			return nil, s.TableIndex(ws, store.Namespaces), notFoundError("Namespace not found")
 		}
-		return newNamespaceWithHash(n), n.ModifyIndex, nil
+		return newNamespaceView(n), n.ModifyIndex, nil
 	})
 }
 
@@ -82,11 +82,11 @@ func (h *namespaceHandler) put(r *request) (any, error) {
 	if err := r.decodeBody(&n, maxBodyBytes, false); err != nil {
 		return nil, err
 	}
-	if r.id != "" && n.Name != r.id {
-		return nil, badRequest("Namespace name does not match request path")
+	if r.pathID != "" && n.Name != r.pathID {
+		return nil, badRequestError("Namespace name does not match request path")
 	}
 	if err := model.ValidateNamespace(&n); err != nil {
-		return nil, badRequest(err.Error())
+		return nil, badRequestError(err.Error())
 	}
 	index, err := h.store.Update(r.Context(), func(tx *store.Txn) error {
 		tx.PutNamespace(&n)
@@ -97,26 +97,26 @@ func (h *namespaceHandler) put(r *request) (any, error) {
 }
 
 func (h *namespaceHandler) delete(r *request) (any, error) {
-	if r.id == api.DefaultNamespace {
-		return nil, badRequest("can not delete default namespace")
+	if r.pathID == api.DefaultNamespace {
+		return nil, badRequestError("can not delete default namespace")
 	}
 	index, err := h.store.Update(r.Context(), func(tx *store.Txn) error {
-		if tx.Namespace(nil, r.id) == nil {
-			return notFound("Namespace not found")
+		if tx.Namespace(nil, r.pathID) == nil {
+			return notFoundError("Namespace not found")
 		}
-		if use := findNamespaceUser(tx.Reader, r.id); use != "" {
-			return &statusError{http.StatusInternalServerError, fmt.Sprintf("namespace %q has %s", r.id, use)}
+		if use := findObjectInNamespace(tx.Reader, r.pathID); use != "" {
+			return &statusError{http.StatusInternalServerError, fmt.Sprintf("namespace %q has %s", r.pathID, use)}
 		}
-		tx.DeleteNamespace(r.id)
+		tx.DeleteNamespace(r.pathID)
 		return nil
 	})
 	r.replyIndex = index
 	return noContent{}, err
 }
 
-// findNamespaceUser returns which active jobs and other objects a namespace contains, and how to remove
+// findObjectInNamespace returns which active jobs and other objects a namespace contains, and how to remove
 // them.
-func findNamespaceUser(s store.Reader, name string) string {
+func findObjectInNamespace(s store.Reader, name string) string {
 	for _, job := range s.Jobs(nil, name, "") {
 		if pointer.Value(job.Status) != model.JobDead {
 			return fmt.Sprintf("a job that is %s, %q: stop it first", pointer.Value(job.Status), pointer.Value(job.ID))

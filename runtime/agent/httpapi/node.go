@@ -15,11 +15,11 @@ import (
 
 // nodeHandler serves the routes of nodes, and the metadata of the node.
 type nodeHandler struct {
-	agent     *localAgent
-	store     *store.Store
-	scheduler *scheduler.Scheduler
-	node      Node
-	token     Secret // the API token that clients other than those of a unix socket need; empty if none
+	agent         *localAgent
+	store         *store.Store
+	scheduler     *scheduler.Scheduler
+	node          Node
+	operatorToken Secret // the API token that clients other than those of a unix socket need; empty if none
 }
 
 // nodeStub is an entry of a list of nodes. It adds the fields that the client's type lacks.
@@ -36,15 +36,15 @@ func (h *nodeHandler) list(r *request) (any, error) { return h.listNodesOfPool(r
 func (h *nodeHandler) listNodesOfPool(r *request, pool string) (any, error) {
 	withOS, err := r.boolParam("os")
 	if err != nil {
-		return nil, badRequest(err.Error())
+		return nil, badRequestError(err.Error())
 	}
 	withResources, err := r.boolParam("resources")
 	if err != nil {
-		return nil, badRequest(err.Error())
+		return nil, badRequestError(err.Error())
 	}
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Nodes(ws, r.query.Get("prefix")), func(n *api.Node) bool { return !isInNodePool(n, pool) })
-		stubs, err := listPage(r, found, func(n *api.Node) sortKey { return nameKey("", n.ID) }, func(n *api.Node) nodeStub {
+		stubs, err := listPage(r, found, func(n *api.Node) sortKey { return newNameSortKey("", n.ID) }, func(n *api.Node) nodeStub {
 			address, _, err := net.SplitHostPort(n.HTTPAddr)
 			if err != nil {
 				address = n.HTTPAddr
@@ -59,7 +59,7 @@ func (h *nodeHandler) listNodesOfPool(r *request, pool string) (any, error) {
 				stub.Attributes = map[string]string{"os.name": n.Attributes["os.name"]}
 			}
 			if withResources {
-				stub.NodeResources, stub.ReservedResources = newNodeResources(n.NodeResources, h.node.Host()), newReservedResources(n.ReservedResources, h.node.Host())
+				stub.NodeResources, stub.ReservedResources = newNodeResourcesView(n.NodeResources, h.node.Host()), newNodeReservedResourcesView(n.ReservedResources, h.node.Host())
 			}
 			return stub
 		})
@@ -68,15 +68,15 @@ func (h *nodeHandler) listNodesOfPool(r *request, pool string) (any, error) {
 }
 
 func (h *nodeHandler) read(r *request) (any, error) {
-	if err := checkUUID("node", r.id); err != nil {
+	if err := checkIDIsUUID("node", r.pathID); err != nil {
 		return nil, err
 	}
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		n := s.Node(ws, r.id)
+		n := s.Node(ws, r.pathID)
 		if n == nil {
-			return nil, s.TableIndex(ws, store.Nodes), notFound("node not found")
+			return nil, s.TableIndex(ws, store.Nodes), notFoundError("node not found")
 		}
-		if h.token != "" && r.Context().Value(unixSocketKey{}) != nil {
+		if h.operatorToken != "" && r.Context().Value(unixSocketKey{}) != nil {
 			// A client that has an address of the node connects to it for logs and exec sessions. Without
 			// the address the client uses its current connection. The address is omitted for clients that
 			// need no token here, because the node's address requires one and the client would not retry.
@@ -90,7 +90,7 @@ func (h *nodeHandler) read(r *request) (any, error) {
 
 func (h *nodeHandler) allocations(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		return emptyIfNil(sortByCreation(s.AllocationsByNode(ws, r.id))), s.TableIndex(ws, store.Allocations), nil
+		return emptyIfNil(sortByCreation(s.AllocationsByNode(ws, r.pathID))), s.TableIndex(ws, store.Allocations), nil
 	})
 }
 
@@ -101,9 +101,9 @@ type nodeWriteReply struct {
 	replyMeta
 }
 
-// nodeReply returns the reply to a change of the node. Nomad replies with 500 to invalid changes,
+// newNodeWriteReply returns the reply to a change of the node. Nomad replies with 500 to invalid changes,
 // including "node not found".
-func (r *request) nodeReply(out scheduler.NodeRequestOutcome, err error) (any, error) {
+func (r *request) newNodeWriteReply(out scheduler.NodeRequestOutcome, err error) (any, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func (r *request) nodeReply(out scheduler.NodeRequestOutcome, err error) (any, e
 
 // checkNodeID rejects a change of a node other than this one.
 func (h *nodeHandler) checkNodeID(r *request) error {
-	if r.id != h.agent.nodeID {
+	if r.pathID != h.agent.nodeID {
 		return &statusError{http.StatusInternalServerError, "node not found"}
 	}
 	return nil
@@ -126,7 +126,7 @@ func (h *nodeHandler) setEligibility(r *request) (any, error) {
 	if err := h.checkNodeID(r); err != nil {
 		return nil, err
 	}
-	return r.nodeReply(h.scheduler.SetEligibility(r.Context(), body.Eligibility))
+	return r.newNodeWriteReply(h.scheduler.SetEligibility(r.Context(), body.Eligibility))
 }
 
 func (h *nodeHandler) drain(r *request) (any, error) {
@@ -137,7 +137,7 @@ func (h *nodeHandler) drain(r *request) (any, error) {
 	if err := h.checkNodeID(r); err != nil {
 		return nil, err
 	}
-	return r.nodeReply(h.scheduler.Drain(r.Context(), scheduler.DrainRequest{Spec: body.DrainSpec, MarkEligible: body.MarkEligible, Meta: body.Meta}))
+	return r.newNodeWriteReply(h.scheduler.Drain(r.Context(), scheduler.DrainRequest{Spec: body.DrainSpec, MarkEligible: body.MarkEligible, Meta: body.Meta}))
 }
 
 // evaluate does nothing: blocked evaluations are processed whenever the node changes.
@@ -145,7 +145,7 @@ func (h *nodeHandler) evaluate(r *request) (any, error) {
 	if err := h.checkNodeID(r); err != nil {
 		return nil, err
 	}
-	n := h.store.Snapshot().Node(nil, r.id)
+	n := h.store.Snapshot().Node(nil, r.pathID)
 	if n == nil {
 		return nil, &statusError{http.StatusInternalServerError, "node not found"}
 	}
@@ -175,14 +175,14 @@ func (h *nodeHandler) setMetadata(r *request) (any, error) {
 		return nil, err
 	}
 	if body.NodeID != "" && body.NodeID != h.agent.nodeID {
-		return nil, notFound("Unknown node " + body.NodeID)
+		return nil, notFoundError("Unknown node " + body.NodeID)
 	}
 	if len(body.Meta) == 0 {
-		return nil, badRequest("missing required Meta object")
+		return nil, badRequestError("missing required Meta object")
 	}
 	for key := range body.Meta {
 		if key == "" {
-			return nil, badRequest("metadata has a key without a name")
+			return nil, badRequestError("metadata has a key without a name")
 		}
 	}
 	if err := h.node.SetMeta(r.Context(), body.Meta); err != nil {
@@ -227,17 +227,17 @@ type poolWithHash struct {
 // durations as texts, the server as numbers.
 type poolWithoutMethods api.NodePool
 
-func newPoolWithHash(p *api.NodePool) poolWithHash {
+func newNodePoolView(p *api.NodePool) poolWithHash {
 	bare := (*poolWithoutMethods)(p)
 	content := *bare
 	content.CreateIndex, content.ModifyIndex = 0, 0
-	return poolWithHash{bare, contentHash(content)}
+	return poolWithHash{bare, hashJSON(content)}
 }
 
 func (h *nodePoolHandler) list(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(listNodePools(s, ws), func(p *api.NodePool) bool { return !strings.HasPrefix(p.Name, r.query.Get("prefix")) })
-		all, err := listPage(r, found, func(p *api.NodePool) sortKey { return nameKey("", p.Name) }, newPoolWithHash)
+		all, err := listPage(r, found, func(p *api.NodePool) sortKey { return newNameSortKey("", p.Name) }, newNodePoolView)
 		return all, s.TableIndex(ws, store.Nodes), err
 	})
 }
@@ -245,11 +245,11 @@ func (h *nodePoolHandler) list(r *request) (any, error) {
 // findNodePool returns the node pool in the path.
 func findNodePool(r *request, s *store.Snapshot, ws store.WatchSet) (*api.NodePool, error) {
 	for _, p := range listNodePools(s, ws) {
-		if p.Name == r.id {
+		if p.Name == r.pathID {
 			return p, nil
 		}
 	}
-	return nil, notFound("node pool not found")
+	return nil, notFoundError("node pool not found")
 }
 
 func (h *nodePoolHandler) read(r *request) (any, error) {
@@ -258,7 +258,7 @@ func (h *nodePoolHandler) read(r *request) (any, error) {
 		if err != nil {
 			return nil, s.TableIndex(ws, store.Nodes), err
 		}
-		return newPoolWithHash(p), s.TableIndex(ws, store.Nodes), nil
+		return newNodePoolView(p), s.TableIndex(ws, store.Nodes), nil
 	})
 }
 
@@ -266,12 +266,12 @@ func (h *nodePoolHandler) listNodes(r *request) (any, error) {
 	if _, err := findNodePool(r, h.store.Snapshot(), nil); err != nil {
 		return nil, err
 	}
-	return h.nodeHandler.listNodesOfPool(r, r.id)
+	return h.nodeHandler.listNodesOfPool(r, r.pathID)
 }
 
 func (h *nodePoolHandler) listJobs(r *request) (any, error) {
 	if _, err := findNodePool(r, h.store.Snapshot(), nil); err != nil {
 		return nil, err
 	}
-	return h.jobReader.listMatching(r, func(j *api.Job) bool { return r.id == api.NodePoolAll || pointer.Value(j.NodePool) == r.id })
+	return h.jobReader.listMatching(r, func(j *api.Job) bool { return r.pathID == api.NodePoolAll || pointer.Value(j.NodePool) == r.pathID })
 }

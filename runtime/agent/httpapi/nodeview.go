@@ -17,7 +17,7 @@ type nodeView struct {
 
 // newNodeView returns the view of the node of this machine.
 func newNodeView(n *api.Node, host fingerprint.Host) nodeView {
-	return nodeView{n, newNodeResources(n.NodeResources, host), newReservedResources(n.ReservedResources, host), newHostVolumeViews(n.HostVolumes)}
+	return nodeView{n, newNodeResourcesView(n.NodeResources, host), newNodeReservedResourcesView(n.ReservedResources, host), newHostVolumeViews(n.HostVolumes)}
 }
 
 type hostVolumeView struct {
@@ -35,7 +35,7 @@ func newHostVolumeViews(volumes map[string]*api.HostVolumeInfo) map[string]hostV
 
 type nodeResources struct {
 	*api.NodeResources
-	Networks     []*api.NetworkResource // without the other addresses of host networks, which are in NodeNetworks
+	Networks     []*api.NetworkResource // without addresses that only host networks have, which are in NodeNetworks
 	NodeNetworks []fingerprint.NodeNetwork
 	Processors   struct{ Topology *topologyView }
 }
@@ -57,8 +57,8 @@ type coreView struct {
 	BaseSpeed, MaxSpeed, GuessSpeed uint64
 }
 
-// newNodeResources returns nil if r is nil.
-func newNodeResources(r *api.NodeResources, host fingerprint.Host) *nodeResources {
+// newNodeResourcesView returns nil if r is nil.
+func newNodeResourcesView(r *api.NodeResources, host fingerprint.Host) *nodeResources {
 	if r == nil {
 		return nil
 	}
@@ -96,8 +96,8 @@ type nodeReservedResources struct {
 	}
 }
 
-// newReservedResources returns nil if r is nil.
-func newReservedResources(r *api.NodeReservedResources, host fingerprint.Host) *nodeReservedResources {
+// newNodeReservedResourcesView returns nil if r is nil.
+func newNodeReservedResourcesView(r *api.NodeReservedResources, host fingerprint.Host) *nodeReservedResources {
 	if r == nil {
 		return nil
 	}

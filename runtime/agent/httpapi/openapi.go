@@ -211,7 +211,7 @@ func (s openAPISchemas) structSchema(t reflect.Type) jsonObject {
 	if name != "" {
 		s[name] = schema
 	}
-	for _, f := range structFields(t) {
+	for _, f := range jsonFieldsOf(t) {
 		if f.index == nil {
 			properties[f.name] = jsonObject{"description": "always " + f.constantJSON}
 			continue

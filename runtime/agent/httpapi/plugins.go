@@ -13,9 +13,9 @@ type pluginHandler struct {
 	store *store.Store
 	agent AgentFuncs
 
-	mu      sync.Mutex
-	index   uint64          // increases when the plugins change; 0 before the first request
-	changed <-chan struct{} // closed when the plugins change after index
+	mu             sync.Mutex
+	pluginsIndex   uint64          // increases when the plugins change; 0 before the first request
+	pluginsChanged <-chan struct{} // closed when the plugins change after index
 }
 
 // list replies with the plugins. It blocks like the routes that read the state; its index is not the index of
@@ -23,10 +23,10 @@ type pluginHandler struct {
 func (h *pluginHandler) list(r *request) (any, error) {
 	r.isStateRead, r.replyIndex = true, 1
 	if h.agent.Plugins == nil {
-		return nil, notFound("this agent does not report its plugins")
+		return nil, notFoundError("this agent does not report its plugins")
 	}
 	_, err := r.blockingQuery(h.store, func(_ *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		index, changed := h.current()
+		index, changed := h.currentIndex()
 		ws.Add(changed)
 		return nil, index, nil // the plugins are read once, after the wait
 	})
@@ -36,19 +36,19 @@ func (h *pluginHandler) list(r *request) (any, error) {
 	return h.agent.Plugins(), nil
 }
 
-// current returns the index of the plugins, and a channel that is closed when they change. The first index is the time,
+// currentIndex returns the index of the plugins, and a channel that is closed when they change. The first index is the time,
 // so that it is higher than the indexes of earlier agents.
-func (h *pluginHandler) current() (uint64, <-chan struct{}) {
+func (h *pluginHandler) currentIndex() (uint64, <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.index == 0 {
-		h.index, h.changed = uint64(time.Now().UnixMilli()), h.agent.PluginsChanged()
+	if h.pluginsIndex == 0 {
+		h.pluginsIndex, h.pluginsChanged = uint64(time.Now().UnixMilli()), h.agent.PluginsChanged()
 	}
 	select {
-	case <-h.changed:
-		h.index++
-		h.changed = h.agent.PluginsChanged()
+	case <-h.pluginsChanged:
+		h.pluginsIndex++
+		h.pluginsChanged = h.agent.PluginsChanged()
 	default:
 	}
-	return h.index, h.changed
+	return h.pluginsIndex, h.pluginsChanged
 }

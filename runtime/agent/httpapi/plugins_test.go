@@ -11,8 +11,8 @@ func TestPluginsBlockUntilAChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		changed, report := make(chan struct{}), "first"
 		f := newFixture(t, func(c *Config) {
-			c.Agent.Plugins = func() any { return report }
-			c.Agent.PluginsChanged = func() <-chan struct{} { return changed }
+			c.AgentFuncs.Plugins = func() any { return report }
+			c.AgentFuncs.PluginsChanged = func() <-chan struct{} { return changed }
 		})
 		first := f.send("GET", "/v1/agent/plugins", nil)
 		index := first.Header.Get("X-Nomad-Index")

@@ -18,15 +18,15 @@ import (
 // profile returns profiles of the agent for troubleshooting, as net/http/pprof does, which is not used because it registers
 // handlers at the default mux of the process: see DESIGN.md.
 func (h *debugHandler) profile(r *request) (any, error) {
-	if !h.enabled {
+	if !h.debugRoutesEnabled {
 		return nil, errPermissionDenied
 	}
 	if err := h.agent.checkNodeAndServer(r); err != nil {
 		return nil, err
 	}
-	switch r.id {
+	switch r.pathID {
 	case "cmdline":
-		r.replyWritten = true
+		r.isReplyWritten = true
 		r.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = io.WriteString(r.w, strings.Join(os.Args, "\x00"))
 		return nil, nil
@@ -35,16 +35,16 @@ func (h *debugHandler) profile(r *request) (any, error) {
 	case "trace":
 		return nil, recordProfile(r, time.Second, trace.Start, trace.Stop)
 	}
-	p := pprof.Lookup(r.id)
+	p := pprof.Lookup(r.pathID)
 	if p == nil {
 		return nil, &statusError{http.StatusNotFound, "Unknown profile"}
 	}
 	debug, _ := strconv.Atoi(r.query.Get("debug"))
-	if gc, _ := strconv.Atoi(r.query.Get("gc")); gc > 0 && r.id == "heap" {
+	if gc, _ := strconv.Atoi(r.query.Get("gc")); gc > 0 && r.pathID == "heap" {
 		runtime.GC()
 	}
 	if debug != 0 {
-		r.replyWritten = true
+		r.isReplyWritten = true
 		r.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	} else {
 		setProfileHeader(r)
@@ -53,8 +53,8 @@ func (h *debugHandler) profile(r *request) (any, error) {
 	return nil, nil
 }
 
-// recordProfile writes a profile of the time that the client asks for in seconds. It blocks for that time, or until the
-// client disconnects.
+// recordProfile records a profile for the duration in the parameter seconds, or defaultTime, and replies with the profile. It blocks
+// until the profile is complete or the client disconnects.
 func recordProfile(r *request, defaultTime time.Duration, start func(io.Writer) error, stop func()) error {
 	seconds, _ := strconv.ParseFloat(r.query.Get("seconds"), 64)
 	ctx, cancel := context.WithTimeout(r.Context(), cmp.Or(max(0, time.Duration(seconds*float64(time.Second))), defaultTime))
@@ -62,7 +62,7 @@ func recordProfile(r *request, defaultTime time.Duration, start func(io.Writer) 
 	setProfileHeader(r)
 	if err := start(r.w); err != nil {
 		r.w.Header().Del("Content-Disposition")
-		r.replyWritten = false
+		r.isReplyWritten = false
 		return &statusError{http.StatusInternalServerError, "Could not start the profile: " + err.Error()}
 	}
 	<-ctx.Done()
@@ -72,7 +72,7 @@ func recordProfile(r *request, defaultTime time.Duration, start func(io.Writer) 
 
 // setProfileHeader sets the header of a binary profile.
 func setProfileHeader(r *request) {
-	r.replyWritten = true
+	r.isReplyWritten = true
 	r.w.Header().Set("Content-Type", "application/octet-stream")
-	r.w.Header().Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": r.id}))
+	r.w.Header().Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": r.pathID}))
 }

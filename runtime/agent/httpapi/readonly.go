@@ -86,13 +86,13 @@ var readOnlyHiddenFields = map[reflect.Type][]string{
 	reflect.TypeFor[api.ScalingEvent]():    {"Meta", "Message"},
 }
 
-// isReadOnly reports whether the read-only token is the only authentication of a request.
-func (p *accessPolicy) isReadOnly(r *http.Request) bool {
-	if p.isTrusted(r) || p.readToken == "" {
+// hasReadOnlyToken reports whether the read-only token is the only authentication of a request.
+func (p *accessPolicy) hasReadOnlyToken(r *http.Request) bool {
+	if p.needsNoTokenForRequest(r) || p.readToken == "" {
 		return false
 	}
 	token := requestToken(r)
-	return equalSecrets(token, string(p.readToken)) && !equalSecrets(token, string(p.token))
+	return equalSecrets(token, string(p.readToken)) && !equalSecrets(token, string(p.operatorToken))
 }
 
 // checkReadOnly rejects a request that the read-only token does not permit.

@@ -14,7 +14,7 @@ import (
 
 // readOnlyFixture is an API with a token and a read-only token.
 func readOnlyFixture(t *testing.T) *fixture {
-	return newFixture(t, func(c *Config) { c.Token, c.ReadToken = "operator", "reader" })
+	return newFixture(t, func(c *Config) { c.OperatorToken, c.ReadOnlyToken = "operator", "reader" })
 }
 
 func TestReadOnlyTokenAllowsListedRoutes(t *testing.T) {
@@ -61,7 +61,7 @@ func TestReadOnlyTokenAccess(t *testing.T) {
 			t.Errorf("the token %q is described as %s", token, text)
 		}
 	}
-	none := newFixture(t, func(c *Config) { c.Token = "operator" })
+	none := newFixture(t, func(c *Config) { c.OperatorToken = "operator" })
 	if r := none.send("GET", "/v1/jobs", nil); r.StatusCode != 403 {
 		t.Errorf("without a read-only token and without any: status %d", r.StatusCode)
 	}
@@ -179,7 +179,7 @@ func TestReadOnlyFieldsExist(t *testing.T) {
 	for _, table := range []map[reflect.Type][]string{readOnlyShownFields, readOnlyHiddenFields} {
 		for of, names := range table {
 			for _, name := range names {
-				if !slices.ContainsFunc(structFields(of), func(f *structField) bool { return f.name == name }) {
+				if !slices.ContainsFunc(jsonFieldsOf(of), func(f *jsonField) bool { return f.name == name }) {
 					t.Errorf("%s has no field %s", of, name)
 				}
 			}

@@ -28,29 +28,29 @@ type request struct {
 	w                  http.ResponseWriter
 	responseController *http.ResponseController
 	query              url.Values
-	id                 string
+	pathID             string
 	namespace          string
 	minIndex           uint64
 	waitTime           time.Duration
 	replyIndex         uint64 // the reply's X-Nomad-Index; 0 omits the header
 	isStateRead        bool   // the reply was read from the state
-	perPage            int    // 0 means all
-	nextToken          string // token of the next page
-	filter             *bexpr.Evaluator
+	perPage            int    // maximum number of objects on a page; 0 means no limit
+	nextToken          string // token of the next page; empty on the last page
+	filterEvaluator    *bexpr.Evaluator
 	rights             clientRights
 	statusCode         int  // status of a successful reply; 0 means 200
-	replyWritten       bool // the handler of the route has written the reply
+	isReplyWritten     bool // the handler of the route has written the reply
 
 	conn            *connlimit.Conn          // nil if the connection is not counted
 	clientAfterBody connlimit.ClientIdentity // unless it is zero, the connection is counted for it after the body was read
-	bodyBudget      *memoryBudget
+	bodyBudget      *sharedMemoryBudget
 	reservedBytes   int64 // bytes of the body budget that this request holds
 }
 
-// clientRights limits what a client may do. The zero value is all rights.
+// clientRights says what a client may do. The zero value means all rights.
 type clientRights struct {
-	readOnly bool               // the client has sent only the read-only token
-	workload *identity.Workload // the task whose rights the client has; nil if it has other rights
+	isReadOnly bool               // the client has sent only the read-only token
+	workload   *identity.Workload // the task whose rights the client has; nil if it has other rights
 }
 
 const (
@@ -74,13 +74,13 @@ func (r *request) parseParams(region string) error {
 	}
 	if stale, ok := r.query["stale"]; ok && stale[0] != "" {
 		if _, err := strconv.ParseBool(stale[0]); err != nil {
-			return badRequest("Expect `true` or `false` for `stale` query string parameter")
+			return badRequestError("Expect `true` or `false` for `stale` query string parameter")
 		}
 	}
 	if text := r.query.Get("wait"); text != "" {
 		d, err := time.ParseDuration(text)
 		if err != nil {
-			return badRequest("Invalid wait time")
+			return badRequestError("Invalid wait time")
 		}
 		r.waitTime = d
 	}
@@ -88,16 +88,16 @@ func (r *request) parseParams(region string) error {
 		n, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
 			if r.URL.Path == eventsPath {
-				return badRequest("Unable to parse index: " + err.Error())
+				return badRequestError("Unable to parse index: " + err.Error())
 			}
-			return badRequest("Invalid index")
+			return badRequestError("Invalid index")
 		}
 		r.minIndex = n
 	}
 	if text := r.query.Get("per_page"); text != "" {
 		n, err := strconv.ParseInt(text, 10, 32)
 		if err != nil {
-			return badRequest("Expect a number for `per_page` query string parameter")
+			return badRequestError("Expect a number for `per_page` query string parameter")
 		}
 		r.perPage = int(n)
 	}
@@ -114,8 +114,10 @@ func (r *request) includesNamespace(namespace string) bool {
 	return r.namespace == store.AnyNamespace || r.namespace == namespace
 }
 
-// key returns the namespace and the id of the job in the path.
-func (r *request) key() scheduler.JobKey { return scheduler.JobKey{Namespace: r.namespace, ID: r.id} }
+// jobKey returns the namespace and the id of the job in the path.
+func (r *request) jobKey() scheduler.JobKey {
+	return scheduler.JobKey{Namespace: r.namespace, ID: r.pathID}
+}
 
 // boolParam reads a boolean parameter.
 func (r *request) boolParam(name string) (bool, error) {
@@ -151,9 +153,9 @@ func (r *request) setWriteDeadline() {
 	_ = r.responseController.SetWriteDeadline(time.Now().Add(writeTimeout))
 }
 
-// identifyConn counts the connection for the client of the request. If the limit is reached, the connection is
+// countConnForClient counts the connection for the client of the request. If the limit is reached, the connection is
 // closed after the reply.
-func (r *request) identifyConn(client connlimit.ClientIdentity) error {
+func (r *request) countConnForClient(client connlimit.ClientIdentity) error {
 	if r.conn.CountForClient(client) {
 		return nil
 	}
@@ -183,7 +185,7 @@ func (r *request) readBodyBytes(limit int64) (text []byte, err error) {
 	return text, err
 }
 
-// releaseBody releases the memory of the body, which the caller no longer uses.
+// releaseBody releases the reserved memory of the body. The caller must no longer use the body.
 func (r *request) releaseBody() {
 	r.bodyBudget.release(r.reservedBytes)
 	r.reservedBytes = 0
@@ -215,12 +217,12 @@ func (r *request) readBody(limit int64, read func(io.Reader) error) error {
 	case errors.As(err, &statusErr):
 		return err
 	case err != nil:
-		return badRequest("read the body of the request: " + err.Error())
+		return badRequestError("read the body of the request: " + err.Error())
 	}
 	_ = r.responseController.SetReadDeadline(time.Time{})
 	if client := r.clientAfterBody; client != (connlimit.ClientIdentity{}) {
 		r.clientAfterBody = connlimit.ClientIdentity{}
-		return r.identifyConn(client)
+		return r.countConnForClient(client)
 	}
 	return nil
 }
@@ -238,31 +240,31 @@ func (r *request) decodeBody(into any, limit int64, mayBeEmpty bool) error {
 	case len(text) == 0 && mayBeEmpty:
 		return nil
 	case len(text) == 0:
-		return badRequest("Request body is empty")
+		return badRequestError("Request body is empty")
 	}
 	err = json.Unmarshal(text, into)
 	r.releaseBody()
 	if err != nil {
-		return badRequest(err.Error())
+		return badRequestError(err.Error())
 	}
 	return nil
 }
 
 // decodeBodyWithID decodes a body that repeats the id in the path.
-func (r *request) decodeBodyWithID(into interface{ of(*request) error }, mayBeEmpty bool) error {
+func (r *request) decodeBodyWithID(into interface{ checkID(*request) error }, mayBeEmpty bool) error {
 	if err := r.decodeBody(into, maxBodyBytes, mayBeEmpty); err != nil {
 		return err
 	}
-	return into.of(r)
+	return into.checkID(r)
 }
 
-// readStateFunc makes a reply from a snapshot. It adds to ws, which may be nil, the channels that report
+// readSnapshotFunc makes a reply from a snapshot. It adds to ws, which may be nil, the channels that report
 // changes of the reply; a missing object is watched too. The index is valid even with an error.
-type readStateFunc func(s *store.Snapshot, ws store.WatchSet) (value any, index uint64, err error)
+type readSnapshotFunc func(s *store.Snapshot, ws store.WatchSet) (value any, index uint64, err error)
 
 // blockingQuery replies with the result of read. It blocks until the index of the result is higher than the
 // index that the client has sent, or until the wait time has passed.
-func (r *request) blockingQuery(state *store.Store, read readStateFunc) (any, error) {
+func (r *request) blockingQuery(state *store.Store, read readSnapshotFunc) (any, error) {
 	r.isStateRead = true
 	ctx, cancel := context.WithTimeout(r.Context(), r.waitTime)
 	defer cancel()

@@ -14,8 +14,8 @@ import (
 
 // route is one route of the API: a row of the table that newRoutes returns.
 type route struct {
-	methods string // separated by spaces
-	// pattern is a path. {id} matches one segment, {id...} one or more: the ids of jobs have
+	methods string // HTTP methods, separated by spaces
+	// pattern is a path, in which {id} matches one segment and {id...} one or more, because the ids of jobs can have
 	// slashes.
 	pattern string
 	handler func(*request) (any, error)
@@ -33,7 +33,7 @@ func (a *API) newRoutes() []route {
 	allocs := &allocHandler{c.Store, c.Scheduler, c.Node, a.logger}
 	files := &fileHandler{c.Store, c.Node}
 	exec := &execHandler{c.Store, c.Node, a.access, &a.execSessions}
-	nodes := &nodeHandler{agent, c.Store, c.Scheduler, c.Node, c.Token}
+	nodes := &nodeHandler{agent, c.Store, c.Scheduler, c.Node, c.OperatorToken}
 	pools := &nodePoolHandler{c.Store, nodes, jobs}
 	evals := &evaluationHandler{c.Store}
 	deployments := &deploymentHandler{c.Store, c.Scheduler}
@@ -45,10 +45,10 @@ func (a *API) newRoutes() []route {
 	identities := &identityHandler{c.Identities}
 	events := &eventHandler{c.Store, c.Node, a.logger}
 	metrics := &metricsHandler{c.Metrics}
-	agents := &agentHandler{agent, c.Store, c.Scheduler, c.Node, c.Agent}
-	plugins := &pluginHandler{store: c.Store, agent: c.Agent}
-	login := &loginHandler{token: c.Token}
-	debug := &debugHandler{agent, c.Node, c.Log, c.Optional.Debug}
+	agents := &agentHandler{agent, c.Store, c.Scheduler, c.Node, c.AgentFuncs}
+	plugins := &pluginHandler{store: c.Store, agent: c.AgentFuncs}
+	login := &loginHandler{token: c.OperatorToken}
+	debug := &debugHandler{agent, c.Node, c.MonitoredLog, c.OptionalRoutes.EnableDebug}
 	volumes := &volumeHandler{c.Store, c.Volumes}
 	cluster := &clusterHandler{agent, c.Store, time.Now()}
 	schedulerConfig := &schedulerConfigHandler{c.Store}
@@ -238,12 +238,11 @@ func (a *API) newRoutes() []route {
 	}
 }
 
-// publicPaths are the paths that need no token, besides the web page. They disclose no data, except to a client with
-// a one-time secret.
+// publicPaths are the paths, besides those of the web page, that need no token. loginPath needs a one-time secret instead.
 var publicPaths = map[string]bool{"/v1/agent/health": true, loginPath: true}
 
-// match returns the id in a path that matches the pattern.
-func (rt route) match(path string) (id string, ok bool) {
+// matchPath returns the id in a path that matches the pattern.
+func (rt route) matchPath(path string) (id string, ok bool) {
 	before, rest, variable := strings.Cut(rt.pattern, "{id")
 	if !variable {
 		return "", path == rt.pattern
@@ -274,7 +273,7 @@ func (rt route) literalLength() int {
 func findRoute(routes []route, method, path string) (best route, id string, found, otherMethod bool) {
 	most := -1
 	for _, rt := range routes {
-		value, ok := rt.match(path)
+		value, ok := rt.matchPath(path)
 		if !ok || rt.literalLength() < most || found && rt.literalLength() == most {
 			continue
 		}

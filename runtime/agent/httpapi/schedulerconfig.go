@@ -31,7 +31,7 @@ func (h *schedulerConfigHandler) put(r *request) (any, error) {
 	if text, isSet := r.query["cas"]; isSet {
 		index, err := strconv.ParseUint(text[0], 10, 64)
 		if err != nil {
-			return nil, badRequest(fmt.Sprintf("Error parsing cas value: %v", err))
+			return nil, badRequestError(fmt.Sprintf("Error parsing cas value: %v", err))
 		}
 		expectedIndex = &index
 	}

@@ -16,10 +16,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// maxMatches is the maximum number of matches per context; the rest is truncated.
+// maxMatches is the maximum number of matches in the reply for each search context.
 const maxMatches = 20
 
-// minFuzzyLen is the minimum length of a text for a fuzzy search.
+// minFuzzyLen is the minimum number of characters of the text in a fuzzy search.
 const minFuzzyLen = 2
 
 // searchCandidate is an object that a search may return.
@@ -46,17 +46,17 @@ var prefixContexts = map[contexts.Context]findCandidatesFunc{
 		return candidatesByID(s, prefix, s.Nodes, func(n *api.Node) (string, string) { return "", n.ID })
 	},
 	contexts.Jobs: func(s *searchSnapshot, prefix string) []*searchCandidate {
-		return toCandidates(s.Jobs(nil, s.namespace, prefix), func(j *api.Job) *searchCandidate { return &searchCandidate{name: pointer.Value(j.ID)} })
+		return newCandidates(s.Jobs(nil, s.namespace, prefix), func(j *api.Job) *searchCandidate { return &searchCandidate{name: pointer.Value(j.ID)} })
 	},
 	contexts.Namespaces: func(s *searchSnapshot, prefix string) []*searchCandidate {
-		return toCandidates(listNamespaces(s.Reader, nil, prefix), func(n *api.Namespace) *searchCandidate { return &searchCandidate{name: n.Name} })
+		return newCandidates(listNamespaces(s.Reader, nil, prefix), func(n *api.Namespace) *searchCandidate { return &searchCandidate{name: n.Name} })
 	},
 	contexts.NodePools: func(_ *searchSnapshot, prefix string) []*searchCandidate {
 		pools := slices.DeleteFunc([]string{api.NodePoolAll, api.NodePoolDefault}, func(pool string) bool { return !strings.HasPrefix(pool, prefix) })
-		return toCandidates(pools, func(pool string) *searchCandidate { return &searchCandidate{name: pool} })
+		return newCandidates(pools, func(pool string) *searchCandidate { return &searchCandidate{name: pool} })
 	},
 	contexts.Variables: func(s *searchSnapshot, prefix string) []*searchCandidate {
-		return toCandidates(s.Variables(nil, s.namespace, prefix), func(v *api.Variable) *searchCandidate { return &searchCandidate{name: v.Path} })
+		return newCandidates(s.Variables(nil, s.namespace, prefix), func(v *api.Variable) *searchCandidate { return &searchCandidate{name: v.Path} })
 	},
 	contexts.Plugins:         findNoCandidates,
 	contexts.Quotas:          findNoCandidates,
@@ -77,19 +77,19 @@ var fuzzyContexts = map[contexts.Context]findCandidatesFunc{
 	contexts.NodePools:   newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate { return prefixContexts[contexts.NodePools](s, "") }),
 	contexts.Allocs: newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate {
 		seen := slices.DeleteFunc(s.Allocations(nil, ""), func(a *api.Allocation) bool { return !s.includesNamespace(a.Namespace) })
-		return toCandidates(seen, func(a *api.Allocation) *searchCandidate { return &searchCandidate{a.Name, []string{a.Namespace, a.ID}} })
+		return newCandidates(seen, func(a *api.Allocation) *searchCandidate { return &searchCandidate{a.Name, []string{a.Namespace, a.ID}} })
 	}),
 	contexts.Nodes: newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate {
-		return toCandidates(s.Nodes(nil, ""), func(n *api.Node) *searchCandidate { return &searchCandidate{n.Name, []string{n.ID}} })
+		return newCandidates(s.Nodes(nil, ""), func(n *api.Node) *searchCandidate { return &searchCandidate{n.Name, []string{n.ID}} })
 	}),
 	contexts.Classes: newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate {
-		return toCandidates(s.Nodes(nil, ""), func(n *api.Node) *searchCandidate { return &searchCandidate{n.NodeClass, []string{n.ID}} })
+		return newCandidates(s.Nodes(nil, ""), func(n *api.Node) *searchCandidate { return &searchCandidate{n.NodeClass, []string{n.ID}} })
 	}),
 	contexts.Variables: newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate {
-		return toCandidates(s.Variables(nil, s.namespace, ""), func(v *api.Variable) *searchCandidate { return &searchCandidate{v.Path, []string{v.Namespace, v.Path}} })
+		return newCandidates(s.Variables(nil, s.namespace, ""), func(v *api.Variable) *searchCandidate { return &searchCandidate{v.Path, []string{v.Namespace, v.Path}} })
 	}),
 	contexts.Jobs: newFuzzyFinder(func(s *searchSnapshot) []*searchCandidate {
-		return toCandidates(s.Jobs(nil, s.namespace, ""), func(j *api.Job) *searchCandidate { return &searchCandidate{pointer.Value(j.Name), jobParentIDs(j)} })
+		return newCandidates(s.Jobs(nil, s.namespace, ""), func(j *api.Job) *searchCandidate { return &searchCandidate{pointer.Value(j.Name), jobParentIDs(j)} })
 	}),
 	contexts.Groups: newFuzzyFinder(func(s *searchSnapshot) (found []*searchCandidate) {
 		s.forEachGroup(func(j *api.Job, g *api.TaskGroup) {
@@ -133,13 +133,13 @@ func (s *searchSnapshot) includesNamespace(namespace string) bool {
 
 func findNoCandidates(*searchSnapshot, string) []*searchCandidate { return nil }
 
-// newFuzzyFinder returns a function that selects from the candidates of all those whose names contain the
-// text, the closest first.
+// newFuzzyFinder returns a function that calls all, and returns the candidates whose names contain the text, the
+// closest first.
 func newFuzzyFinder(all func(*searchSnapshot) []*searchCandidate) findCandidatesFunc {
 	return func(s *searchSnapshot, text string) []*searchCandidate { return closestCandidates(all(s), text) }
 }
 
-func toCandidates[T any](all []T, of func(T) *searchCandidate) []*searchCandidate {
+func newCandidates[T any](all []T, of func(T) *searchCandidate) []*searchCandidate {
 	found := make([]*searchCandidate, len(all))
 	for i, o := range all {
 		found[i] = of(o)
@@ -179,7 +179,7 @@ func (s *searchSnapshot) taskCandidates(of func(t *api.Task, group []string) *se
 	return found
 }
 
-// configCandidates returns the texts under a key of the tasks' config blocks.
+// configCandidates returns the values that the config blocks of all tasks have for a key, such as "image".
 func (s *searchSnapshot) configCandidates(key string) []*searchCandidate {
 	return s.taskCandidates(func(t *api.Task, group []string) *searchCandidate {
 		text, _ := t.Config[key].(string)
@@ -187,15 +187,15 @@ func (s *searchSnapshot) configCandidates(key string) []*searchCandidate {
 	})
 }
 
-// searchBody is the body of both kinds of search.
-type searchBody struct {
+// searchRequestBody is the body of both kinds of search.
+type searchRequestBody struct {
 	Prefix  string
 	Text    string
 	Context contexts.Context
 }
 
-// searchAnswer is the reply to both kinds of search.
-type searchAnswer struct {
+// searchReply is the reply to both kinds of search.
+type searchReply struct {
 	Matches     map[contexts.Context]any
 	Truncations map[contexts.Context]bool
 	replyMeta
@@ -205,11 +205,11 @@ type searchAnswer struct {
 type searchHandler struct{ store *store.Store }
 
 func (h *searchHandler) searchPrefix(r *request) (any, error) {
-	var body searchBody
+	var body searchRequestBody
 	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
 		return nil, err
 	}
-	return h.search(r, prefixContexts, body.Context, body.Prefix, func(found []*searchCandidate) any {
+	return h.searchInContexts(r, prefixContexts, body.Context, body.Prefix, func(found []*searchCandidate) any {
 		names := make([]string, len(found))
 		for i, c := range found {
 			names[i] = c.name
@@ -219,14 +219,14 @@ func (h *searchHandler) searchPrefix(r *request) (any, error) {
 }
 
 func (h *searchHandler) searchFuzzy(r *request) (any, error) {
-	var body searchBody
+	var body searchRequestBody
 	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
 		return nil, err
 	}
 	if n := utf8.RuneCountInString(body.Text); n < minFuzzyLen {
 		return nil, fmt.Errorf("fuzzy search query must be at least %d characters, got %d", minFuzzyLen, n)
 	}
-	return h.search(r, fuzzyContexts, body.Context, body.Text, func(found []*searchCandidate) any {
+	return h.searchInContexts(r, fuzzyContexts, body.Context, body.Text, func(found []*searchCandidate) any {
 		matches := make([]api.FuzzyMatch, len(found))
 		for i, c := range found {
 			matches[i] = api.FuzzyMatch{ID: c.name, Scope: c.parentIDs}
@@ -235,8 +235,8 @@ func (h *searchHandler) searchFuzzy(r *request) (any, error) {
 	})
 }
 
-// search searches for a text in one context, or in all contexts.
-func (h *searchHandler) search(r *request, in map[contexts.Context]findCandidatesFunc, context contexts.Context, text string, encode func([]*searchCandidate) any) (any, error) {
+// searchInContexts searches for a text in one context, or in all contexts.
+func (h *searchHandler) searchInContexts(r *request, in map[contexts.Context]findCandidatesFunc, context contexts.Context, text string, encode func([]*searchCandidate) any) (any, error) {
 	asked := []contexts.Context{context}
 	if context == contexts.All || context == "" {
 		asked = slices.Collect(maps.Keys(in))
@@ -245,7 +245,7 @@ func (h *searchHandler) search(r *request, in map[contexts.Context]findCandidate
 	}
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		state := &searchSnapshot{s, r.namespace}
-		answer := searchAnswer{make(map[contexts.Context]any), make(map[contexts.Context]bool), r.replyMetaOfWrite(s.Index())}
+		answer := searchReply{make(map[contexts.Context]any), make(map[contexts.Context]bool), r.replyMetaOfWrite(s.Index())}
 		for _, c := range asked {
 			found := in[c](state, text)
 			answer.Truncations[c] = len(found) > maxMatches

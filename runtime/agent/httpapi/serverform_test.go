@@ -81,7 +81,7 @@ func TestServerOnlyFields(t *testing.T) {
 	if pool, _, err := b.NodePools().Info("all", nil); err != nil || pool.Name != "all" {
 		t.Errorf("%+v, %v", pool, err)
 	}
-	if a, b := newNamespaceWithHash(&api.Namespace{Name: "a", ModifyIndex: 1}), newNamespaceWithHash(&api.Namespace{Name: "a", ModifyIndex: 2}); string(a.Hash) != string(b.Hash) {
+	if a, b := newNamespaceView(&api.Namespace{Name: "a", ModifyIndex: 1}), newNamespaceView(&api.Namespace{Name: "a", ModifyIndex: 2}); string(a.Hash) != string(b.Hash) {
 		t.Error("the hash of what is the same differs")
 	}
 }

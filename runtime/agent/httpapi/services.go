@@ -46,62 +46,64 @@ func (h *serviceHandler) list(r *request) (any, error) {
 }
 
 func (h *serviceHandler) rejectMissingName(*request) (any, error) {
-	return nil, badRequest("missing service name")
+	return nil, badRequestError("missing service name")
 }
 
 func (h *serviceHandler) read(r *request) (any, error) {
-	if strings.Contains(r.id, "/") {
-		return nil, badRequest("invalid URI")
+	if strings.Contains(r.pathID, "/") {
+		return nil, badRequestError("invalid URI")
 	}
 	choose, err := parseInstanceChoice(r.query.Get("choose"))
 	if err != nil {
 		return nil, err
 	}
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		found, err := listPage(r, s.ServicesByName(ws, r.namespace, r.id), serviceSortKey, unchanged)
+		found, err := listPage(r, s.ServicesByName(ws, r.namespace, r.pathID), serviceSortKey, identityStub)
 		return choose.chooseFrom(found), s.TableIndex(ws, store.Services), err
 	})
 }
 
-func serviceSortKey(reg *api.ServiceRegistration) sortKey { return nameKey(reg.Namespace, reg.ID) }
-
-// instanceChoice selects some instances of a service. For the same key it selects the same instances as
-// long as these exist.
-type instanceChoice struct {
-	count int // 0 means all
-	key   string
+func serviceSortKey(reg *api.ServiceRegistration) sortKey {
+	return newNameSortKey(reg.Namespace, reg.ID)
 }
 
-func parseInstanceChoice(text string) (instanceChoice, error) {
+// serviceInstanceChoice selects some instances of a service. For the same key it selects the same instances as
+// long as these exist.
+type serviceInstanceChoice struct {
+	maxInstances int // 0 means all
+	stableKey    string
+}
+
+func parseInstanceChoice(text string) (serviceInstanceChoice, error) {
 	if text == "" {
-		return instanceChoice{}, nil
+		return serviceInstanceChoice{}, nil
 	}
 	number, key, both := strings.Cut(text, "|")
 	count, err := strconv.Atoi(number)
 	if !both || strings.Contains(key, "|") || err != nil || count < 1 {
-		return instanceChoice{}, badRequest("Parameter for choose must be in form '<number>|<key>'")
+		return serviceInstanceChoice{}, badRequestError("Parameter for choose must be in form '<number>|<key>'")
 	}
-	return instanceChoice{count, key}, nil
+	return serviceInstanceChoice{count, key}, nil
 }
 
 // chooseFrom gives each instance a rank that depends only on the instance and the key, so that a new or
 // removed instance does not change the order of the others.
-func (c instanceChoice) chooseFrom(found []*api.ServiceRegistration) []*api.ServiceRegistration {
-	if c.count == 0 {
+func (c serviceInstanceChoice) chooseFrom(found []*api.ServiceRegistration) []*api.ServiceRegistration {
+	if c.maxInstances == 0 {
 		return found
 	}
 	rank := func(reg *api.ServiceRegistration) uint64 {
 		h := fnv.New64a()
-		_, _ = h.Write([]byte(c.key + "\x00" + reg.AllocID + "\x00" + reg.ID)) // never fails
-		return mixHash(h.Sum64())
+		_, _ = h.Write([]byte(c.stableKey + "\x00" + reg.AllocID + "\x00" + reg.ID)) // never fails
+		return avalancheHash(h.Sum64())
 	}
 	slices.SortStableFunc(found, func(a, b *api.ServiceRegistration) int { return cmp.Compare(rank(b), rank(a)) })
-	return found[:min(c.count, len(found))]
+	return found[:min(c.maxInstances, len(found))]
 }
 
-// mixHash makes each bit of a hash depend on all bits: otherwise ids with the same prefix would have
+// avalancheHash makes each bit of a hash depend on all bits: otherwise ids with the same prefix would have
 // similar ranks.
-func mixHash(h uint64) uint64 {
+func avalancheHash(h uint64) uint64 {
 	h ^= h >> 33
 	h *= 0xff51afd7ed558ccd
 	h ^= h >> 33
@@ -112,14 +114,14 @@ func mixHash(h uint64) uint64 {
 var errNoService = errors.New("service registration not found")
 
 func (h *serviceHandler) delete(r *request) (any, error) {
-	name, id, _ := strings.Cut(r.id, "/")
+	name, id, _ := strings.Cut(r.pathID, "/")
 	switch {
 	case strings.Contains(id, "/"):
-		return nil, badRequest("invalid URI")
+		return nil, badRequestError("invalid URI")
 	case name == "":
-		return nil, badRequest("missing service name")
+		return nil, badRequestError("missing service name")
 	case id == "":
-		return nil, badRequest("missing service id")
+		return nil, badRequestError("missing service id")
 	}
 	index, err := h.store.Update(r.Context(), func(tx *store.Txn) error {
 		if reg := tx.Service(nil, r.namespace, id); reg == nil || reg.ServiceName != name {

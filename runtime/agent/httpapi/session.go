@@ -22,12 +22,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// Limits of a session.
+// Limits of an exec session.
 const (
-	maxInputBytes            = 1 << 20 // bytes per message
-	maxHandshakeBytes        = 4 << 10 // bytes per message of a client that has not authenticated
+	maxInputBytes            = 1 << 20 // maximum size of a message
+	maxHandshakeBytes        = 4 << 10 // maximum size of the message in which a client sends its token
 	pingInterval             = 10 * time.Second
-	blockedStdinPingInterval = time.Second     // ping interval while the command does not read its input, when messages and the disconnection of the client are not read either
+	blockedStdinPingInterval = time.Second     // ping interval while the command does not read its input, because then the disconnection of the client is not read either
 	idleExecTimeout          = 2 * time.Minute // a client that sends nothing for this time is disconnected
 	execTokenTimeout         = 10 * time.Second
 	closeTimeout             = time.Second // timeout for sending output to a client after the command was killed
@@ -39,45 +39,45 @@ var (
 	errAgentStopping = errors.New("the agent is stopping")
 )
 
-// closeError is an error that ends a session, with the code of the close frame.
-type closeError struct {
+// sessionCloseError is an error that ends a session, with the code of the close frame.
+type sessionCloseError struct {
 	code websocket.StatusCode
 	text string
 }
 
-func (c *closeError) Error() string { return c.text }
+func (c *sessionCloseError) Error() string { return c.text }
 
 // execError returns an error that would be a 4xx status before the upgrade to a websocket.
 func execError(format string, args ...any) error {
-	return &closeError{websocket.StatusPolicyViolation, fmt.Sprintf(format, args...)}
+	return &sessionCloseError{websocket.StatusPolicyViolation, fmt.Sprintf(format, args...)}
 }
 
 // execSessionGroup counts the exec sessions, because http.Server does not wait for upgraded
 // connections. A handler can outlive http.Server.Close, so a WaitGroup alone is not enough: its
 // Add must not race Wait.
 type execSessionGroup struct {
-	mu         sync.Mutex
-	stopped    bool
-	sessionsWG sync.WaitGroup
+	mu              sync.Mutex
+	rejectsSessions bool
+	sessionsWG      sync.WaitGroup
 }
 
-// start adds a session to the count; the session calls end when it ends. It returns false after stop
+// startSession adds a session to the count; the session calls end when it ends. It returns false after stop
 // was called.
-func (g *execSessionGroup) start() bool {
+func (g *execSessionGroup) startSession() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.stopped {
+	if !g.rejectsSessions {
 		g.sessionsWG.Add(1)
 	}
-	return !g.stopped
+	return !g.rejectsSessions
 }
 
-func (g *execSessionGroup) end() { g.sessionsWG.Done() }
+func (g *execSessionGroup) endSession() { g.sessionsWG.Done() }
 
-// stop rejects further sessions and blocks until the running ones have ended.
-func (g *execSessionGroup) stop() {
+// rejectAndWait rejects further sessions and blocks until the running ones have ended.
+func (g *execSessionGroup) rejectAndWait() {
 	g.mu.Lock()
-	g.stopped = true
+	g.rejectsSessions = true
 	g.mu.Unlock()
 	g.sessionsWG.Wait()
 }
@@ -88,11 +88,11 @@ func (h *execHandler) serveSession(r *request, find func() (execCommand, error))
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return nil, &statusError{http.StatusInternalServerError, "websocket connection not found in context"}
 	}
-	if !h.execSessions.start() {
+	if !h.execSessions.startSession() {
 		return nil, &statusError{http.StatusServiceUnavailable, errAgentStopping.Error()}
 	}
-	defer h.execSessions.end()
-	r.replyWritten = true
+	defer h.execSessions.endSession()
+	r.isReplyWritten = true
 	// InsecureSkipVerify: the origin and the token of the request have been checked.
 	conn, err := websocket.Accept(r.w, r.Request, &websocket.AcceptOptions{InsecureSkipVerify: true})
 	if err != nil {
@@ -106,17 +106,17 @@ func (h *execHandler) serveSession(r *request, find func() (execCommand, error))
 		command, err = find()
 	}
 	if err != nil {
-		closeConn(conn, err)
+		closeExecSession(conn, err)
 	} else {
-		serveExec(r.Context(), conn, command)
+		runExecSession(r.Context(), conn, command)
 	}
 	return nil, nil
 }
 
-// closeConn closes the session. It does not wait for clients that do not reply to the close frame.
-func closeConn(conn *websocket.Conn, err error) {
+// closeExecSession closes the session. It does not wait for clients that do not reply to the close frame.
+func closeExecSession(conn *websocket.Conn, err error) {
 	code, text := websocket.StatusInternalError, ""
-	if c := new(closeError); errors.As(err, &c) {
+	if c := new(sessionCloseError); errors.As(err, &c) {
 		code, text = c.code, c.text
 	} else if err != nil {
 		text = basewire.ErrorMessage(err)
@@ -185,18 +185,18 @@ func (h *execHandler) readHandshake(r *request, conn *websocket.Conn) error {
 	case helloMessage.Version != 1:
 		return execError("unsupported handshake version: %d", helloMessage.Version)
 	}
-	if !h.access.isTrusted(r.Request) && !equalSecrets(helloMessage.AuthToken, string(h.access.token)) {
+	if !h.access.needsNoTokenForRequest(r.Request) && !equalSecrets(helloMessage.AuthToken, string(h.access.operatorToken)) {
 		return execError("%v", errPermissionDenied)
 	}
-	if !r.conn.CountForClient(h.access.clientOf(r)) {
+	if !r.conn.CountForClient(h.access.clientOfRequest(r)) {
 		return execError("%v", errTooManyConns)
 	}
 	return nil
 }
 
-// serveExec runs the command with the client as its terminal, and sends the exit code. The command
+// runExecSession runs the command with the client as its terminal, and sends the exit code. The command
 // is killed when the client disconnects or the agent shuts down.
-func serveExec(parent context.Context, conn *websocket.Conn, command execCommand) {
+func runExecSession(parent context.Context, conn *websocket.Conn, command execCommand) {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	// The context of the connection ends later than the context of the command, so that the last output and the
@@ -226,12 +226,12 @@ func serveExec(parent context.Context, conn *websocket.Conn, command execCommand
 	out := &execOutput{ctx: connCtx, conn: conn}
 	command.Stdin, command.Resize = stdin, resize
 	command.Stdout, command.Stderr = execWriter{out, "stdout"}, execWriter{out, "stderr"}
-	exit, err := command.run(ctx, command.Exec)
+	exit, err := command.runInTask(ctx, command.Exec)
 	_ = stdin.Close() // the command has ended and no longer reads stdin
 	cause := context.Cause(ctx)
 	switch {
 	case err == nil && exit.Err == nil:
-		err = out.sendExit(exit.ExitCode, command.TTY)
+		err = out.sendExitCode(exit.ExitCode, command.TTY)
 	case parent.Err() != nil:
 		err = errAgentStopping
 	case cause != nil:
@@ -240,7 +240,7 @@ func serveExec(parent context.Context, conn *websocket.Conn, command execCommand
 		err = exit.Err
 	}
 	cancel(nil)
-	closeConn(conn, err)
+	closeExecSession(conn, err)
 }
 
 // execInput passes the input of the client to the command.
@@ -248,8 +248,8 @@ type execInput struct {
 	conn            *websocket.Conn
 	stdin           *io.PipeWriter
 	terminalSizes   chan driver.TerminalSize
-	lastMessageTime atomic.Int64 // time of the last message
-	stdinBlocked    atomic.Bool  // the command does not read its input
+	lastMessageTime atomic.Int64 // Unix time in nanoseconds of the last message of the client
+	isStdinBlocked  atomic.Bool  // the command does not read its input
 }
 
 // readMessages handles the client's messages until the connection fails, and returns the reason. The
@@ -285,9 +285,9 @@ func (in *execInput) handleMessage(text []byte) error {
 		return nil // a heartbeat
 	}
 	if len(frame.Stdin.Data) > 0 {
-		in.stdinBlocked.Store(true)
+		in.isStdinBlocked.Store(true)
 		_, _ = in.stdin.Write(frame.Stdin.Data) // the write fails if the command has closed its input
-		in.stdinBlocked.Store(false)
+		in.isStdinBlocked.Store(false)
 		in.lastMessageTime.Store(time.Now().UnixNano())
 	}
 	if frame.Stdin.Close {
@@ -308,7 +308,7 @@ func (in *execInput) awaitDisconnect(ctx context.Context) (gone bool) {
 		case <-ctx.Done():
 			return false
 		}
-		if !in.stdinBlocked.Load() && time.Now().Before(next) {
+		if !in.isStdinBlocked.Load() && time.Now().Before(next) {
 			continue
 		}
 		next = time.Now().Add(pingInterval)
@@ -320,7 +320,7 @@ func (in *execInput) awaitDisconnect(ctx context.Context) (gone bool) {
 			in.lastMessageTime.Store(time.Now().UnixNano())
 		case ctx.Err() != nil:
 			return false
-		case !errors.Is(err, context.DeadlineExceeded), quiet > idleExecTimeout && !in.stdinBlocked.Load():
+		case !errors.Is(err, context.DeadlineExceeded), quiet > idleExecTimeout && !in.isStdinBlocked.Load():
 			return true
 		}
 	}
@@ -332,21 +332,21 @@ type execOutput struct {
 	conn *websocket.Conn
 }
 
-func (o *execOutput) send(text []byte) error {
+func (o *execOutput) sendText(text []byte) error {
 	if err := o.conn.Write(o.ctx, websocket.MessageText, text); err != nil {
 		return errClientGone
 	}
 	return nil
 }
 
-// sendExit sends the exit code of the command. A client waits for a result, which has no exit code field if
+// sendExitCode sends the exit code of the command. A client waits for a result, which has no exit code field if
 // the exit code is 0.
-func (o *execOutput) sendExit(code int, tty bool) error {
-	if err := o.send([]byte(`{"stdout":{"close":true}}`)); err != nil {
+func (o *execOutput) sendExitCode(code int, tty bool) error {
+	if err := o.sendText([]byte(`{"stdout":{"close":true}}`)); err != nil {
 		return err
 	}
 	if !tty {
-		if err := o.send([]byte(`{"stderr":{"close":true}}`)); err != nil {
+		if err := o.sendText([]byte(`{"stderr":{"close":true}}`)); err != nil {
 			return err
 		}
 	}
@@ -354,7 +354,7 @@ func (o *execOutput) sendExit(code int, tty bool) error {
 	if code != 0 {
 		result = `{"exit_code":` + strconv.Itoa(code) + `}`
 	}
-	return o.send([]byte(`{"exited":true,"result":` + result + `}`))
+	return o.sendText([]byte(`{"exited":true,"result":` + result + `}`))
 }
 
 // execWriter sends stdout or stderr to the client. Both may be written concurrently.
@@ -368,7 +368,7 @@ func (w execWriter) Write(p []byte) (int, error) {
 	text = append(append(append(text, `{"`...), w.streamName...), `":{"data":"`...)
 	text = base64.StdEncoding.AppendEncode(text, p)
 	text = append(text, `"}}`...)
-	if err := w.out.send(text); err != nil {
+	if err := w.out.sendText(text); err != nil {
 		return 0, err
 	}
 	return len(p), nil

@@ -78,7 +78,7 @@ func TestReplyFields(t *testing.T) {
 				want[field] = true
 			}
 		}
-		for _, f := range structFields(typ) {
+		for _, f := range jsonFieldsOf(typ) {
 			omit, known := want[f.name]
 			delete(want, f.name)
 			switch {

@@ -6,13 +6,13 @@ import "net/http"
 // failed write, because the client has disconnected or does not read, or after the context of the request
 // has ended, because the client has disconnected or the agent shuts down.
 type responseStream struct {
-	r *request
+	request *request
 }
 
 // startStream starts a response of a content type, without a known length. It sends the headers at once. After
-// calling stream, a handler returns nil as its reply and no error.
+// calling startStream, a handler returns nil as its reply and no error.
 func (r *request) startStream(contentType string) *responseStream {
-	r.replyWritten = true
+	r.isReplyWritten = true
 	r.setIndexHeaders()
 	r.w.Header().Set("Content-Type", contentType)
 	r.setWriteDeadline()
@@ -23,10 +23,10 @@ func (r *request) startStream(contentType string) *responseStream {
 
 // Write sends p at once. It fails if the client does not accept p within a minute.
 func (s *responseStream) Write(p []byte) (int, error) {
-	s.r.setWriteDeadline()
-	n, err := s.r.w.Write(p)
+	s.request.setWriteDeadline()
+	n, err := s.request.w.Write(p)
 	if err != nil {
 		return n, err
 	}
-	return n, s.r.responseController.Flush()
+	return n, s.request.responseController.Flush()
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// allocTimeline is the reply about the time line of an allocation.
+// allocTimeline is the reply of the route /v1/allocation/{id}/timeline.
 type allocTimeline struct {
 	AllocID string
 	Spans   []tracespan.Span // in the order of their start
@@ -15,14 +15,14 @@ type allocTimeline struct {
 // timeline replies with the spans of an allocation, an extension of Nomad's API. It blocks like the routes
 // that read the state; its index is not the index of the state.
 func (h *allocHandler) timeline(r *request) (any, error) {
-	if err := checkUUID("alloc", r.id); err != nil {
+	if err := checkIDIsUUID("alloc", r.pathID); err != nil {
 		return nil, err
 	}
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		if s.Allocation(ws, r.id) == nil {
-			return nil, s.TableIndex(ws, store.Allocations), notFound("alloc not found")
+		if s.Allocation(ws, r.pathID) == nil {
+			return nil, s.TableIndex(ws, store.Allocations), notFoundError("alloc not found")
 		}
-		file, err := h.findTimeline(r.id)
+		file, err := h.findTimeline(r.pathID)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -33,7 +33,7 @@ func (h *allocHandler) timeline(r *request) (any, error) {
 		if ws != nil {
 			ws.Add(now.Changed)
 		}
-		return allocTimeline{r.id, now.Spans}, now.Version, nil
+		return allocTimeline{r.pathID, now.Spans}, now.Version, nil
 	})
 }
 

@@ -15,12 +15,12 @@ import (
 // stats returns the resource usage of an allocation's tasks. An allocation without a runner
 // has no running tasks.
 func (h *allocHandler) stats(r *request) (any, error) {
-	alloc, err := findAllocation(h.store, r.id)
+	alloc, err := findAllocation(h.store, r.pathID)
 	if err != nil {
 		return nil, err
 	}
 	var stats allocrunner.Stats
-	if runner := h.node.Alloc(r.id); runner != nil {
+	if runner := h.node.Alloc(r.pathID); runner != nil {
 		stats = runner.Stats(r.Context(), r.query.Get("task"))
 	}
 	all := api.AllocResourceUsage{ResourceUsage: toResourceUsage(stats.Total), Tasks: make(map[string]*api.TaskResourceUsage, len(stats.Tasks))}
@@ -56,7 +56,7 @@ func (h *allocHandler) addDeviceStats(ctx context.Context, usage *api.AllocResou
 		if all == nil {
 			all = h.node.DeviceStats(ctx)
 		}
-		task.ResourceUsage.DeviceStats = devices.StatsOf(all, granted.Devices)
+		task.ResourceUsage.DeviceStats = devices.StatsOfAllocated(all, granted.Devices)
 		usage.ResourceUsage.DeviceStats = append(usage.ResourceUsage.DeviceStats, task.ResourceUsage.DeviceStats...)
 	}
 }
@@ -86,14 +86,14 @@ type checkStatus struct {
 
 // checks returns the states of an allocation's checks, or null if the allocation has no checks.
 func (h *allocHandler) checks(r *request) (any, error) {
-	if _, err := findAllocation(h.store, r.id); err != nil {
+	if _, err := findAllocation(h.store, r.pathID); err != nil {
 		return nil, err
 	}
 	var results []api.AllocCheckStatus
-	if runner := h.node.Alloc(r.id); runner != nil {
+	if runner := h.node.Alloc(r.pathID); runner != nil {
 		results = runner.Checks()
 	} else {
-		stored, err := h.store.Snapshot().CheckResults(r.id)
+		stored, err := h.store.Snapshot().CheckResults(r.pathID)
 		if err != nil {
 			return nil, err
 		}
@@ -116,15 +116,15 @@ func (h *allocHandler) checks(r *request) (any, error) {
 
 // services lists the service registrations of an allocation.
 func (h *allocHandler) services(r *request) (any, error) {
-	if err := checkUUID("alloc", r.id); err != nil {
+	if err := checkIDIsUUID("alloc", r.pathID); err != nil {
 		return nil, err
 	}
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		index := s.TableIndex(ws, store.Services)
-		if s.Allocation(ws, r.id) == nil {
-			return nil, index, notFound("allocation not found")
+		if s.Allocation(ws, r.pathID) == nil {
+			return nil, index, notFoundError("allocation not found")
 		}
-		all, err := listPage(r, s.ServicesByAllocation(ws, r.id), serviceSortKey, unchanged)
+		all, err := listPage(r, s.ServicesByAllocation(ws, r.pathID), serviceSortKey, identityStub)
 		return all, index, err
 	})
 }

@@ -31,25 +31,25 @@ func (h *variableHandler) list(r *request) (any, error) {
 			}
 			found = append(found, model.VariableMetadata(v))
 		}
-		list, err := listPage(r, found, func(m *api.VariableMetadata) sortKey { return nameKey(m.Namespace, m.Path) }, unchanged)
+		list, err := listPage(r, found, func(m *api.VariableMetadata) sortKey { return newNameSortKey(m.Namespace, m.Path) }, identityStub)
 		return list, s.TableIndex(ws, store.Variables), err
 	})
 }
 
 func (h *variableHandler) rejectMissingPath(*request) (any, error) {
-	return nil, badRequest("missing variable path")
+	return nil, badRequestError("missing variable path")
 }
 
 // rejectMethod replies to an unsupported method with Nomad's text and status.
 func (h *variableHandler) rejectMethod(*request) (any, error) {
-	return nil, badRequest(errInvalidMethod.text)
+	return nil, badRequestError(errInvalidMethod.text)
 }
 
 func (h *variableHandler) read(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		v := s.Variable(ws, r.namespace, r.id)
+		v := s.Variable(ws, r.namespace, r.pathID)
 		if v == nil {
-			return nil, s.TableIndex(ws, store.Variables), notFound("variable not found")
+			return nil, s.TableIndex(ws, store.Variables), notFoundError("variable not found")
 		}
 		if err := s.VariableErr(v); err != nil {
 			return nil, v.ModifyIndex, err
@@ -77,7 +77,7 @@ func (h *variableHandler) put(r *request) (any, error) {
 	if v == nil {
 		v = &api.Variable{} // the body was null
 	}
-	v.Path = r.id
+	v.Path = r.pathID
 	if v.Namespace == "" {
 		v.Namespace = r.namespace
 	}
@@ -98,7 +98,7 @@ func (h *variableHandler) delete(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.replyIndex, err = h.variables.Delete(r.Context(), r.namespace, r.id, check)
+	r.replyIndex, err = h.variables.Delete(r.Context(), r.namespace, r.pathID, check)
 	if err != nil {
 		return replyVariableConflict(r, err, check)
 	}
@@ -114,7 +114,7 @@ func casIndex(r *request) (variables.ExpectedIndex, error) {
 	}
 	index, err := strconv.ParseUint(text[0], 10, 64)
 	if err != nil {
-		return nil, badRequest(fmt.Sprintf("can not parse cas: %v", err))
+		return nil, badRequestError(fmt.Sprintf("can not parse cas: %v", err))
 	}
 	return &index, nil
 }
@@ -132,7 +132,7 @@ func lockOperation(r *request) (do func(*variables.Variables, context.Context, *
 			continue
 		}
 		if do != nil {
-			return nil, badRequest("multiple lock operations")
+			return nil, badRequestError("multiple lock operations")
 		}
 		do = operation
 	}
@@ -146,7 +146,7 @@ func replyVariableConflict(r *request, err error, check variables.ExpectedIndex)
 	var conflictErr *variables.ConflictError
 	switch {
 	case errors.As(err, &invalidErr):
-		return nil, badRequest(invalidErr.Error())
+		return nil, badRequestError(invalidErr.Error())
 	case errors.As(err, &conflictErr) && check != nil:
 		r.replyIndex, r.statusCode = conflictErr.Current.ModifyIndex, http.StatusConflict
 		return model.VariableWithoutLockID(conflictErr.Current), nil

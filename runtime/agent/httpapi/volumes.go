@@ -22,7 +22,7 @@ type volumeHandler struct {
 func (h *volumeHandler) list(r *request) (any, error) {
 	volumeType := cmp.Or(r.query.Get("type"), "csi")
 	if volumeType != "csi" && volumeType != "host" {
-		return nil, notFound("resource not found")
+		return nil, notFoundError("resource not found")
 	}
 	nodeID, pool, prefix := r.query.Get("node_id"), r.query.Get("node_pool"), r.query.Get("prefix")
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
@@ -34,7 +34,7 @@ func (h *volumeHandler) list(r *request) (any, error) {
 				found = append(found, o)
 			}
 		}
-		stubs, err := listPage(r, found, func(o *api.HostVolume) sortKey { return nameKey(o.Namespace, o.ID) }, func(o *api.HostVolume) *api.HostVolumeStub {
+		stubs, err := listPage(r, found, func(o *api.HostVolume) sortKey { return newNameSortKey(o.Namespace, o.ID) }, func(o *api.HostVolume) *api.HostVolumeStub {
 			return &api.HostVolumeStub{
 				Namespace: o.Namespace, ID: o.ID, Name: o.Name, PluginID: o.PluginID, NodePool: o.NodePool, NodeID: o.NodeID, CapacityBytes: o.CapacityBytes,
 				State: o.State, CreateIndex: o.CreateIndex, CreateTime: o.CreateTime, ModifyIndex: o.ModifyIndex, ModifyTime: o.ModifyTime,
@@ -49,12 +49,12 @@ func plainID(id string) string { return strings.ReplaceAll(id, "-", "") }
 
 func (h *volumeHandler) read(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		v := s.HostVolume(ws, r.id)
+		v := s.HostVolume(ws, r.pathID)
 		if v == nil || !r.includesNamespace(v.Volume.Namespace) {
-			return nil, s.TableIndex(ws, store.HostVolumes), notFound(volumes.ErrNotFound.Error())
+			return nil, s.TableIndex(ws, store.HostVolumes), notFoundError(volumes.ErrNotFound.Error())
 		}
 		shown, index := *v.Volume, v.Volume.ModifyIndex
-		for _, a := range volumes.Users(s.Reader, ws, v.Volume) {
+		for _, a := range volumes.AllocsUsing(s.Reader, ws, v.Volume) {
 			shown.Allocations = append(shown.Allocations, a.Stub())
 			index = max(index, a.ModifyIndex)
 		}
@@ -99,7 +99,7 @@ func (h *volumeHandler) register(r *request) (any, error) {
 // prepare checks a volume of a request, and sets its namespace.
 func (h *volumeHandler) prepare(r *request, v *api.HostVolume) (*api.HostVolume, error) {
 	if v == nil {
-		return nil, badRequest("missing volume definition")
+		return nil, badRequestError("missing volume definition")
 	}
 	v.Allocations = nil
 	if v.Namespace == "" {
@@ -111,9 +111,9 @@ func (h *volumeHandler) prepare(r *request, v *api.HostVolume) (*api.HostVolume,
 func (h *volumeHandler) delete(r *request) (any, error) {
 	force, err := r.boolParam("force")
 	if err != nil {
-		return nil, badRequest(err.Error())
+		return nil, badRequestError(err.Error())
 	}
-	if err := h.manager.Delete(r.Context(), r.namespace, r.id, force); err != nil {
+	if err := h.manager.Delete(r.Context(), r.namespace, r.pathID, force); err != nil {
 		return nil, volumeError(err)
 	}
 	return r.replyMetaOfWrite(h.store.Snapshot().Index()), nil // the client expects an object
@@ -124,9 +124,9 @@ func volumeError(err error) error {
 	var invalid *volumes.RequestError
 	switch {
 	case errors.Is(err, volumes.ErrNotFound), errors.Is(err, volumes.ErrClaimNotFound):
-		return notFound(err.Error())
+		return notFoundError(err.Error())
 	case errors.As(err, &invalid):
-		return badRequest(err.Error())
+		return badRequestError(err.Error())
 	}
 	return &statusError{http.StatusInternalServerError, err.Error()}
 }
@@ -137,13 +137,13 @@ func (h *volumeHandler) claims(r *request) (any, error) {
 		found := slices.DeleteFunc(s.VolumeClaims(ws), func(c *api.TaskGroupHostVolumeClaim) bool {
 			return !r.includesNamespace(c.Namespace) || jobID != "" && c.JobID != jobID || group != "" && c.TaskGroupName != group || name != "" && c.VolumeName != name
 		})
-		list, err := listPage(r, found, func(c *api.TaskGroupHostVolumeClaim) sortKey { return nameKey(c.Namespace, c.ID) }, unchanged)
+		list, err := listPage(r, found, func(c *api.TaskGroupHostVolumeClaim) sortKey { return newNameSortKey(c.Namespace, c.ID) }, identityStub)
 		return list, s.TableIndex(ws, store.VolumeClaims), err
 	})
 }
 
 func (h *volumeHandler) deleteClaim(r *request) (any, error) {
-	if err := h.manager.DeleteClaim(r.Context(), r.namespace, r.id); err != nil {
+	if err := h.manager.DeleteClaim(r.Context(), r.namespace, r.pathID); err != nil {
 		return nil, volumeError(err)
 	}
 	r.replyIndex = h.store.Snapshot().Index()

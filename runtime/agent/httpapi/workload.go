@@ -33,9 +33,9 @@ func (p *accessPolicy) authenticateWorkload(r *http.Request) *identity.Workload 
 	return w
 }
 
-// needsNoToken reports whether a path is open to all clients. The public keys are open if the operator has
+// isOpenPath reports whether a path is open to all clients. The public keys are open if the operator has
 // configured the address at which other services request them.
-func (p *accessPolicy) needsNoToken(path string) bool {
+func (p *accessPolicy) isOpenPath(path string) bool {
 	return publicPaths[path] || isPagePath(path) || p.hasOIDCIssuer() && (path == keySetPath || path == discoveryPath)
 }
 
@@ -49,11 +49,11 @@ func (r *request) checkWorkload(method string, rt route, p *accessPolicy) error 
 	permitted := false
 	switch rt.pattern {
 	case "/v1/var/{id...}":
-		permitted = r.namespace == w.Namespace && canReadVariable(w, r.id)
+		permitted = r.namespace == w.Namespace && canReadVariable(w, r.pathID)
 	case "/v1/vars", "/v1/services", "/v1/service/{id...}":
 		permitted = r.namespace == w.Namespace
 	default:
-		permitted = p.needsNoToken(r.URL.Path)
+		permitted = p.isOpenPath(r.URL.Path)
 	}
 	if !permitted || method != http.MethodGet {
 		return errPermissionDenied
@@ -76,7 +76,7 @@ type identityHandler struct{ identities *identity.Issuer }
 
 func (h *identityHandler) keySet(r *request) (any, error) {
 	if h.identities == nil {
-		return nil, notFound("this agent issues no tokens")
+		return nil, notFoundError("this agent issues no tokens")
 	}
 	set, err := h.identities.KeySet(r.Context())
 	if err == nil {
@@ -96,7 +96,7 @@ type discovery struct {
 
 func (h *identityHandler) discover(r *request) (any, error) {
 	if h.identities == nil || h.identities.URL == "" {
-		return nil, notFound(`OpenID Connect discovery is disabled: set oidc_issuer in the server block of the agent's configuration`)
+		return nil, notFoundError(`OpenID Connect discovery is disabled: set oidc_issuer in the server block of the agent's configuration`)
 	}
 	r.w.Header().Set("Cache-Control", keySetMaxAge)
 	return discovery{

@@ -33,7 +33,7 @@ type workloadFixture struct {
 func newWorkloadFixture(t *testing.T, edit func(*Config)) *workloadFixture {
 	f := &workloadFixture{}
 	f.fixture = newFixture(t, func(c *Config) {
-		c.Token, c.ReadToken = "operator", "reader"
+		c.OperatorToken, c.ReadOnlyToken = "operator", "reader"
 		f.identities = identity.New(identity.Config{Store: c.Store, Region: "global"})
 		c.Identities = f.identities
 		if edit != nil {
@@ -221,7 +221,7 @@ func TestKeyWithTokensIsKept(t *testing.T) {
 func TestTaskSocket(t *testing.T) {
 	t.Parallel()
 	for _, operator := range []Secret{"operator", ""} {
-		f := newWorkloadFixture(t, func(c *Config) { c.Token = operator })
+		f := newWorkloadFixture(t, func(c *Config) { c.OperatorToken = operator })
 		l, err := taskapi.New()
 		if err != nil {
 			t.Fatal(err)

@@ -52,7 +52,7 @@ type allocReporter interface {
 // its tasks.
 func NewAllocSync(s *store.Store, logger hclog.Logger) *AllocSync {
 	started := make(map[string]bool)
-	for _, id := range s.Snapshot().LocalAllocations() {
+	for _, id := range s.Snapshot().AllocationsWithLocalRecords() {
 		started[id] = true
 	}
 	return &AllocSync{
@@ -82,13 +82,13 @@ func (r *AllocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 	var assignments []noderunner.Assignment
 	for _, a := range scheduler.DesiredAllocs(s.Reader) {
 		assignments = append(assignments, noderunner.Assignment{
-			Alloc: a, TasksEnded: s.AllocationEnded(a.ID), StartedEarlier: r.allocsStartedEarlier[a.ID],
+			Alloc: a, AllocEnded: s.AllocationEnded(a.ID), StartedByEarlierAgent: r.allocsStartedEarlier[a.ID],
 			JobPurged:        a.ServerTerminalStatus() && s.Job(nil, a.Namespace, a.JobID) == nil,
-			CollectWhenEnded: s.IsAllocationCollectedAtEnd(a.ID),
+			CollectWhenEnded: s.IsAllocationDirRemovedAtEnd(a.ID),
 		})
 	}
 	for _, a := range pendingRemovals {
-		assignments = append(assignments, noderunner.Assignment{Alloc: a, TasksEnded: true})
+		assignments = append(assignments, noderunner.Assignment{Alloc: a, AllocEnded: true})
 	}
 	if len(pendingRemovals) > 0 {
 		r.AllocsChanged()
@@ -130,7 +130,7 @@ func (r *AllocSync) ReportEnded(allocID string, err error) {
 // CollectAtEnd implements noderunner.AssignmentSource. It returns when the request is stored.
 func (r *AllocSync) CollectAtEnd(ctx context.Context, allocID string) error {
 	_, err := r.store.Update(ctx, func(tx *store.Txn) error {
-		tx.CollectAllocationAtEnd(allocID)
+		tx.RemoveAllocationDirAtEnd(allocID)
 		return nil
 	})
 	return err
@@ -361,7 +361,7 @@ func (r *AllocSync) requeueReports(reports []scheduler.AllocReport, removed []st
 			newOrder = append(newOrder, id)
 		}
 		ended := old.TasksEnded || newer.TasksEnded
-		if newer.ClientStatus == "" { // the newer report is missing, or has only the field TasksEnded
+		if newer.ClientStatus == "" { // the newer report is missing, or has only the field AllocEnded
 			newer = old
 		}
 		newer.TasksEnded = ended

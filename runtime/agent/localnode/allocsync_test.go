@@ -116,7 +116,7 @@ func (r *allocSyncFixture) ids(t testing.TB) []string {
 	wanted, _ := r.Allocs()
 	var ids []string
 	for _, a := range wanted {
-		if a.StartedEarlier {
+		if a.StartedByEarlierAgent {
 			t.Errorf("alloc %s counts as started", a.Alloc.ID)
 		}
 		ids = append(ids, a.Alloc.ID)
@@ -363,7 +363,7 @@ func TestPurgedAllocIsForgottenWhenItHasEnded(t *testing.T) {
 	if err := r.writeReports(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := r.store.Snapshot().LocalAllocations(); len(got) > 0 || len(r.store.Snapshot().MetaKeys("")) > 0 {
+	if got := r.store.Snapshot().AllocationsWithLocalRecords(); len(got) > 0 || len(r.store.Snapshot().AgentRecordNames("")) > 0 {
 		t.Errorf("records of %q are left", got)
 	}
 }
@@ -391,7 +391,7 @@ func TestCollectAtEndIsStored(t *testing.T) {
 	if err := r.CollectAtEnd(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
-	if left := r.store.Snapshot().MetaKeys("collect/"); len(left) > 0 {
+	if left := r.store.Snapshot().AgentRecordNames("collect/"); len(left) > 0 {
 		t.Errorf("records left: %q", left)
 	}
 }
@@ -459,7 +459,7 @@ func TestDeletedAllocationIsAssignedOnce(t *testing.T) {
 	put(func(tx *store.Txn) { tx.DeleteAllocation("here") })
 
 	first, changed := r.Allocs()
-	if len(first) != 1 || first[0].Alloc.ID != "here" || !first[0].TasksEnded {
+	if len(first) != 1 || first[0].Alloc.ID != "here" || !first[0].AllocEnded {
 		t.Errorf("the node gets %+v, want the one that has to be removed", first)
 	}
 	select {

@@ -55,7 +55,7 @@ func machine(t *testing.T, settings *Settings) fingerprint.Host {
 		},
 		Topology: &base.Topology{},
 	}
-	selected, err := settings.Networks.HostAddresses(nodeAddresses(host))
+	selected, err := settings.Networks.SelectHostAddresses(nodeAddresses(host))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestSchedulerSelectsAddressesOfHostNetworks(t *testing.T) {
 	var settings Settings
 	host := machine(t, &settings)
 	n := newRecordFixture(t, settings, host)
-	node := scheduler.NodeOf(n.newNodeRecord(nil, nil))
+	node := scheduler.PlacementNodeOf(n.newNodeRecord(nil, nil))
 	for name, want := range map[string]string{"public": "10.2.0.1", "all": "10.1.0.1", "second": "10.2.0.2", "six": "fd00::1"} {
 		if got := node.HostNetworks[name].Address; got != want || host.HostNetworks[name].IP != want {
 			t.Errorf("%s: the scheduler has %s, the fingerprint %s, want %s", name, got, host.HostNetworks[name].IP, want)
@@ -150,7 +150,7 @@ func TestDriversThatAreNotStarted(t *testing.T) {
 	if missing == nil || missing.Detected || missing.Healthy || missing.HealthDescription != "no such engine" {
 		t.Errorf("driver %+v", missing)
 	}
-	if usable, listed := scheduler.NodeOf(record).Drivers["missing"]; usable || !listed {
+	if usable, listed := scheduler.PlacementNodeOf(record).HealthyDrivers["missing"]; usable || !listed {
 		t.Error("jobs can use a driver that is not started")
 	}
 	for name, want := range map[string]string{"d": "1", "gone": "", "missing": ""} {
@@ -169,7 +169,7 @@ func TestReservedCPU(t *testing.T) {
 	settings := Settings{Reserved: ReservedResources{CPUMHz: 300}, MaxAllocs: 7}
 	host := machine(t, &settings)
 	host.Attributes = map[string]string{"cpu.reservablecores": "3", "cpu.frequency": "1000", "cpu.usablecompute": "3000"}
-	host.Cores, host.CPUMHz, host.ReservedCores, host.ReservableCores = 4, 4000, []uint16{0}, []uint16{1, 2, 3}
+	host.UsableCores, host.TotalCPUMHz, host.ReservedCores, host.ReservableCores = 4, 4000, []uint16{0}, []uint16{1, 2, 3}
 	n := newRecordFixture(t, settings, host)
 	check := func(usable string, reserved uint64) {
 		t.Helper()
@@ -182,7 +182,7 @@ func TestReservedCPU(t *testing.T) {
 		}
 	}
 	check("2700", 1300)
-	if got := scheduler.NodeOf(n.newNodeRecord(nil, nil)).MaxAllocs; got != 7 {
+	if got := scheduler.PlacementNodeOf(n.newNodeRecord(nil, nil)).MaxAllocs; got != 7 {
 		t.Errorf("%d allocations at most, want 7", got)
 	}
 	n.Reload(Settings{})

@@ -104,7 +104,7 @@ func TestUnusableMetadataIsQuarantined(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	put(func(tx *store.Txn) { tx.PutMeta(state.NodeMetaName, "text") })
+	put(func(tx *store.Txn) { tx.PutAgentRecord(state.NodeMetaName, "text") })
 	n := New(Config{Store: s, Logger: hclog.NewNullLogger()})
 	if meta := n.Meta(); len(meta.Dynamic) > 0 {
 		t.Errorf("metadata %v", meta.Dynamic)

@@ -31,7 +31,7 @@ func (n *Node) readAttributes(drivers map[string]supervisor.DriverInfo) map[stri
 			attributes["driver."+name] = "1"
 		}
 	}
-	if total := n.config.Host.CPUMHz; total > 0 {
+	if total := n.config.Host.TotalCPUMHz; total > 0 {
 		attributes["cpu.usablecompute"] = strconv.Itoa(max(1, total-n.reservedMHz())) // the scheduler reads 0 as no limit
 	}
 	if n.config.Volumes != nil {
@@ -45,7 +45,7 @@ func (n *Node) readAttributes(drivers map[string]supervisor.DriverInfo) map[stri
 // reservedMHz returns the CPU that tasks do not get: the MHz of the reserved cores plus the CPU that the operator has reserved.
 func (n *Node) reservedMHz() int {
 	host := n.config.Host
-	return int(n.currentSettings().Reserved.CPUMHz) + host.CPUMHz*len(host.ReservedCores)/max(1, host.Cores)
+	return int(n.currentSettings().Reserved.CPUMHz) + host.TotalCPUMHz*len(host.ReservedCores)/max(1, host.UsableCores)
 }
 
 // newNodeRecord returns the current record of the node with the given host volumes. Drain, eligibility and events are
@@ -88,7 +88,7 @@ func (n *Node) newNodeRecord(old *api.Node, volumes map[string]*api.HostVolumeIn
 	}
 	host := n.config.Host
 	record.NodeResources = &api.NodeResources{
-		Cpu:            api.NodeCpuResources{CpuShares: int64(host.CPUMHz), TotalCpuCores: uint16(len(host.ReservableCores)), ReservableCpuCores: host.ReservableCores},
+		Cpu:            api.NodeCpuResources{CpuShares: int64(host.TotalCPUMHz), TotalCpuCores: uint16(len(host.ReservableCores)), ReservableCpuCores: host.ReservableCores},
 		Memory:         api.NodeMemoryResources{MemoryMB: int64(host.MemoryMB)},
 		Disk:           api.NodeDiskResources{DiskMB: int64(host.DiskMB)},
 		Networks:       newNetworkResources(host, c.Interface.MBits),

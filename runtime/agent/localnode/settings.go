@@ -72,7 +72,7 @@ func (s Settings) WithDefaults(hostname string) Settings {
 // FingerprintNetworks adds the network modes of the machine, and the addresses of its host networks, to host.
 func (s Settings) FingerprintNetworks(ctx context.Context, host *fingerprint.Host, logger hclog.Logger) {
 	capabilities, err := hostnet.New(s.Networks).Fingerprint(ctx)
-	addresses, addressErr := s.Networks.HostAddresses(nodeAddresses(*host))
+	addresses, addressErr := s.Networks.SelectHostAddresses(nodeAddresses(*host))
 	for _, err := range []error{err, addressErr} {
 		if err != nil {
 			logger.Info("degraded", "reason", err.Error())
@@ -91,14 +91,14 @@ func (s Settings) FingerprintNetworks(ctx context.Context, host *fingerprint.Hos
 // Fingerprint reads the properties of the machine. The operator's settings override the properties.
 func (s Settings) Fingerprint(o fingerprint.Options, logger hclog.Logger) fingerprint.Host {
 	o.ReservedCores, o.NetworkInterface = s.Reserved.Cores, s.Interface.Name
-	host := fingerprint.Read(o)
+	host := fingerprint.ReadHost(o)
 	for _, o := range []struct {
 		value     int
 		field     *int
 		attribute string
 		unit      int
 	}{
-		{s.CPUMHz, &host.CPUMHz, "cpu.totalcompute", 1},
+		{s.CPUMHz, &host.TotalCPUMHz, "cpu.totalcompute", 1},
 		{s.MemoryMB, &host.MemoryMB, "memory.totalbytes", 1 << 20},
 		{s.DiskMB, &host.DiskMB, "unique.storage.bytestotal", 1 << 20},
 	} {

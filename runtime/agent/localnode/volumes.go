@@ -21,7 +21,7 @@ func (n *Node) Volumes() *volumes.Manager { return n.config.Volumes }
 // HostVolumes returns the host volumes by name, including volumes whose paths do not exist. A volume of the configuration
 // hides a dynamic host volume with the same name.
 func (n *Node) HostVolumes() map[string]*api.HostVolumeInfo {
-	all := volumes.Ready(n.config.Store.Snapshot().Reader)
+	all := volumes.ReadyVolumes(n.config.Store.Snapshot().Reader)
 	maps.Copy(all, n.currentSettings().HostVolumes)
 	return all
 }

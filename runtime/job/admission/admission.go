@@ -12,16 +12,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// Node has the facts about a node that decide whether it can run a job. A field that is nil is unknown, and nothing is
-// refused because of it.
+// Node has the facts about a node that decide whether it can run a job. A nil field means that the fact is unknown: Check
+// then refuses nothing because of it.
 type Node struct {
 	Region     string   // empty means the region "global"
-	Namespaces []string // the stored namespaces, besides the default one; nil means every valid name
+	Namespaces []string // the namespaces besides the default one; nil means that every valid name exists
 	Drivers    []string // the names of the drivers
-	// Schemas has the schemas of drivers by name. The config blocks of other drivers are not checked.
+	// Schemas maps driver name to the schema of its config block. Check does not check the config blocks of other drivers.
 	Schemas map[string]Schema
-	// HookFaults are the attachments of the job that hooks do not accept, and UncheckedHooks the errors of hooks that
-	// cannot check an attachment at present.
+	// HookFaults are the attachments of the job that their hooks reject. UncheckedHooks are the errors of hooks that could
+	// not check their attachment.
 	HookFaults     []HookFault
 	UncheckedHooks []error
 	Features       *Features
@@ -35,18 +35,18 @@ type Schema struct {
 	Err  error         // the reason why the schema is unknown
 }
 
-// HookFault is an attachment of a job that is refused.
+// HookFault is the attachment of a hook to a job that cannot be accepted: Err is the reason.
 type HookFault struct {
-	At      model.HookAttachment
-	Missing bool // the hook does not exist
-	Err     error
+	Attachment    model.HookAttachment
+	IsHookMissing bool // the hook does not exist
+	Err           error
 }
 
-// Flags are the caller of Check and its options.
+// Flags are the options of Check: who calls it, and how the job will run.
 type Flags struct {
 	Caller Caller
-	// Now means that a periodic job is run once, now.
-	Now bool
+	// RunsPeriodicNow means that a periodic job is run once, now.
+	RunsPeriodicNow bool
 	// HasVariables means that a run in the foreground has variables for templates.
 	HasVariables bool
 }
@@ -57,44 +57,44 @@ type Answer struct {
 	Fault error
 	// MalformedRequest means that Nomad's HTTP API reports Fault before a server validates the job.
 	MalformedRequest bool
-	// Refusals are the parts that cannot run, in the order of the job, with their effects for the caller. The requirements
-	// that the node does not meet are known only for a valid job that has no other refusals of the scopes Everywhere,
-	// InFiles and NeverPlaced.
+	// Refusals are the parts of the job that cannot run, in the order of the job, with their effects for the caller. They
+	// include requirements that the node does not meet only if the job is valid and has no other refusals of the scopes
+	// Everywhere, InFiles and NeverPlaced.
 	Refusals []Refusal
 	// ConfigFaults are the errors in config blocks of tasks. ConfigsChecked is false if a block was not checked because the
 	// schema of its driver is unknown.
 	ConfigFaults   []ConfigFault
 	ConfigsChecked bool
-	// Warnings are those of Nomad's API, without the errors in config blocks.
+	// Warnings are the warnings that Nomad's API returns for the job. They do not include the ConfigFaults.
 	Warnings []string
 	// Ignored are the parts of the job that a run in the foreground ignores. It is set for the caller Foreground only.
 	Ignored []*model.Fault
 }
 
-// With returns the refusals with an effect.
-func (a *Answer) With(e Effect) []Refusal {
+// RefusalsWithEffect returns the refusals with an effect.
+func (a *Answer) RefusalsWithEffect(e Effect) []Refusal {
 	return slices.DeleteFunc(slices.Clone(a.Refusals), func(r Refusal) bool { return r.Effect != e })
 }
 
-// Rejected reports whether the caller must reject the job, because of a fault or a refusal. Errors in config blocks do not
-// count: the driver can be replaced before the job runs.
-func (a *Answer) Rejected() bool { return a.Fault != nil || len(a.With(Rejects)) > 0 }
+// Rejected reports whether the caller must reject the job, because of a fault or a refusal. ConfigFaults do not count,
+// because another version of the driver can be installed before the job runs.
+func (a *Answer) Rejected() bool { return a.Fault != nil || len(a.RefusalsWithEffect(Rejects)) > 0 }
 
-// IsNeverPlaced reports whether an agent accepts the job and never places it.
+// IsNeverPlaced reports whether an agent would store the job but never place its allocations.
 func (a *Answer) IsNeverPlaced() bool {
 	return slices.ContainsFunc(a.Refusals, func(r Refusal) bool { return r.Row.Scope == NeverPlaced })
 }
 
-// Check returns whether a canonical job can run on a node. It changes nothing and may be called concurrently. If ctx ends,
-// config blocks are not checked.
+// Check returns whether a canonical job can run on a node. It does not modify its arguments and may be called
+// concurrently. If ctx ends, it leaves config blocks unchecked.
 func Check(ctx context.Context, job *api.Job, node Node, flags Flags) Answer {
 	var a Answer
 	a.Fault, a.MalformedRequest = checkFaults(job, node.Namespaces)
-	a.Refusals = refuseParts(job, node, flags)
+	a.Refusals = unsupportedParts(job, node, flags)
 	a.Refusals = append(a.Refusals, refuseHooks(node.HookFaults)...)
 	a.Refusals = append(a.Refusals, RefusePortLabels(job)...)
 	if node.Features != nil && a.Fault == nil && !slices.ContainsFunc(a.Refusals, excludesPlacement) {
-		a.Refusals = append(a.Refusals, node.Features.Refuse(job)...)
+		a.Refusals = append(a.Refusals, node.Features.UnmetRequirements(job)...)
 	}
 	for i := range a.Refusals {
 		a.Refusals[i].Effect = a.Refusals[i].Row.EffectFor(flags.Caller)
@@ -114,7 +114,7 @@ func Check(ctx context.Context, job *api.Job, node Node, flags Flags) Answer {
 	return a
 }
 
-// Fault returns the error of an invalid job, as in the answer of Check for a node with these stored namespaces.
+// Fault returns only the field Fault of the result of Check, for a node with these namespaces.
 func Fault(job *api.Job, namespaces []string) error {
 	fault, _ := checkFaults(job, namespaces)
 	return fault
@@ -125,8 +125,7 @@ func excludesPlacement(r Refusal) bool {
 	return r.Row.Scope == Everywhere || r.Row.Scope == InFiles || r.Row.Scope == NeverPlaced
 }
 
-// checkFaults returns the error of an invalid job. Nomad's HTTP API reports some faults alone, before the server validates
-// the job.
+// checkFaults returns the fields Fault and MalformedRequest of the result of Check.
 func checkFaults(job *api.Job, namespaces []string) (fault error, malformedRequest bool) {
 	if *job.Type == api.JobTypeSystem {
 		for _, g := range job.TaskGroups {

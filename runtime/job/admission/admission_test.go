@@ -149,8 +149,8 @@ func testNode(job *api.Job) Node {
 		},
 	}
 	for _, at := range model.HookAttachments(job) {
-		fault := HookFault{At: at, Missing: at.Hook == "absent", Err: errors.New("bad value")}
-		if fault.Missing {
+		fault := HookFault{Attachment: at, IsHookMissing: at.Hook == "absent", Err: errors.New("bad value")}
+		if fault.IsHookMissing {
 			fault.Err = errors.New("no such hook")
 		}
 		node.HookFaults = append(node.HookFaults, fault)
@@ -177,7 +177,7 @@ func TestMissingDriverWithoutSuggestions(t *testing.T) {
 
 func TestPeriodicJobRunsNow(t *testing.T) {
 	job := newJob(func(f *jobFixture) { f.job.Periodic = &api.PeriodicConfig{} })
-	if answer := Check(t.Context(), job, Node{}, Flags{Caller: Foreground, Now: true}); len(answer.Refusals) > 0 {
+	if answer := Check(t.Context(), job, Node{}, Flags{Caller: Foreground, RunsPeriodicNow: true}); len(answer.Refusals) > 0 {
 		t.Errorf("refusals %+v", answer.Refusals)
 	}
 }

@@ -38,16 +38,16 @@ type Unmet struct {
 
 func (u Unmet) Error() string { return u.Text }
 
-func unmet(row rowIndex, path []string, metric, text string) *Unmet {
-	return &Unmet{refuseWithText(row, path, text), metric}
+func newUnmet(row rowIndex, path []string, metric, text string) *Unmet {
+	return &Unmet{newRefusalWithText(row, path, text), metric}
 }
 
-// Refuse returns the requirements of a valid job that the node does not meet if all allocations of the job run
+// UnmetRequirements returns the requirements of a valid job that the node does not meet if all allocations of the job run
 // on it. Datacenters and node pool count as requirements.
-func (f *Features) Refuse(job *api.Job) []Refusal {
+func (f *Features) UnmetRequirements(job *api.Job) []Refusal {
 	var all []*Unmet
 	if err := f.CheckDatacenter(job); err != nil {
-		all = append(all, unmet(datacenter, []string{"datacenters"}, "", err.Error()))
+		all = append(all, newUnmet(datacenter, []string{"datacenters"}, "", err.Error()))
 	}
 	total := 0
 	for _, g := range job.TaskGroups {
@@ -60,7 +60,7 @@ func (f *Features) Refuse(job *api.Job) []Refusal {
 		all = append(all, f.unmetVolumes(path, job, g)...)
 		all = append(all, f.UnmetConstraints(path, g.Constraints, *g.Count)...)
 		for _, t := range g.Tasks {
-			all = append(all, f.UnmetConstraints(at(path, "task", t.Name), t.Constraints, 1)...)
+			all = append(all, f.UnmetConstraints(childPath(path, "task", t.Name), t.Constraints, 1)...)
 		}
 	}
 	refusals := make([]Refusal, len(all))
@@ -110,7 +110,7 @@ func (f *Features) UnmetNetworks(g *api.TaskGroup) (all []*Unmet) {
 			reason = "the directory client.cni_config_dir has no network of that name, or its file has an error (reason of \"degraded\" in the log of the agent). " +
 				"Correct it and restart the agent, or use mode = \"host\""
 		}
-		all = append(all, unmet(networkMode, []string{"group", *g.Name, "network", "0", "mode"}, "missing network", fmt.Sprintf("missing network: this node does not have the network mode %q: %s", mode, reason)))
+		all = append(all, newUnmet(networkMode, []string{"group", *g.Name, "network", "0", "mode"}, "missing network", fmt.Sprintf("missing network: this node does not have the network mode %q: %s", mode, reason)))
 	}
 	for _, n := range g.Networks {
 		for _, port := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
@@ -123,27 +123,28 @@ func (f *Features) UnmetNetworks(g *api.TaskGroup) (all []*Unmet) {
 	return all
 }
 
-// CheckHostNetwork returns nil, or that the node does not have the host network of a port. The start of the text is that of
-// Nomad's placement metrics.
+// CheckHostNetwork returns an Unmet if the node does not have the host network that a port names, otherwise nil. Its text
+// starts like the text of Nomad's placement metrics.
 func (f *Features) CheckHostNetwork(port api.Port) *Unmet {
 	if _, found := f.HostNetworks[port.HostNetwork]; found || model.IsOnDefaultHostNetwork(port) {
 		return nil
 	}
 	metric := fmt.Sprintf("missing host network %q for port %q", port.HostNetwork, port.Label)
-	return unmet(hostNetwork, nil, metric, fmt.Sprintf("%s: add a block host_network %q to the block client of the agent's configuration whose address the machine has, or leave out host_network", metric, port.HostNetwork))
+	return newUnmet(hostNetwork, nil, metric, fmt.Sprintf("%s: add a block host_network %q to the block client of the agent's configuration whose address the machine has, or leave out host_network", metric, port.HostNetwork))
 }
 
 // MissingVolumes is the name of unmet requests for host volumes in the placement metrics.
 const MissingVolumes = "missing compatible host volumes"
 
-// unmetVolumes returns the volume blocks of a group whose host volumes the node lacks for one of the group's allocations.
+// unmetVolumes returns an Unmet for each volume block whose host volume the node does not have, for any allocation of the
+// group.
 func (f *Features) unmetVolumes(path []string, job *api.Job, g *api.TaskGroup) (all []*Unmet) {
 	reported := make(map[string]bool)
 	for i := range *g.Count {
 		for _, v := range model.HostVolumeRequests(g, model.AllocName(job, g, i), &f.NodeFacts) {
 			if u := f.CheckVolume(v); u != nil && !reported[v.Label] {
 				reported[v.Label] = true
-				u.Path = at(path, "volume", v.Label)
+				u.Path = childPath(path, "volume", v.Label)
 				all = append(all, u)
 			}
 		}
@@ -151,7 +152,8 @@ func (f *Features) unmetVolumes(path []string, job *api.Job, g *api.TaskGroup) (
 	return all
 }
 
-// CheckVolume returns nil, or that the node does not have the host volume of a request, or does not admit the request.
+// CheckVolume returns an Unmet if the node does not have the host volume of a request, or the volume does not admit the
+// request, otherwise nil.
 func (f *Features) CheckVolume(v model.HostVolumeRequest) *Unmet {
 	found := f.HostVolumes[v.Source]
 	text := ""
@@ -168,10 +170,10 @@ func (f *Features) CheckVolume(v model.HostVolumeRequest) *Unmet {
 	default:
 		return nil
 	}
-	return unmet(hostVolume, nil, MissingVolumes, text)
+	return newUnmet(hostVolume, nil, MissingVolumes, text)
 }
 
-// JoinTruncated joins the first few items of a list.
+// JoinTruncated joins the first items of a list for a message, and adds how many more there are.
 func JoinTruncated(items []string) string {
 	const shown = 5
 	if len(items) <= shown {
@@ -188,7 +190,7 @@ func (f *Features) UnmetConstraints(path []string, constraints []*api.Constraint
 			continue // the bridge needs no CNI plugins; UnmetNetworks checks it
 		}
 		if text := f.checkConstraint(c, count); text != "" {
-			all = append(all, unmet(constraint, at(path, "constraint", strconv.Itoa(i)), ConstraintText(c), text))
+			all = append(all, newUnmet(constraint, childPath(path, "constraint", strconv.Itoa(i)), ConstraintText(c), text))
 		}
 	}
 	return all
@@ -221,7 +223,8 @@ func (f *Features) checkConstraint(c *api.Constraint, count int) string {
 	return ""
 }
 
-// implicitConstraintReasons has texts that explain constraints which a job has implicitly, by the constraint's target.
+// implicitConstraintReasons maps the target of a constraint that this program adds to a job to the reason for the
+// constraint.
 var implicitConstraintReasons = map[string]string{
 	"${attr.consul.version}": `; a service is registered with Consul unless it says provider = "nomad"`,
 	"${attr.os.signals}":     "; it follows from the kill_signal or change_signal of a task",
@@ -235,7 +238,7 @@ func (f *Features) explainUnsatisfied(c *api.Constraint) string {
 	return fmt.Sprintf("constraint %q does not hold: %s %s%s", ConstraintText(c), c.LTarget, here, implicitConstraintReasons[c.LTarget])
 }
 
-// ConstraintText returns a constraint in Nomad's form.
+// ConstraintText returns a constraint as text: left side, operator and right side, as in Nomad's placement metrics.
 func ConstraintText(c *api.Constraint) string {
 	return strings.TrimSpace(c.LTarget + " " + c.Operand + " " + c.RTarget)
 }

@@ -14,31 +14,31 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// partChecker collects the refused parts of a job.
+// partChecker walks a job and collects the refusals of parts that this program cannot run.
 type partChecker struct {
 	drivers   []string // nil means unknown
 	namespace string
 	refusals  []Refusal
 }
 
-// at returns the path of a part of the block at path.
-func at(path []string, elements ...string) []string { return slices.Concat(path, elements) }
+// childPath returns the path of a part of the block at path.
+func childPath(path []string, elements ...string) []string { return slices.Concat(path, elements) }
 
-func (c *partChecker) refuse(row rowIndex, path []string, args ...any) {
-	c.refusals = append(c.refusals, refuse(row, path, args...))
+func (c *partChecker) addRefusal(row rowIndex, path []string, args ...any) {
+	c.refusals = append(c.refusals, newRefusal(row, path, args...))
 }
 
-// refuseParts returns the parts of a job that this program cannot run. It does not repeat errors of model.Validate.
-func refuseParts(job *api.Job, node Node, flags Flags) []Refusal {
+// unsupportedParts returns the parts of a job that this program cannot run. It does not repeat errors of model.Validate.
+func unsupportedParts(job *api.Job, node Node, flags Flags) []Refusal {
 	c := &partChecker{drivers: node.Drivers, namespace: *job.Namespace}
 	if own := cmp.Or(node.Region, api.GlobalRegion); *job.Region != own {
-		c.refuse(otherRegion, []string{"region"}, *job.Region, own)
+		c.addRefusal(otherRegion, []string{"region"}, *job.Region, own)
 	}
 	if job.Stop != nil && *job.Stop {
-		c.refuse(stoppedJob, nil)
+		c.addRefusal(stoppedJob, nil)
 	}
-	if job.Periodic != nil && !flags.Now {
-		c.refuse(periodicJob, []string{"periodic"})
+	if job.Periodic != nil && !flags.RunsPeriodicNow {
+		c.addRefusal(periodicJob, []string{"periodic"})
 	}
 	for _, g := range job.TaskGroups {
 		c.checkGroup(g)
@@ -52,11 +52,11 @@ func (c *partChecker) checkGroup(g *api.TaskGroup) {
 	c.checkServices(path, g.Services)
 	for _, label := range slices.Sorted(maps.Keys(g.Volumes)) {
 		if g.Volumes[label].Type == model.VolumeTypeCSI {
-			c.refuse(csiVolume, at(path, "volume", label))
+			c.addRefusal(csiVolume, childPath(path, "volume", label))
 		}
 	}
 	for _, t := range g.Tasks {
-		c.checkTask(at(path, "task", t.Name), t)
+		c.checkTask(childPath(path, "task", t.Name), t)
 	}
 }
 
@@ -64,14 +64,14 @@ func (c *partChecker) checkGroup(g *api.TaskGroup) {
 // ineffective.
 func (c *partChecker) checkNetworks(path []string, g *api.TaskGroup) {
 	for i, n := range g.Networks {
-		network := at(path, "network", strconv.Itoa(i))
+		network := childPath(path, "network", strconv.Itoa(i))
 		switch {
 		case !model.IsKnownNetworkMode(n.Mode):
-			c.refuse(unknownNetworkMode, at(network, "mode"), n.Mode)
+			c.addRefusal(unknownNetworkMode, childPath(network, "mode"), n.Mode)
 		case i > 0 && !model.IsHostNetworking(n.Mode):
-			c.refuse(furtherNetwork, at(network, "mode"), n.Mode)
+			c.addRefusal(furtherNetwork, childPath(network, "mode"), n.Mode)
 		case n.Hostname != "" && model.IsHostNetworking(n.Mode):
-			c.refuse(hostHostname, at(network, "hostname"))
+			c.addRefusal(hostHostname, childPath(network, "hostname"))
 		}
 	}
 }
@@ -80,34 +80,34 @@ func (c *partChecker) checkNetworks(path []string, g *api.TaskGroup) {
 // service is never registered with another provider than the job names.
 func (c *partChecker) checkServices(path []string, services []*api.Service) {
 	for i, s := range services {
-		service := at(path, "service", strconv.Itoa(i))
+		service := childPath(path, "service", strconv.Itoa(i))
 		switch {
 		case s.Connect != nil:
-			c.refuse(connect, at(service, "connect"))
+			c.addRefusal(connect, childPath(service, "connect"))
 		case s.Provider == api.ServiceProviderConsul:
-			c.refuse(consulService, service, s.Name)
+			c.addRefusal(consulService, service, s.Name)
 		}
 	}
 }
 
 func (c *partChecker) checkTask(path []string, t *api.Task) {
 	if t.Driver != "" && c.drivers != nil && !slices.Contains(c.drivers, t.Driver) {
-		c.refusals = append(c.refusals, refuseWithText(missingDriver, at(path, "driver"), missingDriverText(t.Driver, c.drivers)))
+		c.refusals = append(c.refusals, newRefusalWithText(missingDriver, childPath(path, "driver"), missingDriverText(t.Driver, c.drivers)))
 	}
 	if n := hclspec.CountValues(t.Config); n > hclspec.MaxValues {
-		c.refuse(configSize, at(path, "config"), n, hclspec.MaxValues)
+		c.addRefusal(configSize, childPath(path, "config"), n, hclspec.MaxValues)
 	}
 	c.checkServices(path, t.Services)
 	for _, s := range t.Secrets {
-		c.checkSecret(at(path, "secret", s.Name), s)
+		c.checkSecret(childPath(path, "secret", s.Name), s)
 	}
 	if t.CSIPluginConfig != nil {
-		c.refuse(csiPlugin, at(path, "csi_plugin"))
+		c.addRefusal(csiPlugin, childPath(path, "csi_plugin"))
 	}
 	// The tokens of such an identity would lack claims that the job asks for.
 	for _, id := range append([]*api.WorkloadIdentity{t.Identity}, t.Identities...) {
 		if id != nil && len(id.ExtraClaims) > 0 {
-			c.refuse(identityClaims, at(path, "identity"), id.Name)
+			c.addRefusal(identityClaims, childPath(path, "identity"), id.Name)
 		}
 	}
 }
@@ -115,15 +115,15 @@ func (c *partChecker) checkTask(path []string, t *api.Task) {
 // checkSecret refuses secrets that cannot be read from a variable of this node.
 func (c *partChecker) checkSecret(path []string, s *api.Secret) {
 	if s.Provider != "" && s.Provider != model.ProviderNomad {
-		c.refuse(secretProvider, at(path, "provider"), s.Provider)
+		c.addRefusal(secretProvider, childPath(path, "provider"), s.Provider)
 		return
 	}
 	if err := model.ValidateVariablePath(s.Path); err != nil && s.Path != "" {
-		c.refuse(secretPath, at(path, "path"), s.Name, err)
+		c.addRefusal(secretPath, childPath(path, "path"), s.Name, err)
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.Config)) {
 		if namespace, isText := s.Config[key].(string); key != "namespace" || !isText || namespace != c.namespace {
-			c.refuse(secretConfig, at(path, "config"), key)
+			c.addRefusal(secretConfig, childPath(path, "config"), key)
 		}
 	}
 }
@@ -151,14 +151,14 @@ var driverAlternatives = map[string]string{
 	"qemu":   "An agent has it if the program qemu-system-x86_64 is in its PATH and raw_exec is enabled, or with a plugin block \"qemu\" in its configuration",
 }
 
-// refuseHooks returns the attachments that are refused.
+// refuseHooks returns a Refusal for each HookFault.
 func refuseHooks(faults []HookFault) (refusals []Refusal) {
 	for _, f := range faults {
 		row := hookAttachment
-		if f.Missing {
+		if f.IsHookMissing {
 			row = missingHook
 		}
-		refusals = append(refusals, refuseWithText(row, f.At.Path, fmt.Sprintf("meta %s%s: %v", model.HookPrefix, f.At.Hook, f.Err)))
+		refusals = append(refusals, newRefusalWithText(row, f.Attachment.Path, fmt.Sprintf("meta %s%s: %v", model.HookPrefix, f.Attachment.Hook, f.Err)))
 	}
 	return refusals
 }
@@ -168,7 +168,7 @@ func refuseHooks(faults []HookFault) (refusals []Refusal) {
 // caller Submit.
 func RefusePortLabels(job *api.Job) (refusals []Refusal) {
 	for _, f := range model.UnknownPortLabels(job) {
-		r := refuseWithText(portLabel, f.Path, f.Text)
+		r := newRefusalWithText(portLabel, f.Path, f.Text)
 		r.Effect = r.Row.EffectFor(Submit)
 		refusals = append(refusals, r)
 	}

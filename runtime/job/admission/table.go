@@ -26,7 +26,7 @@ const (
 	Rejects               // the caller prints the refusal and rejects the job
 )
 
-// Scope is the set of callers that a refusal concerns.
+// Scope decides the effect of a refusal for each caller.
 type Scope uint8
 
 const (
@@ -57,7 +57,7 @@ var scopes = [...]struct {
 	OnNode:         {effects: [callers]Effect{API: Accepts, Submit: Warns, Validate: Rejects, Foreground: Rejects}},
 }
 
-// Row describes a refusal.
+// Row is a row of the table of refusals: one kind of job part that this program or the node cannot run.
 type Row struct {
 	// ID identifies the refusal. It never changes.
 	ID string
@@ -67,8 +67,8 @@ type Row struct {
 	Remedy string
 	Scope  Scope
 
-	// reason is a format of the text before the remedy. It is empty if the text depends on the node or on a plugin, and
-	// has a remedy for the case.
+	// reason is the format of Refusal.Text before the remedy. It is empty if the code composes the whole text, because the
+	// text depends on the node or on a plugin.
 	reason string
 }
 
@@ -236,16 +236,16 @@ type Refusal struct {
 	Effect Effect
 }
 
-// WarningText returns the text of the refusal for a caller that continues.
+// WarningText returns the text of the refusal as a warning, for a caller that accepts the job.
 func (r Refusal) WarningText() string { return scopes[r.Row.Scope].warning + r.Text }
 
-// refuse returns a refusal with the text of its row.
-func refuse(row rowIndex, path []string, args ...any) Refusal {
+// newRefusal returns a refusal with the text of its row.
+func newRefusal(row rowIndex, path []string, args ...any) Refusal {
 	r := &table[row]
 	return Refusal{Row: r, Path: path, Text: fmt.Sprintf(r.reason, args...) + r.Remedy}
 }
 
-// refuseWithText returns a refusal whose row has no text.
-func refuseWithText(row rowIndex, path []string, text string) Refusal {
+// newRefusalWithText returns a refusal whose row has no text.
+func newRefusalWithText(row rowIndex, path []string, text string) Refusal {
 	return Refusal{Row: &table[row], Path: path, Text: text}
 }

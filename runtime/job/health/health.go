@@ -9,18 +9,18 @@ import (
 
 // Params are the health settings of the update block or the migrate block.
 type Params struct {
-	MinHealthyTime  time.Duration
-	HealthyDeadline time.Duration
-	Deadline        time.Time // time by which the allocation must be healthy: HealthyDeadline after the start of the watch
-	UseChecks       bool      // the checks of services with provider nomad count for the health
+	MinHealthyTime       time.Duration
+	HealthyDeadline      time.Duration
+	Deadline             time.Time // time by which the allocation must be healthy: HealthyDeadline after the start of the watch
+	RequirePassingChecks bool      // the allocation is healthy only if its checks of services with provider nomad pass
 }
 
 // Snapshot is the state of an allocation at one time.
 type Snapshot struct {
 	Now time.Time
-	// Stopping means that a stop of the allocation was requested: the ends of its tasks
+	// StopRequested means that a stop of the allocation was requested: the ends of its tasks
 	// do not make it unhealthy.
-	Stopping bool
+	StopRequested bool
 	// AllocFailed means that the allocation has failed, with or without a failed task.
 	AllocFailed bool
 	Tasks       []Task // in the order of the job
@@ -31,8 +31,8 @@ type Snapshot struct {
 	Hooks []Hook
 }
 
-// Hook is a hook that decides about the health, whatever the Params: the allocation is
-// healthy only if the hook has reported so.
+// Hook is a hook that takes part in the decision about the health, whatever the Params are: the
+// allocation becomes healthy only after the hook has reported that it is healthy.
 type Hook struct {
 	Name               string
 	Healthy, Unhealthy bool   // both are false before the hook has reported
@@ -41,13 +41,13 @@ type Hook struct {
 
 // Task is one task of the allocation.
 type Task struct {
-	Name    string
-	Hook    string // hook in the task's lifecycle block
-	Sidecar bool
-	Pending bool
-	Dead    bool // the task has ended and does not start again
-	Failed  bool
-	Started time.Time // time of the last start
+	Name          string
+	LifecycleHook string // hook in the task's lifecycle block
+	Sidecar       bool
+	Pending       bool
+	Dead          bool // the task has ended and does not start again
+	Failed        bool
+	Started       time.Time // time of the last start
 }
 
 // Check is one check of the allocation.
@@ -74,48 +74,49 @@ const (
 	Stopped // the allocation was stopped before it was healthy or unhealthy
 )
 
-// Verdict is the result of Evaluate: the health state and, if it is Undecided, the time of the next
-// evaluation.
+// Verdict is the result of Evaluate: the health state and, if the state is Undecided, the time at which to call
+// Evaluate again.
 type Verdict struct {
 	State State
 	// RecheckAt is when to call Evaluate again if nothing changes before that time.
 	RecheckAt time.Time
-	// Why contains the reason for each task that caused the verdict; only for
+	// ReasonsByTask contains the reason for each task that caused the verdict; only for
 	// Unhealthy.
-	Why map[string]string
+	ReasonsByTask map[string]string
 }
 
-// Evaluate returns the health of an allocation. The first case that applies decides.
+// Evaluate returns the health of an allocation at the time s.Now. The first of its cases that applies decides.
 func Evaluate(p Params, s Snapshot) Verdict {
 	at, known := healthyAt(p, s)
 	switch {
 	case s.hasFailedTask():
-		return Verdict{State: Unhealthy, Why: unhealthyTaskReasons(p, s)}
-	case s.Stopping:
+		return Verdict{State: Unhealthy, ReasonsByTask: unhealthyTaskReasons(p, s)}
+	case s.StopRequested:
 		return Verdict{State: Stopped}
 	case s.hasDeadTask():
-		return Verdict{State: Unhealthy, Why: unhealthyTaskReasons(p, s)}
+		return Verdict{State: Unhealthy, ReasonsByTask: unhealthyTaskReasons(p, s)}
 	case s.AllocFailed:
 		return Verdict{State: Unhealthy}
 	case s.hasUnhealthyHook():
-		return Verdict{State: Unhealthy, Why: unhealthyTaskReasons(p, s)}
+		return Verdict{State: Unhealthy, ReasonsByTask: unhealthyTaskReasons(p, s)}
 	case known && !s.Now.Before(at):
 		return Verdict{State: Healthy}
 	case !s.Now.Before(p.Deadline):
-		return Verdict{State: Unhealthy, Why: unhealthyTaskReasons(p, s)}
+		return Verdict{State: Unhealthy, ReasonsByTask: unhealthyTaskReasons(p, s)}
 	case known && at.Before(p.Deadline):
 		return Verdict{RecheckAt: at}
 	}
 	return Verdict{RecheckAt: p.Deadline}
 }
 
-// healthyAt returns when the allocation will be healthy if nothing changes.
+// healthyAt returns the time at which the allocation becomes healthy if no task, check or hook changes. known is false
+// if a change is necessary.
 func healthyAt(p Params, s Snapshot) (at time.Time, known bool) {
 	since, ok := s.lastTaskStart()
 	if !ok || slices.ContainsFunc(s.Hooks, func(h Hook) bool { return !h.Healthy }) {
 		return time.Time{}, false
 	}
-	if p.UseChecks {
+	if p.RequirePassingChecks {
 		if s.ChecksMissing {
 			return time.Time{}, false
 		}
@@ -137,15 +138,15 @@ func healthyAt(p Params, s Snapshot) (at time.Time, known bool) {
 // does not describe a task that was started later.
 func (c Check) passesSince(start time.Time) bool { return c.Passing && !c.LastRun.Before(start) }
 
-// countsForHealth reports whether a task counts for the health: poststop tasks run after all
-// others, and a poststart task that has succeeded is complete.
+// countsForHealth reports whether a task must run for the allocation to be healthy. Poststop tasks, which run after all
+// others, and poststart tasks that have succeeded need not run.
 func (t Task) countsForHealth() bool {
-	done := t.Hook == "poststart" && !t.Sidecar && t.Dead && !t.Failed
-	return t.Hook != "poststop" && !done
+	done := t.LifecycleHook == "poststart" && !t.Sidecar && t.Dead && !t.Failed
+	return t.LifecycleHook != "poststop" && !done
 }
 
-// mayEndBeforeHealthy reports whether the task may end before the allocation is healthy.
-func (t Task) mayEndBeforeHealthy() bool { return t.Hook == "prestart" && !t.Sidecar }
+// mayEndBeforeHealthy reports whether the allocation can become healthy after this task has ended.
+func (t Task) mayEndBeforeHealthy() bool { return t.LifecycleHook == "prestart" && !t.Sidecar }
 
 func (s Snapshot) hasFailedTask() bool {
 	for _, t := range s.Tasks {
@@ -183,8 +184,8 @@ func (s Snapshot) hasUnhealthyHook() bool {
 	return slices.ContainsFunc(s.Hooks, func(h Hook) bool { return h.Unhealthy })
 }
 
-// unhealthyHookReasons returns the reasons of unhealthy hooks, and from the deadline on also the
-// hooks that have not reported.
+// unhealthyHookReasons returns the reasons of the unhealthy hooks as text. After the deadline, it includes the hooks
+// that have not reported.
 func (s Snapshot) unhealthyHookReasons(p Params) string {
 	var reasons []string
 	for _, h := range s.Hooks {
@@ -200,8 +201,7 @@ func (s Snapshot) unhealthyHookReasons(p Params) string {
 	return strings.Join(reasons, "; ")
 }
 
-// unhealthyTaskReasons returns the tasks that are the cause of an unhealthy allocation, with the
-// reason for each.
+// unhealthyTaskReasons maps each task that makes the allocation unhealthy to the reason.
 func unhealthyTaskReasons(p Params, s Snapshot) map[string]string {
 	why := make(map[string]string)
 	failed := s.hasFailedTask()
@@ -217,7 +217,7 @@ func unhealthyTaskReasons(p Params, s Snapshot) map[string]string {
 }
 
 func (t Task) unhealthyReason(p Params, s Snapshot) string {
-	main := t.Hook == "" || t.Sidecar
+	main := t.LifecycleHook == "" || t.Sidecar
 	switch {
 	case t.Failed:
 		return "Unhealthy because of failed task"
@@ -233,7 +233,7 @@ func (t Task) unhealthyReason(p Params, s Snapshot) string {
 		return "" // another task caused the verdict before the deadline
 	case t.Started.Add(p.MinHealthyTime).After(s.Now):
 		return fmt.Sprintf("Task not running for min_healthy_time of %v by healthy_deadline of %v", p.MinHealthyTime, p.HealthyDeadline)
-	case !p.UseChecks:
+	case !p.RequirePassingChecks:
 		return ""
 	case s.ChecksMissing:
 		return "Service checks not registered"

@@ -35,9 +35,9 @@ func failingCheck(name, output string) Check {
 
 func TestEvaluate(t *testing.T) {
 	// The tasks must be healthy for 10 s, with the deadline at second 60.
-	params := Params{MinHealthyTime: 10 * time.Second, HealthyDeadline: time.Minute, Deadline: timeAt(60), UseChecks: true}
+	params := Params{MinHealthyTime: 10 * time.Second, HealthyDeadline: time.Minute, Deadline: timeAt(60), RequirePassingChecks: true}
 	hook := func(hook string, sidecar bool) func(*Task) {
-		return func(t *Task) { t.Hook, t.Sidecar = hook, sidecar }
+		return func(t *Task) { t.LifecycleHook, t.Sidecar = hook, sidecar }
 	}
 	failed := func(t *Task) { t.Failed = true }
 	pending := Task{Name: "a", Pending: true}
@@ -63,11 +63,11 @@ func TestEvaluate(t *testing.T) {
 		{"a task has failed", 5, Snapshot{Tasks: []Task{editTask(deadTask("a"), failed), runningTask("b", 1)}}, "unhealthy a: Unhealthy because of failed task"},
 		{"a task has failed, and the others are stopped for it", 5, Snapshot{Tasks: []Task{editTask(deadTask("a"), failed), deadTask("b")}, AllocFailed: true},
 			"unhealthy a: Unhealthy because of failed task"},
-		{"a task has failed, and somebody stops the rest", 5, Snapshot{Stopping: true, Tasks: []Task{editTask(deadTask("a"), failed)}}, "unhealthy a: Unhealthy because of failed task"},
+		{"a task has failed, and somebody stops the rest", 5, Snapshot{StopRequested: true, Tasks: []Task{editTask(deadTask("a"), failed)}}, "unhealthy a: Unhealthy because of failed task"},
 		{"a main task has ended", 5, Snapshot{Tasks: []Task{deadTask("a")}}, "unhealthy a: Unhealthy because of dead task"},
 		{"a sidecar has ended", 5, Snapshot{Tasks: []Task{editTask(deadTask("a"), hook("prestart", true)), runningTask("b", 1)}}, "unhealthy a: Unhealthy because of dead task"},
-		{"somebody stops it", 5, Snapshot{Stopping: true, Tasks: []Task{deadTask("a")}}, "stopped"},
-		{"somebody stops it when it would be healthy", 15, Snapshot{Stopping: true, Tasks: []Task{runningTask("a", 0)}}, "stopped"},
+		{"somebody stops it", 5, Snapshot{StopRequested: true, Tasks: []Task{deadTask("a")}}, "stopped"},
+		{"somebody stops it when it would be healthy", 15, Snapshot{StopRequested: true, Tasks: []Task{runningTask("a", 0)}}, "stopped"},
 		{"it has failed without a task", 5, Snapshot{AllocFailed: true, Tasks: []Task{pending}}, "unhealthy"},
 
 		{"a prestart task may end", 12, Snapshot{Tasks: []Task{editTask(deadTask("a"), hook("prestart", false)), runningTask("b", 2)}}, "healthy"},
@@ -76,8 +76,8 @@ func TestEvaluate(t *testing.T) {
 		{"a poststart task that has done its work has no say", 12, Snapshot{Tasks: []Task{editTask(editTask(deadTask("a"), hook("poststart", false)), func(t *Task) { t.Started = timeAt(9) }), runningTask("b", 2)}}, "healthy"},
 		{"a poststart task that is at work has", 12, Snapshot{Tasks: []Task{editTask(runningTask("a", 9), hook("poststart", false)), runningTask("b", 2)}}, "undecided until 19"},
 		{"a poststart task may not fail", 12, Snapshot{Tasks: []Task{editTask(editTask(deadTask("a"), hook("poststart", false)), failed), runningTask("b", 2)}}, "unhealthy a: Unhealthy because of failed task"},
-		{"a poststart sidecar counts", 12, Snapshot{Tasks: []Task{{Name: "a", Hook: "poststart", Sidecar: true, Pending: true}, runningTask("b", 2)}}, "undecided until 60"},
-		{"poststop tasks have no say", 12, Snapshot{Tasks: []Task{{Name: "a", Hook: "poststop", Pending: true}, runningTask("b", 2)}}, "healthy"},
+		{"a poststart sidecar counts", 12, Snapshot{Tasks: []Task{{Name: "a", LifecycleHook: "poststart", Sidecar: true, Pending: true}, runningTask("b", 2)}}, "undecided until 60"},
+		{"poststop tasks have no say", 12, Snapshot{Tasks: []Task{{Name: "a", LifecycleHook: "poststop", Pending: true}, runningTask("b", 2)}}, "healthy"},
 
 		{"all checks pass", 20, Snapshot{Tasks: []Task{runningTask("a", 0)}, Checks: []Check{passingCheck("x", 3, 19), passingCheck("y", 10, 19)}}, "healthy"},
 		{"one has not passed for long enough", 19, Snapshot{Tasks: []Task{runningTask("a", 0)}, Checks: []Check{passingCheck("x", 3, 19), passingCheck("y", 10, 19)}}, "undecided until 20"},
@@ -119,7 +119,7 @@ func TestEvaluate(t *testing.T) {
 		}
 	}
 
-	params.UseChecks = false
+	params.RequirePassingChecks = false
 	s := Snapshot{Now: timeAt(30), Tasks: []Task{runningTask("a", 0)}, Checks: []Check{failingCheck("x", "")}, ChecksMissing: true}
 	if got := formatVerdict(Evaluate(params, s)); got != "healthy" {
 		t.Errorf("task_states: %s", got)
@@ -140,8 +140,8 @@ func formatVerdict(v Verdict) string {
 		return "stopped"
 	}
 	var why []string
-	for _, name := range slices.Sorted(maps.Keys(v.Why)) {
-		why = append(why, name+": "+v.Why[name])
+	for _, name := range slices.Sorted(maps.Keys(v.ReasonsByTask)) {
+		why = append(why, name+": "+v.ReasonsByTask[name])
 	}
 	return strings.TrimSpace("unhealthy " + strings.Join(why, "; "))
 }
@@ -160,15 +160,15 @@ func FuzzEvaluate(f *testing.F) {
 			data = data[1:]
 			return int(b)
 		}
-		p := Params{MinHealthyTime: time.Duration(next()) * time.Second, HealthyDeadline: time.Duration(next()) * time.Second, UseChecks: next()%2 == 0}
+		p := Params{MinHealthyTime: time.Duration(next()) * time.Second, HealthyDeadline: time.Duration(next()) * time.Second, RequirePassingChecks: next()%2 == 0}
 		p.Deadline = testStart.Add(p.HealthyDeadline)
-		s := Snapshot{Now: timeAt(next()), Stopping: next()%4 == 0, ChecksMissing: next()%4 == 0}
+		s := Snapshot{Now: timeAt(next()), StopRequested: next()%4 == 0, ChecksMissing: next()%4 == 0}
 		for len(data) > 0 {
 			bits := next()
 			if bits&1 == 0 {
 				s.Tasks = append(s.Tasks, Task{
 					Name: fmt.Sprint(len(s.Tasks)), Pending: bits&2 != 0, Dead: bits&4 != 0, Failed: bits&8 != 0,
-					Sidecar: bits&16 != 0, Hook: []string{"", "prestart", "poststart", "poststop"}[bits>>6], Started: timeAt(next()),
+					Sidecar: bits&16 != 0, LifecycleHook: []string{"", "prestart", "poststart", "poststop"}[bits>>6], Started: timeAt(next()),
 				})
 			} else {
 				s.Checks = append(s.Checks, Check{Passing: bits&2 != 0, Pending: bits&4 != 0, Readiness: bits&8 != 0, LastChange: timeAt(next()), LastRun: timeAt(next())})

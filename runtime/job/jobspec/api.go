@@ -17,8 +17,8 @@ import (
 //lint:ignore ST1005 Nomad's text
 var ErrVariablesWithJSON = errors.New("cannot use variables with JSON files.")
 
-// ParseJSON reads a job in the JSON form of the HTTP API, bare or in a "Job"
-// wrapper. Unknown keys are ignored, and durations are whole nanoseconds.
+// ParseJSON parses a job in the JSON form of Nomad's HTTP API. The text is the job itself, or an object whose member
+// "Job" is the job. It ignores unknown keys. Durations are whole nanoseconds.
 func ParseJSON(text []byte) (*api.Job, error) {
 	if len(text) > MaxTextSize {
 		return nil, fmt.Errorf("%s", tooLargeDiagnostic(len(text), "input.json")[0].Detail)
@@ -51,8 +51,8 @@ func unmarshalJob(text []byte, into any) error {
 	return err
 }
 
-// Encode writes the job in the format of `job run -output`.
-func Encode(w io.Writer, job *api.Job) error {
+// EncodeJSON writes the job in the format of `job run -output`.
+func EncodeJSON(w io.Writer, job *api.Job) error {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
 	encoder.SetIndent("", "    ")

@@ -38,7 +38,7 @@ func (d *decoder) decodeAttribute(expr hcl.Expression, field reflect.Value) hcl.
 		field.Set(reflect.ValueOf(&duration))
 		return diags
 	}
-	return decodeExpression(expr, d.ctx, field.Addr().Interface())
+	return decodeExpression(expr, d.evalContext, field.Addr().Interface())
 }
 
 // decodeExpression decodes an expression into target in time that is linear in the
@@ -53,7 +53,7 @@ func decodeExpression(expr hcl.Expression, ctx *hcl.EvalContext, target any) hcl
 // decodeDuration accepts the text of a Go duration, or a whole number of
 // nanoseconds.
 func (d *decoder) decodeDuration(expr hcl.Expression) (time.Duration, hcl.Diagnostics) {
-	val, diags := expr.Value(d.ctx)
+	val, diags := expr.Value(d.evalContext)
 	duration, diag := toDuration(val)
 	if diag == nil {
 		return duration, diags
@@ -101,7 +101,7 @@ func notIntegerDiagnostic() *hcl.Diagnostic {
 // decodeString decodes an expression that must be a string.
 func (d *decoder) decodeString(expr hcl.Expression) (string, hcl.Diagnostics) {
 	var s string
-	diags := gohcl.DecodeExpression(expr, d.ctx, &s)
+	diags := gohcl.DecodeExpression(expr, d.evalContext, &s)
 	return s, diags
 }
 
@@ -112,7 +112,7 @@ var (
 
 // decodeSchemalessBlock decodes a block without a schema into a map.
 func (d *decoder) decodeSchemalessBlock(body hcl.Body, field reflect.Value, path []string) hcl.Diagnostics {
-	scoped, diags := unwrapBody(body, d.ctx)
+	scoped, diags := unwrapBody(body, d.evalContext)
 	if diags.HasErrors() {
 		return diags
 	}
@@ -128,7 +128,7 @@ func (d *decoder) decodeSchemalessBlock(body hcl.Body, field reflect.Value, path
 	attrs, diags := scoped.body.JustAttributes()
 	out := reflect.MakeMapWithSize(field.Type(), len(attrs))
 	for _, attr := range sortedAttributes(attrs) {
-		d.ranges.add(joinPath(path, attr.Name), attr.Range)
+		d.ranges.addRange(joinPath(path, attr.Name), attr.Range)
 		val := reflect.New(field.Type().Elem())
 		diags = append(diags, decodeExpression(attr.Expr, scoped.ctx, val.Interface())...)
 		out.SetMapIndex(reflect.ValueOf(attr.Name), val.Elem())
@@ -158,12 +158,12 @@ func withMapAttributes(schema *hcl.BodySchema, t reflect.Type) *hcl.BodySchema {
 
 // decodeMapAttribute decodes meta = { … } or env = { … }.
 func (d *decoder) decodeMapAttribute(attr *hcl.Attribute, blocks hcl.Blocks, field reflect.Value, path []string) hcl.Diagnostics {
-	d.ranges.add(joinPath(path, attr.Name), attr.Range)
+	d.ranges.addRange(joinPath(path, attr.Name), attr.Range)
 	if len(blocks) > 0 {
 		return hcl.Diagnostics{errorAt(fmt.Sprintf("Duplicate %s block", attr.Name),
 			fmt.Sprintf("%s may not be defined more than once. Another definition is defined at %s.", attr.Name, attr.Range), blocks[0].DefRange)}
 	}
-	val, diags := attr.Expr.Value(d.ctx)
+	val, diags := attr.Expr.Value(d.evalContext)
 	val, _ = val.Unmark()
 	if diags.HasErrors() || val.IsNull() {
 		return diags

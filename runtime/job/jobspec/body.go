@@ -22,12 +22,12 @@ var (
 	_ schemalessBody = (*jsonBody)(nil)
 )
 
-// scopedBodyAttribute is the name of an attribute that no file can contain. A body returns itself and
-// the context of its expressions as the value of this attribute. With it the decoder reads a body
-// under an expanded dynamic block together with the iterators that are in scope there.
+// scopedBodyAttribute is the name of an attribute that no file can contain. The value of this attribute of a body is a
+// scopedBody: the body itself with the context of its expressions. With it, the decoder gets a body inside an expanded
+// dynamic block together with the iterators that are in scope there.
 const scopedBodyAttribute = "\x00body"
 
-// scopedBody is a body and the context of its expressions.
+// scopedBody is a body without a schema, and the context in which its expressions are evaluated.
 type scopedBody struct {
 	body schemalessBody
 	ctx  *hcl.EvalContext
@@ -37,7 +37,7 @@ var scopedBodyType = cty.Capsule("body", reflect.TypeFor[scopedBody]())
 
 var scopedBodySchema = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: scopedBodyAttribute}}}
 
-// unwrapBody returns the body and its context, without the wrappers of dynamic blocks.
+// unwrapBody returns the body inside the wrappers with which the HCL library expands dynamic blocks, and its context.
 func unwrapBody(body hcl.Body, ctx *hcl.EvalContext) (scopedBody, hcl.Diagnostics) {
 	content, diags := body.Content(scopedBodySchema)
 	attr, ok := content.Attributes[scopedBodyAttribute]
@@ -48,16 +48,16 @@ func unwrapBody(body hcl.Body, ctx *hcl.EvalContext) (scopedBody, hcl.Diagnostic
 	return *val.EncapsulatedValue().(*scopedBody), append(diags, moreDiags...)
 }
 
-// bodyExpr is the value of scopedBodyAttribute.
-type bodyExpr struct{ body schemalessBody }
+// scopedBodyExpression is the value of scopedBodyAttribute.
+type scopedBodyExpression struct{ body schemalessBody }
 
-func (e bodyExpr) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
+func (e scopedBodyExpression) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	return cty.CapsuleVal(scopedBodyType, &scopedBody{body: e.body, ctx: ctx}), nil
 }
 
-func (e bodyExpr) Variables() []hcl.Traversal { return nil }
-func (e bodyExpr) Range() hcl.Range           { return e.body.MissingItemRange() }
-func (e bodyExpr) StartRange() hcl.Range      { return e.body.MissingItemRange() }
+func (e scopedBodyExpression) Variables() []hcl.Traversal { return nil }
+func (e scopedBodyExpression) Range() hcl.Range           { return e.body.MissingItemRange() }
+func (e scopedBodyExpression) StartRange() hcl.Range      { return e.body.MissingItemRange() }
 
 func hasScopedBodyAttribute(schema *hcl.BodySchema) bool {
 	for _, attr := range schema.Attributes {
@@ -71,7 +71,7 @@ func hasScopedBodyAttribute(schema *hcl.BodySchema) bool {
 func scopedBodyContent(body schemalessBody) *hcl.BodyContent {
 	rng := body.MissingItemRange()
 	return &hcl.BodyContent{
-		Attributes:       hcl.Attributes{scopedBodyAttribute: {Name: scopedBodyAttribute, Expr: bodyExpr{body}, Range: rng, NameRange: rng}},
+		Attributes:       hcl.Attributes{scopedBodyAttribute: {Name: scopedBodyAttribute, Expr: scopedBodyExpression{body}, Range: rng, NameRange: rng}},
 		MissingItemRange: rng,
 	}
 }

@@ -55,12 +55,12 @@ func readExpectedJSON(t *testing.T, path string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file, diags := Parse(Source{Name: filepath.Base(path), Text: text, Strict: true})
+	file, diags := Parse(Source{Name: filepath.Base(path), Text: text, RejectsUndeclared: true})
 	if diags.HasErrors() {
 		t.Fatal(DiagnosticsText(diags))
 	}
 	var b bytes.Buffer
-	if err := Encode(&b, file.Job); err != nil {
+	if err := EncodeJSON(&b, file.Job); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes()

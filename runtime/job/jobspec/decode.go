@@ -14,17 +14,17 @@ import (
 // decoder decodes HCL bodies into the types of the API, according to their hcl tags. The library's
 // own decoder is not used, because it panics on blocks that are maps and on durations.
 type decoder struct {
-	ctx    *hcl.EvalContext
-	budget *evaluationBudget
-	ranges sourceRanges
-	// deferredDecodes decodes the bodies without a schema. These functions run after all other parts were
+	evalContext *hcl.EvalContext
+	budget      *evaluationBudget
+	ranges      sourceRanges
+	// deferredDecodes are functions that decode the bodies without a schema. They run only after all other parts were
 	// decoded without errors.
 	deferredDecodes []func() hcl.Diagnostics
 }
 
 // decodeJob decodes the job block, whose body is passed with dynamic blocks expanded.
 func (d *decoder) decodeJob(block *hcl.Block, body hcl.Body) (*api.Job, hcl.Diagnostics) {
-	d.ranges.add(nil, block.DefRange)
+	d.ranges.addRange(nil, block.DefRange)
 	job := &api.Job{}
 	diags := d.decodeStruct(body, reflect.ValueOf(job).Elem(), nil)
 	if diags.HasErrors() {
@@ -38,13 +38,13 @@ func (d *decoder) decodeJob(block *hcl.Block, body hcl.Body) (*api.Job, hcl.Diag
 	return job, append(diags, markParseStep(schemalessDiags, "")...)
 }
 
-// typeExtension defines the decoding of those parts of a type that its struct tags do
+// typeExtension defines how those attributes and blocks of a struct type are decoded that its hcl tags do
 // not describe.
 type typeExtension struct {
 	attrs  []hcl.AttributeSchema
 	blocks []extensionBlock
-	// own are the attributes of the type that afterDecode decodes.
-	own []string
+	// ownAttributes are the attributes of the type that afterDecode decodes.
+	ownAttributes []string
 	// beforeDecode runs before the fields of the type are decoded, to set defaults.
 	beforeDecode func(target any)
 	// afterDecode runs when the fields are set, with the content of the body.
@@ -70,25 +70,25 @@ func (d *decoder) decodeStruct(body hcl.Body, target reflect.Value, path []strin
 	content, diags := body.Content(bodySchemaOf(t))
 	sortBySourceOrder(diags)
 	for _, f := range p.attrs {
-		attr := content.Attributes[f.name]
+		attr := content.Attributes[f.hclName]
 		if attr == nil {
 			continue
 		}
-		d.ranges.add(joinPath(path, f.name), attr.Range)
-		if !slices.Contains(ext.own, f.name) {
-			diags = append(diags, d.decodeAttribute(attr.Expr, target.Field(f.index))...)
+		d.ranges.addRange(joinPath(path, f.hclName), attr.Range)
+		if !slices.Contains(ext.ownAttributes, f.hclName) {
+			diags = append(diags, d.decodeAttribute(attr.Expr, target.Field(f.structIndex))...)
 		}
 	}
 	for _, f := range p.blocks {
-		if hasBlockType(ext.blocks, f.name) {
+		if hasBlockType(ext.blocks, f.hclName) {
 			continue
 		}
-		blocks := content.Blocks.OfType(f.name)
-		if attr := content.Attributes[f.name]; attr != nil {
-			diags = append(diags, d.decodeMapAttribute(attr, blocks, target.Field(f.index), path)...)
+		blocks := content.Blocks.OfType(f.hclName)
+		if attr := content.Attributes[f.hclName]; attr != nil {
+			diags = append(diags, d.decodeMapAttribute(attr, blocks, target.Field(f.structIndex), path)...)
 			continue
 		}
-		diags = append(diags, d.decodeBlocks(blocks, target.Field(f.index), joinPath(path, f.name))...)
+		diags = append(diags, d.decodeBlocks(blocks, target.Field(f.structIndex), joinPath(path, f.hclName))...)
 	}
 	if ext.afterDecode != nil {
 		diags = append(diags, ext.afterDecode(d, content, target.Addr().Interface(), path)...)
@@ -96,8 +96,8 @@ func (d *decoder) decodeStruct(body hcl.Body, target reflect.Value, path []strin
 	return diags
 }
 
-// sortBySourceOrder sorts the diagnostics of one body: the library reads attributes in the order of a
-// map.
+// sortBySourceOrder sorts the diagnostics of one body by their position in the file: the HCL library returns attributes in
+// the random order of a map.
 func sortBySourceOrder(diags hcl.Diagnostics) {
 	slices.SortStableFunc(diags, func(a, b *hcl.Diagnostic) int {
 		if a.Subject == nil || b.Subject == nil {
@@ -111,7 +111,7 @@ func hasBlockType(blocks []extensionBlock, name string) bool {
 	return slices.ContainsFunc(blocks, func(b extensionBlock) bool { return b.Type == name })
 }
 
-// joinPath returns a path with more elements. It never writes into the array of path.
+// joinPath returns a new path with the elements of path and more.
 func joinPath(path []string, more ...string) []string {
 	return append(slices.Clip(path), more...)
 }
@@ -128,7 +128,7 @@ func (d *decoder) decodeBlocks(blocks hcl.Blocks, field reflect.Value, path []st
 	case t.Kind() == reflect.Map && blockStructType(t) != nil:
 		return d.decodeLabelledMap(blocks, field, path)
 	}
-	d.ranges.add(path, blocks[0].DefRange)
+	d.ranges.addRange(path, blocks[0].DefRange)
 	var diags hcl.Diagnostics
 	for _, other := range blocks[1:] {
 		diags = append(diags, duplicateBlock(other, blocks[0]))
@@ -171,10 +171,10 @@ func (d *decoder) decodeElement(block *hcl.Block, element reflect.Value, path []
 		key = block.Labels[0]
 		setLabel(element.Elem().Field(label), key)
 	} else if i == 0 {
-		d.ranges.add(path, block.DefRange)
+		d.ranges.addRange(path, block.DefRange)
 	}
 	path = joinPath(path, key)
-	d.ranges.add(path, block.DefRange)
+	d.ranges.addRange(path, block.DefRange)
 	return d.decodeStruct(block.Body, element.Elem(), path)
 }
 

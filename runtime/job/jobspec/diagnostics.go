@@ -29,9 +29,9 @@ func markParseStep(diags hcl.Diagnostics, prefix string) hcl.Diagnostics {
 	return diags
 }
 
-// DiagnosticsText returns the text of an error as Nomad's API and command line print it: one line for each
-// diagnostic, except that syntax errors and errors in bodies without a schema print the first and
-// the number of the others. Warnings are omitted.
+// DiagnosticsText returns the errors in diags as Nomad's API and command line print them: one line for each error. Of
+// syntax errors, and of errors in bodies without a schema, it prints only the first and the number of the others. It omits
+// warnings.
 func DiagnosticsText(diags hcl.Diagnostics) string {
 	var lines []string
 	for i := 0; i < len(diags); {
@@ -117,8 +117,8 @@ func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, texts map[string][]byt
 	return err
 }
 
-// isConsequentError reports whether a diagnostic only reports that an expression has no value, or that a
-// string without a closing quote continues on another line, while another diagnostic has the reason.
+// isConsequentError reports whether a diagnostic follows from another one: it reports that an expression has no value, or
+// that a string without a closing quote continues on another line, and another diagnostic has the reason.
 func isConsequentError(d *hcl.Diagnostic, all hcl.Diagnostics) bool {
 	if d.Subject == nil {
 		return false

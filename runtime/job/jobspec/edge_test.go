@@ -46,7 +46,7 @@ const (
 
 func (e parseCase) parse(t *testing.T) (*File, hcl.Diagnostics) {
 	t.Helper()
-	src := Source{Name: "in.hcl", Text: []byte(e.text), Vars: e.vars, Environ: e.environVars, FileFunctions: true, Strict: !e.lax}
+	src := Source{Name: "in.hcl", Text: []byte(e.text), Vars: e.vars, Environ: e.environVars, FileFunctions: true, RejectsUndeclared: !e.lax}
 	for i, text := range e.files {
 		path := filepath.Join(t.TempDir(), []string{"one.hcl", "two.hcl"}[i])
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -77,7 +77,7 @@ func (e parseCase) run(t *testing.T) {
 		return
 	}
 	var b bytes.Buffer
-	if err := Encode(&b, file.Job); err != nil {
+	if err := EncodeJSON(&b, file.Job); err != nil {
 		t.Fatal(err)
 	}
 	got := jsonValueAt(t, b.Bytes(), e.at)
@@ -393,7 +393,7 @@ func TestDeviationsFromHCL(t *testing.T) {
 	if diags.HasErrors() {
 		t.Fatal(DiagnosticsText(diags))
 	}
-	if err := Encode(&bytes.Buffer{}, file.Job); err == nil || !strings.Contains(err.Error(), "+Inf") {
+	if err := EncodeJSON(&bytes.Buffer{}, file.Job); err == nil || !strings.Contains(err.Error(), "+Inf") {
 		t.Errorf("an infinite number in config: got %v, want an error of the output", err)
 	}
 }

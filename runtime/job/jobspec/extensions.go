@@ -40,16 +40,16 @@ func init() { // typeExtensions is set in init to avoid an initialization cycle 
 			afterDecode: finishTask,
 		},
 		reflect.TypeFor[api.Constraint](): {
-			attrs:        optionalAttributes(constraintShorthands),
-			own:          []string{"attribute", "operator", "value"},
-			beforeDecode: func(target any) { target.(*api.Constraint).Operand = "=" },
-			afterDecode:  finishConstraint,
+			attrs:         optionalAttributes(constraintShorthands),
+			ownAttributes: []string{"attribute", "operator", "value"},
+			beforeDecode:  func(target any) { target.(*api.Constraint).Operand = "=" },
+			afterDecode:   finishConstraint,
 		},
 		reflect.TypeFor[api.Affinity](): {
-			attrs:        optionalAttributes(affinityShorthands),
-			own:          []string{"attribute", "operator", "value", "weight"},
-			beforeDecode: func(target any) { target.(*api.Affinity).Operand = "=" },
-			afterDecode:  finishAffinity,
+			attrs:         optionalAttributes(affinityShorthands),
+			ownAttributes: []string{"attribute", "operator", "value", "weight"},
+			beforeDecode:  func(target any) { target.(*api.Affinity).Operand = "=" },
+			afterDecode:   finishAffinity,
 		},
 		reflect.TypeFor[api.NetworkResource](): {afterDecode: finishNetwork},
 		reflect.TypeFor[api.PeriodicConfig]():  {afterDecode: finishPeriodic},
@@ -98,7 +98,7 @@ func finishConstraint(d *decoder, content *hcl.BodyContent, target any, _ []stri
 		switch name {
 		case "distinct_hosts":
 			var on bool
-			diags = append(diags, gohcl.DecodeExpression(attr.Expr, d.ctx, &on)...)
+			diags = append(diags, gohcl.DecodeExpression(attr.Expr, d.evalContext, &on)...)
 			c.Operand, c.RTarget = name, strconv.FormatBool(on)
 		case "distinct_property":
 			text, moreDiags := d.decodeString(attr.Expr)
@@ -139,7 +139,7 @@ func (d *decoder) decodeStringAttributes(content *hcl.BodyContent, fields map[st
 			continue
 		}
 		var stringValue *string
-		diags = append(diags, gohcl.DecodeExpression(attr.Expr, d.ctx, &stringValue)...)
+		diags = append(diags, gohcl.DecodeExpression(attr.Expr, d.evalContext, &stringValue)...)
 		if stringValue != nil {
 			*fields[name] = *stringValue
 		}
@@ -166,7 +166,7 @@ func finishAffinity(d *decoder, content *hcl.BodyContent, target any, _ []string
 // decodeAffinityWeight rejects a weight that Nomad would truncate to eight bits.
 func (d *decoder) decodeAffinityWeight(attr *hcl.Attribute, a *api.Affinity) hcl.Diagnostics {
 	var weightValue *int64
-	diags := gohcl.DecodeExpression(attr.Expr, d.ctx, &weightValue)
+	diags := gohcl.DecodeExpression(attr.Expr, d.evalContext, &weightValue)
 	if diags.HasErrors() || weightValue == nil {
 		return diags
 	}
@@ -286,7 +286,7 @@ func (d *decoder) decodeTaskScaling(blocks hcl.Blocks, path []string) ([]*api.Sc
 		seen[name] = block
 		policy := &api.ScalingPolicy{}
 		at := joinPath(path, "scaling", block.Labels[0])
-		d.ranges.add(at, block.DefRange)
+		d.ranges.addRange(at, block.DefRange)
 		diags = append(diags, d.decodeStruct(block.Body, reflect.ValueOf(policy).Elem(), at)...)
 		kind := "vertical_" + name
 		if policy.Type != "" && policy.Type != kind {

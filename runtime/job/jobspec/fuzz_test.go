@@ -38,7 +38,7 @@ func checkParse(t *testing.T, src Source) {
 		return
 	}
 	var firstJSON, secondJSON bytes.Buffer
-	if err := Encode(&firstJSON, file.Job); err != nil {
+	if err := EncodeJSON(&firstJSON, file.Job); err != nil {
 		return // an infinite number
 	}
 	job, err := ParseJSON(firstJSON.Bytes())
@@ -48,7 +48,7 @@ func checkParse(t *testing.T, src Source) {
 		}
 		t.Fatal(err)
 	}
-	if err := Encode(&secondJSON, job); err != nil {
+	if err := EncodeJSON(&secondJSON, job); err != nil {
 		t.Fatal(err)
 	}
 	if !sameJSON(t, firstJSON.Bytes(), secondJSON.Bytes()) {
@@ -115,7 +115,7 @@ func FuzzAPIJSON(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if err := Encode(&bytes.Buffer{}, job); err != nil {
+		if err := EncodeJSON(&bytes.Buffer{}, job); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -129,7 +129,7 @@ func FuzzVariableFile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		checkParse(t, Source{Name: "in.hcl", Text: job, VarText: text})
 		if !strings.Contains(text, "\x00") {
-			checkParse(t, Source{Name: "in.hcl", Text: job, Vars: []string{"x=" + text, "y=" + text}, Environ: []string{"NOMAD_VAR_x=" + text}, Strict: true})
+			checkParse(t, Source{Name: "in.hcl", Text: job, Vars: []string{"x=" + text, "y=" + text}, Environ: []string{"NOMAD_VAR_x=" + text}, RejectsUndeclared: true})
 		}
 	})
 }

@@ -77,7 +77,7 @@ func (e *jsonExpr) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	if e.budget.exceededDiagnostic != nil {
 		return cty.DynamicVal, nil
 	}
-	val, diags := e.evaluate(ctx)
+	val, diags := e.evaluateValue(ctx)
 	if diag := e.budget.chargeValue(val, e.Range()); diag != nil {
 		return cty.DynamicVal, append(diags, diag)
 	}
@@ -103,7 +103,7 @@ func (e *jsonExpr) splitChildren() (list []hcl.Expression, isList bool, members 
 	return nil, false, nil, false
 }
 
-func (e *jsonExpr) evaluate(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
+func (e *jsonExpr) evaluateValue(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	list, isList, members, isObject := e.splitChildren()
 	switch {
 	case isList:
@@ -144,7 +144,7 @@ func (e *jsonExpr) evaluateList(list []hcl.Expression, ctx *hcl.EvalContext) (ct
 	var diags hcl.Diagnostics
 	vals := make([]cty.Value, 0, len(list))
 	for _, element := range list {
-		val, moreDiags := e.wrapChild(element).evaluate(ctx)
+		val, moreDiags := e.wrapChild(element).evaluateValue(ctx)
 		vals = append(vals, val)
 		diags = append(diags, moreDiags...)
 	}
@@ -157,7 +157,7 @@ func (e *jsonExpr) evaluateObject(members []hcl.KeyValuePair, ctx *hcl.EvalConte
 	for _, member := range members {
 		name, moreDiags := e.evaluateMemberName(member.Key, ctx)
 		diags = append(diags, moreDiags...)
-		val, moreDiags := e.wrapChild(member.Value).evaluate(ctx)
+		val, moreDiags := e.wrapChild(member.Value).evaluateValue(ctx)
 		diags = append(diags, moreDiags...)
 		if name == nil {
 			continue
@@ -174,7 +174,7 @@ func (e *jsonExpr) evaluateObject(members []hcl.KeyValuePair, ctx *hcl.EvalConte
 // evaluateMemberName returns the name of a member, which may be a template. It is nil if the name has no
 // value; diags has the reason.
 func (e *jsonExpr) evaluateMemberName(key hcl.Expression, ctx *hcl.EvalContext) (*string, hcl.Diagnostics) {
-	val, diags := e.wrapChild(key).evaluate(ctx)
+	val, diags := e.wrapChild(key).evaluateValue(ctx)
 	if diags.HasErrors() {
 		return nil, diags
 	}

@@ -32,8 +32,8 @@ type Source struct {
 	// FileFunctions enables the functions that read the file system. Their paths are relative to the
 	// working directory of the process, as in Nomad.
 	FileFunctions bool
-	// Strict rejects values for variables that the job does not declare.
-	Strict bool
+	// RejectsUndeclared rejects values for variables that the job does not declare.
+	RejectsUndeclared bool
 }
 
 // File is a parsed job file.
@@ -66,7 +66,7 @@ func parseWithBudget(limit int, src Source) (*File, hcl.Diagnostics) {
 		file:   &File{SourceTexts: map[string][]byte{src.Name: src.Text}, ranges: sourceRanges{}},
 		budget: &evaluationBudget{maxCost: limit},
 	}
-	job, diags := p.parse()
+	job, diags := p.parseJob()
 	if p.budget.exceededDiagnostic != nil {
 		// Other errors may only result from values that were truncated when the budget was
 		// exceeded.
@@ -94,9 +94,9 @@ var fileSchema = &hcl.BodySchema{
 	},
 }
 
-// parse runs all steps. A step runs only if the previous steps found no errors; all errors of a
+// parseJob runs all steps. A step runs only if the previous steps found no errors; all errors of a
 // step are collected.
-func (p *parser) parse() (*api.Job, hcl.Diagnostics) {
+func (p *parser) parseJob() (*api.Job, hcl.Diagnostics) {
 	body, diags := p.parseBody(p.src.Text, p.src.Name)
 	given, moreDiags := p.parseVarFiles()
 	diags = append(diags, moreDiags...)
@@ -128,7 +128,7 @@ func (p *parser) parse() (*api.Job, hcl.Diagnostics) {
 	}
 	ctx.Variables["local"] = locals
 
-	d := &decoder{ctx: ctx, budget: p.budget, ranges: p.file.ranges}
+	d := &decoder{evalContext: ctx, budget: p.budget, ranges: p.file.ranges}
 	decoded, moreDiags := d.decodeJob(job, dynblock.Expand(job.Body, ctx, dynblock.OptCheckForEach(p.budget.checkForEach)))
 	return decoded, append(diags, moreDiags...)
 }

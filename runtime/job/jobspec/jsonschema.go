@@ -83,11 +83,11 @@ func (g *schemaGenerator) newBody(t reflect.Type) jsonschema.Schema {
 	plan, schema := decodePlanOf(t), bodySchemaOf(t)
 	values := make(map[string]jsonschema.Schema)
 	for _, f := range plan.attrs {
-		values[f.name] = attributeSchema(t.Field(f.index).Type)
+		values[f.hclName] = attributeSchema(t.Field(f.structIndex).Type)
 	}
 	bodies := make(map[string]jsonschema.Schema)
 	for _, f := range plan.blocks {
-		bodies[f.name] = g.blockContent(t.Field(f.index).Type)
+		bodies[f.hclName] = g.blockContent(t.Field(f.structIndex).Type)
 	}
 	for _, block := range typeExtensions[t].blocks {
 		bodies[block.Type] = g.bodyOf(block.content)

@@ -12,12 +12,12 @@ import (
 // localValue is one entry of the locals blocks.
 type localValue struct {
 	attr *hcl.Attribute
-	// dependencies are the names of the locals in the expression; all is set if the expression uses the
-	// object local itself.
-	dependencies    []string
-	all             bool
-	evaluationState localState
-	val             cty.Value
+	// dependencies are the names of the locals that the expression uses. usesWholeLocalObject means that it uses the object
+	// local itself, and so all locals.
+	dependencies         []string
+	usesWholeLocalObject bool
+	evaluationState      localState
+	val                  cty.Value
 }
 
 type localState int
@@ -36,12 +36,12 @@ func (p *parser) evaluateLocals(blocks hcl.Blocks, ctx *hcl.EvalContext) (cty.Va
 	declared, order, diags := declareLocals(blocks)
 	e := &localEvaluation{declared: declared, ctx: ctx, budget: p.budget}
 	for _, name := range order {
-		if !declared[name].all {
-			diags = append(diags, e.evaluate(name)...)
+		if !declared[name].usesWholeLocalObject {
+			diags = append(diags, e.evaluateLocal(name)...)
 		}
 	}
 	for _, name := range order {
-		diags = append(diags, e.evaluate(name)...)
+		diags = append(diags, e.evaluateLocal(name)...)
 	}
 	return e.objectOfLocals(order), diags
 }
@@ -76,7 +76,7 @@ func newLocal(attr *hcl.Attribute) *localValue {
 			continue
 		}
 		if len(traversal) == 1 {
-			l.all = true
+			l.usesWholeLocalObject = true
 			continue
 		}
 		name := attributeName(traversal[1])
@@ -108,9 +108,9 @@ type localEvaluation struct {
 	depth    int
 }
 
-// evaluate evaluates one local after the locals that it needs. A local that is missing,
+// evaluateLocal evaluates one local after the locals that it needs. A local that is missing,
 // or that depends on itself, has no value when an expression refers to it.
-func (e *localEvaluation) evaluate(name string) hcl.Diagnostics {
+func (e *localEvaluation) evaluateLocal(name string) hcl.Diagnostics {
 	l := e.declared[name]
 	if l == nil || l.evaluationState != localPending {
 		return nil
@@ -123,7 +123,7 @@ func (e *localEvaluation) evaluate(name string) hcl.Diagnostics {
 	l.evaluationState = localEvaluating
 	var diags hcl.Diagnostics
 	for _, need := range l.dependencies {
-		diags = append(diags, e.evaluate(need)...)
+		diags = append(diags, e.evaluateLocal(need)...)
 	}
 	e.depth--
 	for _, need := range l.dependencies {
@@ -133,7 +133,7 @@ func (e *localEvaluation) evaluate(name string) hcl.Diagnostics {
 		}
 	}
 	names := l.dependencies
-	if l.all {
+	if l.usesWholeLocalObject {
 		names = nil
 		for other := range e.declared {
 			names = append(names, other)

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// maxEvaluationCost is how much one parse may evaluate, counted in bytes of all values that it creates.
-	// An ordinary job needs some ten thousand.
+	// maxEvaluationCost is the budget of one parse: roughly the maximum number of bytes of all values that it may create.
+	// An ordinary job needs about ten thousand.
 	maxEvaluationCost = 64 << 20
 	// valueCost is counted for a value in addition to its text, numberCost for a number,
 	// whose decimal text is slow to create, and blockCost for a decoded block. They are
@@ -28,8 +28,8 @@ const (
 	maxNumberBits = 1 << 16
 )
 
-// evaluationBudget stops an evaluation that grows without bound. HCL cannot be interrupted, so every metered
-// expression first checks the budget; once the budget is spent, all of them return at once.
+// evaluationBudget limits the values that the evaluation of a file may create. An evaluation by the HCL library cannot be
+// interrupted, so every budgetedExpression first checks the budget: when it is spent, the expression returns at once.
 type evaluationBudget struct {
 	maxCost            int
 	usedCost           int
@@ -111,7 +111,8 @@ func (m *evaluationBudget) measureNumber(val cty.Value) string {
 	return ""
 }
 
-// checkForEach limits the blocks of a dynamic block before it is expanded.
+// checkForEach rejects the for_each value of a dynamic block with more than maxForEach elements, before the block is
+// expanded.
 func (m *evaluationBudget) checkForEach(val cty.Value, expr hcl.Expression, _ *hcl.EvalContext) hcl.Diagnostics {
 	val, _ = val.Unmark()
 	if !val.IsKnown() || val.IsNull() || !val.CanIterateElements() || val.LengthInt() <= maxForEach {
@@ -121,7 +122,7 @@ func (m *evaluationBudget) checkForEach(val cty.Value, expr hcl.Expression, _ *h
 		fmt.Sprintf("A dynamic block can make %d blocks at most, and this asks for %d.", maxForEach, val.LengthInt()), expr.Range())}
 }
 
-// budgetedExpression is an expression whose results are counted.
+// budgetedExpression is an expression whose values are charged to the evaluationBudget.
 type budgetedExpression struct {
 	hclsyntax.Expression
 	budget *evaluationBudget

@@ -61,7 +61,7 @@ func TestDeepTextIsRefused(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var memBefore, memAfter runtime.MemStats
 			runtime.ReadMemStats(&memBefore)
-			_, diags := Parse(Source{Name: "in.hcl", Text: []byte(test.text), Vars: test.vars, Strict: true})
+			_, diags := Parse(Source{Name: "in.hcl", Text: []byte(test.text), Vars: test.vars, RejectsUndeclared: true})
 			runtime.ReadMemStats(&memAfter)
 			if !diags.HasErrors() {
 				t.Fatal("accepted")

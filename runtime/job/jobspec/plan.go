@@ -18,8 +18,8 @@ type decodePlan struct {
 
 // plannedField is one field of a plan: its index, and its name in the file.
 type plannedField struct {
-	name  string
-	index int
+	hclName     string
+	structIndex int
 }
 
 var decodePlans sync.Map // reflect.Type → *decodePlan

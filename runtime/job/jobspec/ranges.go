@@ -6,12 +6,12 @@ import (
 	"github.com/hashicorp/hcl/v2"
 )
 
-// sourceRanges has the source range of each block and attribute of the job.
+// sourceRanges maps the joined path of each block and attribute of the job (see rangeKey) to its position in the file.
 type sourceRanges map[string]hcl.Range
 
 func rangeKey(path []string) string { return strings.Join(path, "\x00") }
 
-func (r sourceRanges) add(path []string, rng hcl.Range) {
+func (r sourceRanges) addRange(path []string, rng hcl.Range) {
 	key := rangeKey(path)
 	if _, taken := r[key]; !taken {
 		r[key] = rng
@@ -21,7 +21,7 @@ func (r sourceRanges) add(path []string, rng hcl.Range) {
 // addAlias records that a part of the job was written at another path.
 func (r sourceRanges) addAlias(path, written []string) {
 	if rng, ok := r[rangeKey(written)]; ok {
-		r.add(path, rng)
+		r.addRange(path, rng)
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
 
-// runtimeReference is a traversal such as attr.kernel.name. If its root name is not in scope, it is
-// resolved at run time, and its value is its own text.
+// runtimeReference is a traversal such as attr.kernel.name. If its root name is not defined in the job file, its value is its
+// own text "${attr.kernel.name}", which the agent resolves when the task starts.
 type runtimeReference struct {
 	*hclsyntax.ScopeTraversalExpr
 	// text is the value, including ${ }.
@@ -32,8 +32,8 @@ func isDefined(ctx *hcl.EvalContext, name string) bool {
 	return false
 }
 
-// expressionRewriter replaces, in a parsed text, every traversal by a reference, and wraps expressions whose
-// values can grow in the meter.
+// expressionRewriter replaces every traversal in parsed expressions by a runtimeReference, and wraps expressions whose values
+// can become large in a budgetedExpression.
 type expressionRewriter struct {
 	text       []byte // source text of the expressions
 	textOffset int    // byte offset at which text starts
@@ -43,15 +43,15 @@ type expressionRewriter struct {
 
 func (r *expressionRewriter) rewriteBody(body *hclsyntax.Body) {
 	for _, attr := range body.Attributes {
-		attr.Expr = r.rewriteAttribute(attr.Expr)
+		attr.Expr = r.rewriteWholeExpression(attr.Expr)
 	}
 	for _, block := range body.Blocks {
 		r.rewriteBody(block.Body)
 	}
 }
 
-// rewriteAttribute rewrites a whole expression.
-func (r *expressionRewriter) rewriteAttribute(expr hclsyntax.Expression) hclsyntax.Expression {
+// rewriteWholeExpression rewrites a whole expression.
+func (r *expressionRewriter) rewriteWholeExpression(expr hclsyntax.Expression) hclsyntax.Expression {
 	return r.withBudget(r.rewriteExpr(expr, 0))
 }
 
@@ -181,8 +181,8 @@ func (r *expressionRewriter) spacesAfter(rng hcl.Range) string {
 	return string(r.text[start:end])
 }
 
-// references lists the traversals of a rewritten expression, except those whose name is
-// bound by a for expression in it.
+// references returns the traversals in a rewritten expression, except those whose root name a for
+// expression inside the expression defines.
 func references(expr hcl.Expression) []hcl.Traversal {
 	switch e := expr.(type) {
 	case *jsonExpr:

@@ -59,14 +59,14 @@ func (b *nativeBody) addRanges(ranges sourceRanges, path []string) {
 // blocks without labels.
 func addNativeRanges(body *hclsyntax.Body, ranges sourceRanges, path []string) {
 	for name, attr := range body.Attributes {
-		ranges.add(joinPath(path, name), attr.SrcRange)
+		ranges.addRange(joinPath(path, name), attr.SrcRange)
 	}
 	counts := make(map[string]int)
 	for _, block := range body.Blocks {
-		ranges.add(joinPath(path, block.Type), block.DefRange())
+		ranges.addRange(joinPath(path, block.Type), block.DefRange())
 		at := joinPath(path, block.Type, strconv.Itoa(counts[block.Type]))
 		counts[block.Type]++
-		ranges.add(at, block.DefRange())
+		ranges.addRange(at, block.DefRange())
 		addNativeRanges(block.Body, ranges, at)
 	}
 }
@@ -74,7 +74,7 @@ func addNativeRanges(body *hclsyntax.Body, ranges sourceRanges, path []string) {
 func (b *jsonBody) addRanges(ranges sourceRanges, path []string) {
 	attrs, _ := b.JustAttributes() // decodeSchemaless reports the errors
 	for name, attr := range attrs {
-		ranges.add(joinPath(path, name), attr.Range)
+		ranges.addRange(joinPath(path, name), attr.Range)
 	}
 }
 

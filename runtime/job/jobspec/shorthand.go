@@ -32,8 +32,8 @@ func (d *decoder) decodeJobTasks(blocks hcl.Blocks) ([]*api.TaskGroup, hcl.Diagn
 	for _, block := range blocks {
 		name := block.Labels[0]
 		task := &api.Task{Name: name}
-		d.ranges.add([]string{"group", name}, block.DefRange)
-		d.ranges.add([]string{"group", name, "task", name}, block.DefRange)
+		d.ranges.addRange([]string{"group", name}, block.DefRange)
+		d.ranges.addRange([]string{"group", name, "task", name}, block.DefRange)
 		diags = append(diags, d.decodeStruct(block.Body, reflect.ValueOf(task).Elem(), []string{"group", name, "task", name})...)
 		groups = append(groups, &api.TaskGroup{Name: &name, Tasks: []*api.Task{task}})
 	}
@@ -58,8 +58,8 @@ func (d *decoder) decodeVaultAndSecrets(content *hcl.BodyContent, path []string)
 }
 
 // copyVaultAndSecretsToTasks copies the vault and the secrets that were written at path to the tasks of a group.
-// Secrets follow the task's own. (If both a group and its task have secrets, Nomad duplicates the
-// task's secrets, and then rejects the job for it.)
+// The secrets are appended to the secrets of each task. (If both a group and its task have secrets, Nomad duplicates the
+// secrets of the task, and then rejects the job because of the duplicates.)
 func (d *decoder) copyVaultAndSecretsToTasks(group *api.TaskGroup, vault *api.Vault, secrets []*api.Secret, path []string) {
 	for _, task := range group.Tasks {
 		at := []string{"group", *group.Name, "task", task.Name}

@@ -77,7 +77,7 @@ func (p *parser) parseExpression(text []byte, name string) (hcl.Expression, hcl.
 		return nil, diags
 	}
 	r := &expressionRewriter{text: text, budget: p.budget}
-	return r.rewriteAttribute(expr), append(diags, r.diags...)
+	return r.rewriteWholeExpression(expr), append(diags, r.diags...)
 }
 
 // parseTemplate parses the content of a JSON string as a template.
@@ -90,5 +90,5 @@ func parseTemplate(text []byte, m *evaluationBudget, name string, start hcl.Pos)
 		return nil, diags
 	}
 	r := &expressionRewriter{text: text, textOffset: start.Byte, budget: m}
-	return r.rewriteAttribute(expr), append(diags, r.diags...)
+	return r.rewriteWholeExpression(expr), append(diags, r.diags...)
 }

@@ -18,7 +18,7 @@ import (
 // environmentPrefix is the prefix of variable names in the environment.
 const environmentPrefix = "NOMAD_VAR_"
 
-// variableAssignment is one line of a variable file.
+// variableAssignment is one "name = value" of a variable file.
 type variableAssignment struct {
 	name string
 	val  cty.Value
@@ -109,7 +109,7 @@ func rejectDeclarations(body hcl.Body) hcl.Diagnostics {
 
 // assign sets a variable to a value, converted to its type.
 func (v *variable) assign(val cty.Value, from string, rng hcl.Range, summary, detail string) hcl.Diagnostics {
-	val, err := convert.Convert(val, v.ty)
+	val, err := convert.Convert(val, v.valueType)
 	if err != nil {
 		v.hasInvalidValue = true
 		return hcl.Diagnostics{errorAt(summary, fmt.Sprintf(detail, v.name, err), rng)}
@@ -196,7 +196,7 @@ func (u *undeclaredVariableExtra) diagnostic(severity hcl.DiagnosticSeverity) *h
 
 func (p *parser) undeclaredDiagnostic(extra *undeclaredVariableExtra, summary, detail string) *hcl.Diagnostic {
 	diag := &hcl.Diagnostic{Severity: hcl.DiagWarning, Summary: summary, Detail: detail, Extra: extra}
-	if p.src.Strict {
+	if p.src.RejectsUndeclared {
 		diag.Severity = hcl.DiagError
 	}
 	return diag

@@ -13,11 +13,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/convert"
 )
 
-// variable is one declaration and the value with the highest precedence.
+// variable is a variable that the job file declares, with the assigned value of the highest precedence.
 type variable struct {
 	name string
-	// ty is the declared type, or the type of the default, or DynamicPseudoType for any type.
-	ty            cty.Type
+	// valueType is the declared type, or the type of the default, or DynamicPseudoType for any type.
+	valueType     cty.Type
 	validations   []validation
 	assignedValue *variableValue
 	// hasInvalidValue is set if a given value cannot be used.
@@ -43,10 +43,10 @@ type validation struct {
 // acceptsLiteralText reports whether text from -var or the environment is the value itself instead of an
 // expression.
 func (v *variable) acceptsLiteralText() bool {
-	return v.ty == cty.String || v.ty == cty.Number || v.ty == cty.DynamicPseudoType
+	return v.valueType == cty.String || v.valueType == cty.Number || v.valueType == cty.DynamicPseudoType
 }
 
-// evaluateVariables returns the object var of the job file.
+// evaluateVariables returns the object that expressions of the job file refer to as var: variable name -> value.
 func (p *parser) evaluateVariables(blocks hcl.Blocks, files []variableAssignment) (cty.Value, hcl.Diagnostics) {
 	declared, diags := p.parseDeclarations(blocks)
 	if diags.HasErrors() {
@@ -129,7 +129,7 @@ func (p *parser) parseDeclarations(blocks hcl.Blocks) ([]*variable, hcl.Diagnost
 			for _, attr := range sortedAttributes(attrs) {
 				val, moreDiags := attr.Expr.Value(nil)
 				diags = append(diags, moreDiags...)
-				add(&variable{name: attr.Name, ty: val.Type(), assignedValue: &variableValue{val, "default", attr.Expr.Range()}}, attr.NameRange)
+				add(&variable{name: attr.Name, valueType: val.Type(), assignedValue: &variableValue{val, "default", attr.Expr.Range()}}, attr.NameRange)
 			}
 		}
 	}
@@ -137,7 +137,7 @@ func (p *parser) parseDeclarations(blocks hcl.Blocks) ([]*variable, hcl.Diagnost
 }
 
 func (p *parser) parseDeclaration(block *hcl.Block) (*variable, hcl.Diagnostics) {
-	v := &variable{name: block.Labels[0], ty: cty.DynamicPseudoType, rng: block.DefRange}
+	v := &variable{name: block.Labels[0], valueType: cty.DynamicPseudoType, rng: block.DefRange}
 	content, diags := block.Body.Content(variableSchema)
 	if !hclsyntax.ValidIdentifier(v.name) {
 		diags = append(diags, errorAt("Invalid variable name",
@@ -152,7 +152,7 @@ func (p *parser) parseDeclaration(block *hcl.Block) (*variable, hcl.Diagnostics)
 		ty, moreDiags := typeexpr.Type(attr.Expr)
 		diags = append(diags, moreDiags...)
 		typeGood = !moreDiags.HasErrors()
-		v.ty = ty
+		v.valueType = ty
 	}
 	if attr := content.Attributes["default"]; attr != nil && typeGood {
 		diags = append(diags, v.setDefault(attr.Expr)...)
@@ -172,14 +172,14 @@ func (v *variable) setDefault(expr hcl.Expression) hcl.Diagnostics {
 	if diags.HasErrors() {
 		return diags
 	}
-	val, err := convert.Convert(val, v.ty)
+	val, err := convert.Convert(val, v.valueType)
 	if err != nil {
 		return append(diags, errorAt("Invalid default value for variable",
 			fmt.Sprintf("This default value is not compatible with the variable's type constraint: %s.", err), expr.Range()))
 	}
 	v.assignedValue = &variableValue{val, "default", expr.Range()}
-	if v.ty == cty.DynamicPseudoType && !val.IsNull() {
-		v.ty = val.Type()
+	if v.valueType == cty.DynamicPseudoType && !val.IsNull() {
+		v.valueType = val.Type()
 	}
 	return diags
 }

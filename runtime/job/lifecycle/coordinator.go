@@ -59,9 +59,9 @@ func (c *Coordinator) ObserveTaskStates(states map[string]State) {
 	c.enterPhaseLocked(c.phase.Next(c.toStageStates(states)))
 }
 
-// Restart returns to Init and closes all gates. They open again when every task has
-// been observed pending at the same time. The caller must stop the tasks, and handle a
-// task that does not become pending.
+// Restart returns to the phase Init and closes all gates. The phase ends when ObserveTaskStates has
+// received states in which all tasks are pending. The caller must stop the tasks, and must handle
+// a task that does not become pending.
 func (c *Coordinator) Restart() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,7 +79,7 @@ func (c *Coordinator) Restore(states map[string]State) {
 func (c *Coordinator) toStageStates(states map[string]State) StageStates {
 	var stageStates StageStates
 	for _, t := range c.tasks {
-		stageStates.Add(t.Stage, states[t.Name])
+		stageStates.AddTask(t.Stage, states[t.Name])
 	}
 	return stageStates
 }
@@ -91,6 +91,6 @@ func (c *Coordinator) enterPhaseLocked(next Phase) {
 	c.logger.Debug("phase changed", "from", c.phase, "to", next)
 	c.phase = next
 	for stage, gate := range c.gates {
-		gate.Set(next.OpensStage(stage))
+		gate.SetOpen(next.OpensStage(stage))
 	}
 }

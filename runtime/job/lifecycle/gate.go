@@ -9,16 +9,16 @@ import (
 // times, also while runners wait. The zero value is closed.
 type Gate struct {
 	mu     sync.Mutex
-	open   bool
-	opened chan struct{} // created by the first waiter, closed and dropped by Set when the gate opens
+	isOpen bool
+	opened chan struct{} // created by the first waiter, closed and dropped by SetOpen when the gate opens
 }
 
-// Set opens or closes the gate. It never blocks. After Set(false) has returned, no
+// SetOpen opens or closes the gate. It never blocks. After SetOpen(false) has returned, no
 // waiter passes.
-func (g *Gate) Set(open bool) {
+func (g *Gate) SetOpen(open bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.open = open
+	g.isOpen = open
 	if open && g.opened != nil {
 		close(g.opened)
 		g.opened = nil
@@ -48,7 +48,7 @@ func (g *Gate) Wait(ctx context.Context) error {
 func (g *Gate) openedChan() <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.open {
+	if g.isOpen {
 		return nil
 	}
 	if g.opened == nil {

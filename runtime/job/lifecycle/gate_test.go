@@ -23,8 +23,8 @@ func TestOpenGateLetsAllPass(t *testing.T) {
 		if n := passedCount.Load(); n != 0 {
 			t.Fatalf("%d passed a closed gate", n)
 		}
-		g.Set(true)
-		g.Set(true)
+		g.SetOpen(true)
+		g.SetOpen(true)
 		synctest.Wait()
 		if n := passedCount.Load(); n != 3 {
 			t.Errorf("%d of 3 passed an open gate", n)
@@ -38,15 +38,15 @@ func TestOpenGateLetsAllPass(t *testing.T) {
 func TestGateClosesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g Gate
-		g.Set(true)
-		g.Set(false)
+		g.SetOpen(true)
+		g.SetOpen(false)
 		passed := false
 		go func() { passed = g.Wait(t.Context()) == nil }()
 		synctest.Wait()
 		if passed {
 			t.Error("passed a gate that was closed again")
 		}
-		g.Set(true)
+		g.SetOpen(true)
 		synctest.Wait()
 		if !passed {
 			t.Error("did not pass a gate that was opened again")
@@ -71,7 +71,7 @@ func TestGateClosedBeforeTheWaiterRan(t *testing.T) {
 		if passed {
 			t.Error("passed a closed gate")
 		}
-		g.Set(true)
+		g.SetOpen(true)
 	})
 }
 
@@ -79,7 +79,7 @@ func TestDoneContextHasPriorityOverOpenGate(t *testing.T) {
 	killed := errors.New("killed")
 	for range 100 { // a plain select would pass in about half of the rounds
 		var g Gate
-		g.Set(true)
+		g.SetOpen(true)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(killed)
 		if err := g.Wait(ctx); !errors.Is(err, killed) {
@@ -125,7 +125,7 @@ func TestGateUnderLoad(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				g.Set(open)
+				g.SetOpen(open)
 			}
 		}
 	}()

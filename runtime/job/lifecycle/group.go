@@ -11,7 +11,7 @@ type Group struct {
 	Restart RestartGroup
 
 	indexByTaskName map[string]int
-	predecessors    [][]bool // for each task, the tasks that come before it; nil in OneForOne
+	predecessors    [][]bool // predecessors has for each task whether each other task starts before it; nil in OneForOne
 }
 
 // NewGroup returns nil if the group uses no extension. The tasks must have passed
@@ -103,8 +103,8 @@ func (t Task) mayRerunIn(p Phase) bool {
 	return t.Stage == PoststartEphemeral && p >= PhasePoststart
 }
 
-// FailedDependency returns a condition of the task that can no longer hold because the other task
-// is dead.
+// FailedDependency returns a dependency of the task whose condition can no longer hold, because the task that it names
+// is dead. It returns false if there is none.
 func (g *Group) FailedDependency(p Phase, task string, facts map[string]TaskFacts) (Dependency, bool) {
 	i, ok := g.indexByTaskName[task]
 	if !ok || !p.OpensStage(g.Tasks[i].Stage) || facts[task].State != Pending {
@@ -125,9 +125,9 @@ func (g *Group) RerunsAfterReboot(task string) bool {
 	return g != nil && slices.ContainsFunc(g.Tasks, func(t Task) bool { return t.Name == task && t.Rerun.OnReboot })
 }
 
-// TasksToRerun returns the tasks that have completed and must run again because a main task
-// restarts, each with one such main task. The caller must treat them as pending
-// afterwards, also in the facts for the other methods.
+// TasksToRerun returns the completed tasks that must run again because a main task restarts: task name -> name
+// of such a main task. Afterwards, the caller must treat these tasks as pending, also in the facts that it passes to
+// the other methods.
 func (g *Group) TasksToRerun(facts map[string]TaskFacts) map[string]string {
 	var names map[string]string
 	for _, t := range g.Tasks {
@@ -146,8 +146,8 @@ func (g *Group) TasksToRerun(facts map[string]TaskFacts) map[string]string {
 	return names
 }
 
-// TasksToRestart returns the running tasks that must restart because another task does, each
-// with one such task.
+// TasksToRestart returns the running tasks that must restart because another task restarts: task name -> name
+// of such another task.
 func (g *Group) TasksToRestart(facts map[string]TaskFacts) map[string]string {
 	var names map[string]string
 	for i, t := range g.Tasks {

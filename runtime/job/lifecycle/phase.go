@@ -34,7 +34,7 @@ var phaseTable = [...]struct {
 // Next returns the phase that follows p for the given tasks. It may skip phases, and
 // returns p if the phase does not change.
 func (p Phase) Next(t StageStates) Phase {
-	if t.allIn(allStages&^PoststopTask, newStateSet(Succeeded, Failed)) {
+	if t.allTasksIn(allStages&^PoststopTask, newStateSet(Succeeded, Failed)) {
 		return PhasePoststop // PhasePoststop follows any phase when all tasks but poststop tasks are dead
 	}
 	for phaseTable[p].done(t) {
@@ -46,18 +46,18 @@ func (p Phase) Next(t StageStates) Phase {
 // OpensStage reports whether tasks of stage s may start in phase p.
 func (p Phase) OpensStage(s Stage) bool { return phaseTable[p].open&s != 0 }
 
-func (t StageStates) allPending() bool { return t.allIn(allStages, newStateSet(Pending)) }
+func (t StageStates) allPending() bool { return t.allTasksIn(allStages, newStateSet(Pending)) }
 
 func (t StageStates) prestartDone() bool {
-	return t.allIn(PrestartEphemeral, newStateSet(Succeeded)) && t.allIn(PrestartSidecar, newStateSet(Running))
+	return t.allTasksIn(PrestartEphemeral, newStateSet(Succeeded)) && t.allTasksIn(PrestartSidecar, newStateSet(Running))
 }
 
 func (t StageStates) mainStarted() bool {
-	return t.allIn(MainTask, newStateSet(Running, Succeeded, Failed))
+	return t.allTasksIn(MainTask, newStateSet(Running, Succeeded, Failed))
 }
 
 func (t StageStates) poststartDone() bool {
-	return t.allIn(PoststartEphemeral, newStateSet(Succeeded, Failed))
+	return t.allTasksIn(PoststartEphemeral, newStateSet(Succeeded, Failed))
 }
 
 func phaseNeverDone(StageStates) bool { return false }

@@ -86,7 +86,7 @@ func applySpecRule(p Phase, tasks []specTask) Phase {
 func checkNextPhase(t *testing.T, p Phase, tasks []specTask) {
 	var set StageStates
 	for _, task := range tasks {
-		set.Add(task.stage, task.state)
+		set.AddTask(task.stage, task.state)
 	}
 	if got, want := p.Next(set), specNextPhase(p, tasks); got != want {
 		t.Errorf("%v.Next(%v) = %v, want %v", p, tasks, got, want)

@@ -2,8 +2,8 @@ package lifecycle
 
 import "math/bits"
 
-// Stage is the place of a task in the lifecycle of its allocation. Stages are bits, so
-// that a set of stages is a Stage as well.
+// Stage says when in the lifecycle of its allocation a task runs, such as prestart or main. Stages are bits,
+// so a Stage can also be a set of stages.
 type Stage uint8
 
 // The stages of tasks, in the order in which their gates open.
@@ -63,7 +63,7 @@ func StageOf(hook string, sidecar bool) Stage {
 // tasks have ended.
 func (s Stage) Sidecar() bool { return s&(PrestartSidecar|PoststartSidecar) != 0 }
 
-// State is the state of one task, as the lifecycle uses it.
+// State is the state of one task: pending, running, succeeded or failed.
 type State uint8
 
 // The states. A task that waits for its restart is Pending; a dead task is Succeeded or
@@ -102,18 +102,18 @@ func newStateSet(of ...State) stateSet {
 	return set
 }
 
-// StageStates holds the set of states that occur in each stage of an allocation, which is all
-// that the phase depends on. The zero value has no tasks.
+// StageStates has, for each stage, the set of states that its tasks have. The phase of an allocation depends on
+// nothing else. The zero value has no tasks.
 type StageStates [6]stateSet
 
-// Add adds one task.
-func (t *StageStates) Add(stage Stage, s State) {
+// AddTask adds one task.
+func (t *StageStates) AddTask(stage Stage, s State) {
 	t[bits.TrailingZeros8(uint8(stage))] |= newStateSet(s)
 }
 
-// allIn reports whether every task of the stages is in one of the states. It returns true
+// allTasksIn reports whether every task of the stages is in one of the states. It returns true
 // for a stage without tasks.
-func (t StageStates) allIn(stages Stage, of stateSet) bool {
+func (t StageStates) allTasksIn(stages Stage, of stateSet) bool {
 	for i, have := range t {
 		if stages&(1<<i) != 0 && have&^of != 0 {
 			return false

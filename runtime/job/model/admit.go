@@ -29,15 +29,15 @@ func checkServerAdmission(r *faultReport, job *api.Job, namespaces []string) {
 		}
 	}
 	if ns := pointer.Value(job.Namespace); ns != api.DefaultNamespace && !slices.Contains(namespaces, ns) {
-		r.atPath("namespace").add("job %q is in nonexistent namespace %q", pointer.Value(job.ID), ns)
+		r.atPath("namespace").addFault("job %q is in nonexistent namespace %q", pointer.Value(job.ID), ns)
 	}
 	if pool := pointer.Value(job.NodePool); pool != api.NodePoolDefault && pool != api.NodePoolAll {
-		r.atPath("node_pool").add("job %q is in nonexistent node pool %q", pointer.Value(job.ID), pool).hint = func() string {
+		r.atPath("node_pool").addFault("job %q is in nonexistent node pool %q", pointer.Value(job.ID), pool).hint = func() string {
 			return fmt.Sprintf(": there is only the node pool %q here, remove the attribute", api.NodePoolDefault)
 		}
 	}
 	if total := totalCount(job); total > maxTotalCount {
-		r.add("total count was greater than configured job_max_count: %d > %d", total, maxTotalCount)
+		r.addFault("total count was greater than configured job_max_count: %d > %d", total, maxTotalCount)
 	}
 }
 
@@ -47,10 +47,10 @@ func checkEnterpriseFeatures(r *faultReport, job *api.Job) {
 		for _, t := range g.Tasks {
 			at := r.atPath("group", pointer.Value(g.Name), "task", t.Name)
 			if t.Resources != nil && t.Resources.NUMA != nil && t.Resources.NUMA.Affinity != "none" {
-				at.atPath("resources", "numa").add("numa scheduling requires Nomad Enterprise")
+				at.atPath("resources", "numa").addFault("numa scheduling requires Nomad Enterprise")
 			}
 			if t.Schedule != nil {
-				at.atPath("schedule").add("task schedules requires Nomad Enterprise")
+				at.atPath("schedule").addFault("task schedules requires Nomad Enterprise")
 			}
 		}
 	}
@@ -67,7 +67,7 @@ func checkSidecarNetwork(r *faultReport, g *api.TaskGroup) {
 	}
 	for i, s := range g.Services {
 		if s.Connect != nil && s.Connect.SidecarService != nil {
-			r.atPath("service", positionText(i), "connect").add(
+			r.atPath("service", positionText(i), "connect").addFault(
 				`connect sidecar: invalid network mode for Consul Connect: group %q uses network mode %q; must be "bridge" or "cni/*"`,
 				pointer.Value(g.Name), mode).hint = func() string { return ". There is no Consul here: remove the connect block" }
 		}
@@ -83,10 +83,10 @@ func checkVaultAvailable(r *faultReport, job *api.Job) {
 			}
 			at := r.atPath("group", pointer.Value(g.Name), "task", t.Name, "vault")
 			if t.Vault.Cluster != defaultClusterName {
-				at.add("non-default Vault cluster requires Nomad Enterprise")
+				at.addFault("non-default Vault cluster requires Nomad Enterprise")
 			} else if !missing {
 				missing = true
-				at.add("Vault %q not enabled but used in the job", defaultClusterName).hint = func() string {
+				at.addFault("Vault %q not enabled but used in the job", defaultClusterName).hint = func() string {
 					return ": there is no Vault here, remove the vault block"
 				}
 			}
@@ -100,11 +100,11 @@ const defaultClusterName = "default"
 
 func checkConsulCluster(r *faultReport, block *api.Consul, services []*api.Service) {
 	if block != nil && block.Cluster != defaultClusterName {
-		r.atPath("consul").add("non-default Consul cluster requires Nomad Enterprise")
+		r.atPath("consul").addFault("non-default Consul cluster requires Nomad Enterprise")
 	}
 	for i, s := range services {
 		if s.Provider == api.ServiceProviderConsul && s.Cluster != defaultClusterName {
-			r.atPath("service", positionText(i)).add("non-default Consul cluster requires Nomad Enterprise")
+			r.atPath("service", positionText(i)).addFault("non-default Consul cluster requires Nomad Enterprise")
 		}
 	}
 }

@@ -26,13 +26,13 @@ func checkArtifacts(r *faultReport, artifacts []*api.TaskArtifact) {
 
 func checkArtifact(r *faultReport, a *api.TaskArtifact) {
 	if pointer.Value(a.GetterSource) == "" {
-		r.add("source must be specified")
+		r.addFault("source must be specified")
 	}
 	if mode := pointer.Value(a.GetterMode); !slices.Contains(artifactModes, mode) {
-		r.add("invalid artifact mode %q; must be one of: any, file, dir", mode)
+		r.addFault("invalid artifact mode %q; must be one of: any, file, dir", mode)
 	}
 	if isOutsideAllocDir("task", pointer.Value(a.RelativeDest)) {
-		r.add("destination escapes allocation directory")
+		r.addFault("destination escapes allocation directory")
 	}
 	if sum, ok := a.GetterOptions["checksum"]; ok {
 		checkChecksum(r.atPath("options"), sum)
@@ -53,22 +53,22 @@ func checkChecksum(r *faultReport, text string) {
 		return
 	}
 	if strings.TrimSpace(text) == "" {
-		r.add("checksum value cannot be empty")
+		r.addFault("checksum value cannot be empty")
 		return
 	}
 	kind, sum, ok := strings.Cut(text, ":")
 	if !ok {
-		r.add("checksum must be given as \"type:value\"; got %q", text)
+		r.addFault("checksum must be given as \"type:value\"; got %q", text)
 		return
 	}
 	size, ok := checksumSizes[kind]
 	if !ok {
-		r.add("unsupported checksum type: %s", kind)
+		r.addFault("unsupported checksum type: %s", kind)
 		return
 	}
 	if bytes, err := hex.DecodeString(sum); err != nil {
-		r.add("invalid checksum: %v", err)
+		r.addFault("invalid checksum: %v", err)
 	} else if len(bytes) != size {
-		r.add("invalid %s checksum: %s", kind, sum)
+		r.addFault("invalid %s checksum: %s", kind, sum)
 	}
 }

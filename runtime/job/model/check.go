@@ -33,23 +33,25 @@ var (
 // them differently.
 type faultList []string
 
-func (l *faultList) add(format string, args ...any) { *l = append(*l, fmt.Sprintf(format, args...)) }
+func (l *faultList) addFault(format string, args ...any) {
+	*l = append(*l, fmt.Sprintf(format, args...))
+}
 
 // nomadCheckFaults returns the errors of a check of a service with provider nomad.
 func nomadCheckFaults(c api.ServiceCheck) []string {
 	var l faultList
 	l.checkCommonFields(c, nomadCheckTypes)
 	if !slices.Contains(httpCheckMethods, strings.ToUpper(c.Method)) {
-		l.add("method type %q not supported in Nomad http check", c.Method)
+		l.addFault("method type %q not supported in Nomad http check", c.Method)
 	}
 	if c.AddressMode == "driver" {
-		l.add("address_mode = driver may only be set for Consul service checks")
+		l.addFault("address_mode = driver may only be set for Consul service checks")
 	}
 	if c.OnUpdate == api.OnUpdateIgnoreWarn {
-		l.add("on_update may only be set to ignore_warnings for Consul service checks")
+		l.addFault("on_update may only be set to ignore_warnings for Consul service checks")
 	}
 	if c.CheckRestart != nil && c.CheckRestart.IgnoreWarnings {
-		l.add("ignore_warnings on check_restart only supported for Consul service checks")
+		l.addFault("ignore_warnings on check_restart only supported for Consul service checks")
 	}
 	for _, only := range []struct {
 		name string
@@ -62,7 +64,7 @@ func nomadCheckFaults(c api.ServiceCheck) []string {
 		{"tls_server_name", c.TLSServerName != ""},
 	} {
 		if only.set {
-			l.add("%s may only be set for Consul service checks", only.name)
+			l.addFault("%s may only be set for Consul service checks", only.name)
 		}
 	}
 	return l
@@ -72,7 +74,7 @@ func consulCheckFaults(c api.ServiceCheck) []string {
 	var l faultList
 	l.checkCommonFields(c, consulCheckTypes)
 	if len(c.Notes) > maxCheckNotes {
-		l.add("notes must not be longer than %d characters", maxCheckNotes)
+		l.addFault("notes must not be longer than %d characters", maxCheckNotes)
 	}
 	return l
 }
@@ -80,31 +82,31 @@ func consulCheckFaults(c api.ServiceCheck) []string {
 func (l *faultList) checkCommonFields(c api.ServiceCheck, types []string) {
 	kind := strings.ToLower(c.Type)
 	if !slices.Contains(types, kind) {
-		l.add("invalid check type (%q), must be one of %s", c.Type, strings.Join(types, ", "))
+		l.addFault("invalid check type (%q), must be one of %s", c.Type, strings.Join(types, ", "))
 	}
 	switch {
 	case c.Interval == 0:
-		l.add("missing required value interval. Interval cannot be less than %v", minCheckInterval)
+		l.addFault("missing required value interval. Interval cannot be less than %v", minCheckInterval)
 	case c.Interval < minCheckInterval:
-		l.add("interval (%v) cannot be lower than %v", c.Interval, minCheckInterval)
+		l.addFault("interval (%v) cannot be lower than %v", c.Interval, minCheckInterval)
 	}
 	switch {
 	case c.Timeout == 0:
-		l.add("missing required value timeout. Timeout cannot be less than %v", minCheckTimeout)
+		l.addFault("missing required value timeout. Timeout cannot be less than %v", minCheckTimeout)
 	case c.Timeout < minCheckTimeout:
-		l.add("timeout (%v) is lower than required minimum timeout %v", c.Timeout, minCheckTimeout)
+		l.addFault("timeout (%v) is lower than required minimum timeout %v", c.Timeout, minCheckTimeout)
 	}
 	if kind == "http" {
 		l.checkHTTPPath(c.Path)
 	}
 	if c.AddressMode == "auto" {
-		l.add("invalid address_mode %q - auto only valid for services", c.AddressMode)
+		l.addFault("invalid address_mode %q - auto only valid for services", c.AddressMode)
 	}
 	if !slices.Contains(initialStatuses, c.InitialStatus) {
-		l.add(`invalid initial check state (%s), must be one of "passing", "warning", "critical" or empty`, c.InitialStatus)
+		l.addFault(`invalid initial check state (%s), must be one of "passing", "warning", "critical" or empty`, c.InitialStatus)
 	}
 	if !slices.Contains(onUpdateValues, c.OnUpdate) {
-		l.add(`on_update must be "require_healthy", "ignore_warnings", or "ignore"; got %q`, c.OnUpdate)
+		l.addFault(`on_update must be "require_healthy", "ignore_warnings", or "ignore"; got %q`, c.OnUpdate)
 	}
 	if c.CheckRestart != nil {
 		l.checkRestartBlock(c)
@@ -113,28 +115,28 @@ func (l *faultList) checkCommonFields(c api.ServiceCheck, types []string) {
 
 func (l *faultList) checkHTTPPath(path string) {
 	if path == "" {
-		l.add("http type must have http path")
+		l.addFault("http type must have http path")
 		return
 	}
 	if u, err := url.Parse(path); err != nil || u.IsAbs() {
-		l.add("http type must have relative http path")
+		l.addFault("http type must have relative http path")
 	}
 }
 
 func (l *faultList) checkRestartBlock(c api.ServiceCheck) {
 	if c.OnUpdate == api.OnUpdateIgnore {
-		l.add("on_update value %q is not compatible with check_restart", c.OnUpdate)
+		l.addFault("on_update value %q is not compatible with check_restart", c.OnUpdate)
 	}
 	if c.CheckRestart.Limit < 0 {
-		l.add("limit must be greater than or equal to 0 but found %d", c.CheckRestart.Limit)
+		l.addFault("limit must be greater than or equal to 0 but found %d", c.CheckRestart.Limit)
 	}
 	if grace := pointer.Value(c.CheckRestart.Grace); grace < 0 {
-		l.add("grace period must be greater than or equal to 0 but found %d", grace)
+		l.addFault("grace period must be greater than or equal to 0 but found %d", grace)
 	}
 }
 
 func checkHasPort(r *faultReport, s *api.Service, c api.ServiceCheck) {
 	if strings.ToLower(c.Type) != "script" && c.Type != "" && c.PortLabel == "" && s.PortLabel == "" {
-		r.add("Check %s invalid: check requires a port but neither check nor service %q have a port", c.Name, s.Name)
+		r.addFault("Check %s invalid: check requires a port but neither check nor service %q have a port", c.Name, s.Name)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// An operator validates the value of a constraint or an affinity, and compares the two
-// sides.
+// A constraintOperator is an operator of constraints and affinities. It validates the right side, and
+// compares both sides.
 type constraintOperator struct {
 	// checkOperands reports an invalid value.
 	checkOperands func(r *faultReport, operand, value string)
@@ -50,37 +50,37 @@ var constraintOnlyOperators = map[string]constraintOperator{
 
 func checkHasRTarget(r *faultReport, operand, value string) {
 	if value == "" {
-		r.add("Operator %q requires an RTarget", operand)
+		r.addFault("Operator %q requires an RTarget", operand)
 	}
 }
 
 func checkNoRTarget(r *faultReport, operand, value string) {
 	if value != "" {
-		r.add("Operator %q does not support an RTarget", operand)
+		r.addFault("Operator %q does not support an RTarget", operand)
 	}
 }
 
 func checkVersion(r *faultReport, _, value string) {
 	if _, err := version.NewConstraint(value); err != nil {
-		r.add("Version constraint is invalid: %v", err)
+		r.addFault("Version constraint is invalid: %v", err)
 	}
 }
 
 func checkSemver(r *faultReport, _, value string) {
 	if _, err := parseSemverConstraint(value); err != nil {
-		r.add("Semver constraint is invalid: %v", err)
+		r.addFault("Semver constraint is invalid: %v", err)
 	}
 }
 
 func checkRegexp(r *faultReport, _, value string) {
 	if _, err := regexp.Compile(value); err != nil {
-		r.add("Regular expression failed to compile: %v", err)
+		r.addFault("Regular expression failed to compile: %v", err)
 	}
 }
 
 func checkSetContainsRTarget(r *faultReport, _, value string) {
 	if value == "" {
-		r.add("Set contains constraint requires an RTarget")
+		r.addFault("Set contains constraint requires an RTarget")
 	}
 }
 
@@ -90,9 +90,9 @@ func checkDistinctProperty(r *faultReport, _, value string) {
 	}
 	count, err := strconv.ParseUint(value, 10, 64)
 	if err != nil {
-		r.add("Failed to convert RTarget %q to uint64: %v", value, err)
+		r.addFault("Failed to convert RTarget %q to uint64: %v", value, err)
 	} else if count < 1 {
-		r.add("Distinct Property must have an allowed count of 1 or greater: %d < 1", count)
+		r.addFault("Distinct Property must have an allowed count of 1 or greater: %d < 1", count)
 	}
 }
 
@@ -196,7 +196,7 @@ func checkTaskConstraints(r *faultReport, constraints []*api.Constraint) {
 	checkConstraints(r, constraints)
 	for i, c := range constraints {
 		if isDistinctConstraint(c) {
-			r.atPath("constraint", strconv.Itoa(i)).add("Constraint %d has disallowed Operand at task level: %s", i+1, c.Operand)
+			r.atPath("constraint", strconv.Itoa(i)).addFault("Constraint %d has disallowed Operand at task level: %s", i+1, c.Operand)
 		}
 	}
 }
@@ -211,7 +211,7 @@ func checkConstraint(r *faultReport, c *api.Constraint) {
 		op, ok = constraintOnlyOperators[c.Operand]
 	}
 	if !ok {
-		r.add("Unknown constraint type %q", c.Operand)
+		r.addFault("Unknown constraint type %q", c.Operand)
 		return
 	}
 	op.checkOperands(r, c.Operand, c.RTarget)
@@ -230,20 +230,20 @@ var (
 func checkTarget(r *faultReport, target string) {
 	switch {
 	case target == "":
-		r.add("no attribute provided but is required by operator")
+		r.addFault("no attribute provided but is required by operator")
 	case !strings.HasPrefix(target, "$"), slices.Contains(nodeTargets, target):
 	case !strings.HasPrefix(target, "${"):
-		r.add("attribute %q is missing an opening brace", target)
+		r.addFault("attribute %q is missing an opening brace", target)
 	case !strings.HasSuffix(target, "}"):
-		r.add("attribute %q is missing a closing brace", target)
+		r.addFault("attribute %q is missing a closing brace", target)
 	case !slices.ContainsFunc(targetPrefixes, func(p string) bool { return strings.HasPrefix(target, p) }):
-		r.add("unsupported attribute %q", target)
+		r.addFault("unsupported attribute %q", target)
 	}
 }
 
 func checkAffinities(r *faultReport, jobType string, affinities []*api.Affinity) {
 	if jobType == api.JobTypeSystem && len(affinities) > 0 {
-		r.atPath("affinity", "0").add("System jobs may not have an affinity block")
+		r.atPath("affinity", "0").addFault("System jobs may not have an affinity block")
 		return
 	}
 	for i, a := range affinities {
@@ -257,22 +257,22 @@ func checkAffinity(r *faultReport, a *api.Affinity) {
 	if op, ok := commonOperators[a.Operand]; ok {
 		op.checkOperands(r, a.Operand, a.RTarget)
 	} else {
-		r.add("Unknown affinity operator %q", a.Operand)
+		r.addFault("Unknown affinity operator %q", a.Operand)
 	}
 	if a.LTarget == "" {
-		r.add("No LTarget provided but is required")
+		r.addFault("No LTarget provided but is required")
 	}
 	switch w := pointer.Value(a.Weight); {
 	case w < -100 || w > 100:
-		r.add("Affinity weight must be within the range [-100,100]")
+		r.addFault("Affinity weight must be within the range [-100,100]")
 	case w == 0:
-		r.add("Affinity weight cannot be zero")
+		r.addFault("Affinity weight cannot be zero")
 	}
 }
 
 func checkSpreads(r *faultReport, jobType string, spreads []*api.Spread) {
 	if jobType == api.JobTypeSystem && len(spreads) > 0 {
-		r.atPath("spread", "0").add("System jobs may not have a spread block")
+		r.atPath("spread", "0").addFault("System jobs may not have a spread block")
 		return
 	}
 	for i, s := range spreads {
@@ -284,24 +284,24 @@ func checkSpreads(r *faultReport, jobType string, spreads []*api.Spread) {
 
 func checkSpread(r *faultReport, s *api.Spread) {
 	if s.Attribute == "" {
-		r.add("Missing spread attribute")
+		r.addFault("Missing spread attribute")
 	}
 	if w := pointer.Value(s.Weight); w <= 0 || w > 100 {
-		r.add("Spread block must have a positive weight from 0 to 100")
+		r.addFault("Spread block must have a positive weight from 0 to 100")
 	}
 	seen := map[string]bool{}
 	sum := 0
 	for _, t := range s.SpreadTarget {
 		if seen[t.Value] {
-			r.add("Spread target value %q already defined", t.Value)
+			r.addFault("Spread target value %q already defined", t.Value)
 		}
 		seen[t.Value] = true
 		if t.Percent > 100 {
-			r.add("Spread target percentage for value %q must be between 0 and 100", t.Value)
+			r.addFault("Spread target percentage for value %q must be between 0 and 100", t.Value)
 		}
 		sum += int(t.Percent)
 	}
 	if sum > 100 {
-		r.add("Sum of spread target percentages must not be greater than 100%%; got %d%%", sum)
+		r.addFault("Sum of spread target percentages must not be greater than 100%%; got %d%%", sum)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/pointer"
 )
 
-// The descriptions of a deployment's status. Clients of Nomad show them, and some match
-// their text.
+// Values of api.Deployment.StatusDescription. Clients of Nomad show them, and some match their
+// text.
 const (
 	DeploymentRunning                = "Deployment is running"
 	DeploymentNeedsPromotion         = "Deployment is running but requires manual promotion"
@@ -24,7 +24,7 @@ const (
 	DeploymentNoStableVersion        = "%s - no stable job version to auto revert to"
 )
 
-// The descriptions of an allocation's desired status.
+// Values of api.Allocation.DesiredDescription.
 const (
 	AllocNotNeeded   = "alloc not needed due to job update"
 	AllocUpdating    = "alloc is being updated due to job update"

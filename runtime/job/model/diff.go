@@ -183,8 +183,8 @@ func partsWithoutEqual(parts, others []*diffPart) []*diffPart {
 	return out
 }
 
-// AnnotateDiff adds the effects on allocations to the difference between two jobs. updates are
-// the updates of the plan, by group.
+// AnnotateDiff adds annotations to the difference between two jobs: what a plan does with the allocations. updates has
+// the numbers of changed allocations in the plan, by group.
 func AnnotateDiff(diff *api.JobDiff, old, new *api.Job, updates map[string]*api.DesiredUpdates) {
 	before, after := newTaskSpecIndex(old), newTaskSpecIndex(new)
 	for _, g := range diff.TaskGroups {
@@ -237,7 +237,7 @@ func taskAnnotation(g *api.TaskGroupDiff, t *api.TaskDiff, before, after taskSpe
 		return "forces create"
 	case g.Type == DiffDeleted:
 		return "forces destroy"
-	case t.Type == DiffEdited && sameJSONForm(before.of(g.Name, t.Name), after.of(g.Name, t.Name)):
+	case t.Type == DiffEdited && sameJSONForm(before.specOf(g.Name, t.Name), after.specOf(g.Name, t.Name)):
 		return "forces in-place update"
 	}
 	return "forces create/destroy update"
@@ -261,6 +261,6 @@ func newTaskSpecIndex(job *api.Job) taskSpecIndex {
 	return ids
 }
 
-func (ids taskSpecIndex) of(group, task string) immutableTaskSpec {
+func (ids taskSpecIndex) specOf(group, task string) immutableTaskSpec {
 	return immutableTaskSpecOf(ids.job, ids.groups[group], ids.tasks[[2]string{group, task}])
 }

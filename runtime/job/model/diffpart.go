@@ -204,8 +204,8 @@ func (p *diffPart) addFlattened(path string, v reflect.Value) {
 	}
 }
 
-// formatScalar formats a value for diffs. An unset number is zero, as in Nomad's own form of
-// a job; an unset duration is empty.
+// formatScalar formats a value for diffs. A nil number is "0", because Nomad's own job types have no nil numbers. A nil
+// duration is empty.
 func formatScalar(v reflect.Value) string {
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {

@@ -61,9 +61,9 @@ func checkExtensions(r *faultReport, job *api.Job) {
 		e := readExtensions(job, g)
 		for _, f := range e.faults {
 			if f.task == "" {
-				at.atPath("meta", f.key).add("%s of %s: %s", f.key, inGroup, f.text)
+				at.atPath("meta", f.key).addFault("%s of %s: %s", f.key, inGroup, f.text)
 			} else {
-				at.atPath("task", f.task, "meta", f.key).add("%s of task %q in %s: %s", f.key, f.task, inGroup, f.text)
+				at.atPath("task", f.task, "meta", f.key).addFault("%s of task %q in %s: %s", f.key, f.task, inGroup, f.text)
 			}
 		}
 	}
@@ -74,12 +74,12 @@ func checkMetaKeys(r *faultReport, block, where string, meta map[string]string) 
 		home, known := metaKeys[key]
 		switch {
 		case key == metaUsers && block == home && len(admittedUsers(meta)) == 0:
-			r.atPath("meta", key).add("%s of %s: it names no user: write names or uids, like \"www-data, postgres\"", key, where)
+			r.atPath("meta", key).addFault("%s of %s: it names no user: write names or uids, like \"www-data, postgres\"", key, where)
 		case !strings.HasPrefix(key, metaPrefix), strings.HasPrefix(key, HookPrefix), home == block:
 		case known:
-			r.atPath("meta", key).add("%s of %s: it belongs into the meta block of a %s", key, where, home)
+			r.atPath("meta", key).addFault("%s of %s: it belongs into the meta block of a %s", key, where, home)
 		default:
-			r.atPath("meta", key).add("%s of %s: keys that begin with %s switch on extensions, and there are only %s, %s, %s, %s and %sNAME",
+			r.atPath("meta", key).addFault("%s of %s: keys that begin with %s switch on extensions, and there are only %s, %s, %s, %s and %sNAME",
 				key, where, metaPrefix, metaAfter, metaRerun, metaRestartGroup, metaUsers, HookPrefix)
 		}
 	}

@@ -19,15 +19,15 @@ func checkGroup(r *faultReport, job *api.Job, g *api.TaskGroup) {
 	jobType := pointer.Value(job.Type)
 	switch name := pointer.Value(g.Name); {
 	case name == "":
-		r.add("Missing task group name")
+		r.addFault("Missing task group name")
 	case strings.Contains(name, "\x00"):
-		r.add("Task group name contains null character")
+		r.addFault("Task group name contains null character")
 	}
 	if pointer.Value(g.Count) < 0 {
-		r.atPath("count").add("Task group count can't be negative")
+		r.atPath("count").addFault("Task group count can't be negative")
 	}
 	if len(g.Tasks) == 0 && !hasGateway(g) {
-		r.add("Missing tasks for task group")
+		r.addFault("Missing tasks for task group")
 	}
 	checkMaxRunDuration(r.atPath("max_run_duration"), jobType, g.MaxRunDuration)
 	checkConstraints(r, g.Constraints)
@@ -36,7 +36,7 @@ func checkGroup(r *faultReport, job *api.Job, g *api.TaskGroup) {
 	checkRestart(r.atPath("restart"), g.RestartPolicy)
 	checkReschedule(r.atPath("reschedule"), jobType, g.ReschedulePolicy)
 	if d := g.EphemeralDisk; d != nil && pointer.Value(d.SizeMB) < minEphemeralDiskMB {
-		r.atPath("ephemeral_disk").add("minimum DiskMB value is %d; got %d", minEphemeralDiskMB, pointer.Value(d.SizeMB))
+		r.atPath("ephemeral_disk").addFault("minimum DiskMB value is %d; got %d", minEphemeralDiskMB, pointer.Value(d.SizeMB))
 	}
 	checkUpdate(r.atPath("update"), jobType, g.Update)
 	checkMigrate(r.atPath("migrate"), jobType, g.Migrate)
@@ -64,10 +64,10 @@ func checkMaxRunDuration(r *faultReport, jobType string, limit *time.Duration) {
 		return
 	}
 	if jobType != api.JobTypeBatch && jobType != api.JobTypeSysbatch {
-		r.add("Job type %q does not allow max_run_duration", jobType)
+		r.addFault("Job type %q does not allow max_run_duration", jobType)
 	}
 	if *limit <= 0 {
-		r.add("MaxRunDuration must be greater than zero")
+		r.addFault("MaxRunDuration must be greater than zero")
 	}
 }
 
@@ -78,9 +78,9 @@ func checkTaskSet(r *faultReport, g *api.TaskGroup) {
 	for i, t := range g.Tasks {
 		at := r.atPath("task", t.Name)
 		if before, repeated := first[t.Name]; t.Name == "" {
-			at.add("Task %d missing name", i+1)
+			at.addFault("Task %d missing name", i+1)
 		} else if repeated {
-			at.add("Task %d redefines '%s' from task %d", i+1, t.Name, before)
+			at.addFault("Task %d redefines '%s' from task %d", i+1, t.Name, before)
 		} else {
 			first[t.Name] = i + 1
 		}
@@ -92,10 +92,10 @@ func checkTaskSet(r *faultReport, g *api.TaskGroup) {
 		}
 	}
 	if leaders > 1 {
-		r.add("Only one task may be marked as leader")
+		r.addFault("Only one task may be marked as leader")
 	}
 	if mains == 0 && len(g.Tasks) > 0 {
-		r.add("Task group %s must have at least one main task", pointer.Value(g.Name))
+		r.addFault("Task group %s must have at least one main task", pointer.Value(g.Name))
 	}
 }
 
@@ -104,24 +104,24 @@ func checkDisconnect(r *faultReport, jobType string, d *api.DisconnectStrategy) 
 		return
 	}
 	if pointer.Value(d.LostAfter) < 0 {
-		r.add("lost_after cannot be a negative duration")
+		r.addFault("lost_after cannot be a negative duration")
 	}
 	if pointer.Value(d.StopOnClientAfter) < 0 {
-		r.add("stop_after cannot be a negative duration")
+		r.addFault("stop_after cannot be a negative duration")
 	}
 	if d.StopOnClientAfter != nil {
 		if jobType != api.JobTypeService && jobType != api.JobTypeBatch {
-			r.add("stop_after can only be used with service or batch job types")
+			r.addFault("stop_after can only be used with service or batch job types")
 		}
 		if pointer.Value(d.LostAfter) > 0 {
-			r.add("Disconnect cannot be configured with both lost_after and stop_after")
+			r.addFault("Disconnect cannot be configured with both lost_after and stop_after")
 		}
 	}
 	switch reconcile := pointer.Value(d.Reconcile); reconcile {
 	case "", api.ReconcileOptionKeepOriginal, api.ReconcileOptionKeepReplacement,
 		api.ReconcileOptionBestScore, api.ReconcileOptionLongestRunning:
 	default:
-		r.add("reconcile option is invalid: %s", reconcile)
+		r.addFault("reconcile option is invalid: %s", reconcile)
 	}
 }
 
@@ -132,21 +132,21 @@ func checkScaling(r *faultReport, g *api.TaskGroup) {
 	}
 	policy := r.nestedReport("scaling")
 	if s.Max == nil || *s.Max < 0 {
-		policy.add("maximum count must be specified and non-negative")
+		policy.addFault("maximum count must be specified and non-negative")
 	} else if *s.Max < pointer.Value(s.Min) {
-		policy.add("maximum count must not be less than minimum count")
+		policy.addFault("maximum count must not be less than minimum count")
 	}
 	if s.Min == nil || *s.Min < 0 {
-		policy.add("minimum count must be specified and non-negative")
+		policy.addFault("minimum count must be specified and non-negative")
 	}
 	at := r.nestedReport("scaling")
 	at.addNested(policy, "Scaling policy invalid:")
 	count := int64(pointer.Value(g.Count))
 	if s.Max != nil && *s.Max < count {
-		at.add("task group count must not be greater than maximum count in scaling policy")
+		at.addFault("task group count must not be greater than maximum count in scaling policy")
 	}
 	if pointer.Value(s.Min) > count {
-		at.add("task group count must not be less than minimum count in scaling policy")
+		at.addFault("task group count must not be less than minimum count in scaling policy")
 	}
 	r.addNested(at, "Task group scaling policy validation failed:")
 }

@@ -29,10 +29,10 @@ func addImpliedConstraints(g *api.TaskGroup) {
 		unlessEqual(api.NewConstraint("${attr.os.signals}", api.ConstraintSetContains, strings.Join(signals, ",")))
 	}
 	use := servicesOf(g)
-	if use.nomad {
+	if use.usesNomad {
 		unlessEqual(api.NewConstraint("${attr.nomad.service_discovery}", "=", "true"))
 	}
-	if use.nomadChecks {
+	if use.usesNomadChecks {
 		unlessEqual(api.NewConstraint("${attr.nomad.version}", api.ConstraintSemver, ">= 1.4.0"))
 	}
 	if use.groupUsesConsul {
@@ -98,8 +98,8 @@ func signalsOf(g *api.TaskGroup) []string {
 }
 
 type serviceUsage struct {
-	nomad, nomadChecks, groupUsesConsul bool
-	consulTasks                         []*api.Task
+	usesNomad, usesNomadChecks, groupUsesConsul bool
+	consulTasks                                 []*api.Task
 }
 
 func servicesOf(g *api.TaskGroup) serviceUsage {
@@ -108,8 +108,8 @@ func servicesOf(g *api.TaskGroup) serviceUsage {
 		for _, s := range services {
 			switch s.Provider {
 			case ProviderNomad:
-				use.nomad = true
-				use.nomadChecks = use.nomadChecks || len(s.Checks) > 0
+				use.usesNomad = true
+				use.usesNomadChecks = use.usesNomadChecks || len(s.Checks) > 0
 			case api.ServiceProviderConsul:
 				consul = true
 			}

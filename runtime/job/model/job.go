@@ -36,13 +36,13 @@ func checkJob(r *faultReport, job *api.Job) {
 	checkJobNames(r, job)
 	checkJobType(r.atPath("type"), pointer.Value(job.Type))
 	if p := pointer.Value(job.Priority); p < 1 || p > maxPriority {
-		r.atPath("priority").add("job priority must be between [1, %d]", maxPriority)
+		r.atPath("priority").addFault("job priority must be between [1, %d]", maxPriority)
 	}
 	if slices.Contains(job.Datacenters, "") {
-		r.atPath("datacenters").add("Job datacenter must be non-empty string")
+		r.atPath("datacenters").addFault("Job datacenter must be non-empty string")
 	}
 	if len(job.Payload) > 0 && !job.Dispatched {
-		r.add("job can't be submitted with a payload, only dispatched")
+		r.addFault("job can't be submitted with a payload, only dispatched")
 	}
 	checkConstraints(r, job.Constraints)
 	checkAffinities(r, pointer.Value(job.Type), job.Affinities)
@@ -52,38 +52,38 @@ func checkJob(r *faultReport, job *api.Job) {
 	checkPeriodic(r.atPath("periodic"), job)
 	checkParameterized(r.atPath("parameterized"), job)
 	if job.Multiregion != nil {
-		r.atPath("multiregion").add("Multiregion jobs are unlicensed.")
+		r.atPath("multiregion").addFault("Multiregion jobs are unlicensed.")
 	}
 	if ui := job.UI; ui != nil && len(ui.Description) > maxUIDescription {
-		r.atPath("ui").add("UI description must be under %d characters, currently %d", maxUIDescription, len(ui.Description))
+		r.atPath("ui").addFault("UI description must be under %d characters, currently %d", maxUIDescription, len(ui.Description))
 	}
 }
 
 func checkJobNames(r *faultReport, job *api.Job) {
 	switch id := pointer.Value(job.ID); {
 	case id == "":
-		r.add("Missing job ID")
+		r.addFault("Missing job ID")
 	case strings.Contains(id, " "):
-		r.add("Job ID contains a space")
+		r.addFault("Job ID contains a space")
 	case strings.Contains(id, "\x00"):
-		r.add("Job ID contains a null character")
+		r.addFault("Job ID contains a null character")
 	}
 	switch name := pointer.Value(job.Name); {
 	case name == "":
-		r.add("Missing job name")
+		r.addFault("Missing job name")
 	case strings.Contains(name, "\x00"):
-		r.add("Job Name contains a null character")
+		r.addFault("Job Name contains a null character")
 	}
 }
 
 func checkJobType(r *faultReport, jobType string) {
 	switch {
 	case jobType == "":
-		r.add("Missing job type")
+		r.addFault("Missing job type")
 	case jobType == "_core":
-		r.add("job type cannot be core")
+		r.addFault("job type cannot be core")
 	case !slices.Contains(jobTypes, jobType):
-		r.add("Invalid job type: %q", jobType)
+		r.addFault("Invalid job type: %q", jobType)
 	}
 }
 
@@ -91,24 +91,24 @@ func checkJobType(r *faultReport, jobType string) {
 // then each group.
 func checkGroups(r *faultReport, job *api.Job) {
 	if len(job.TaskGroups) == 0 {
-		r.add("Missing job task groups")
+		r.addFault("Missing job task groups")
 	}
 	first := map[string]int{}
 	for i, g := range job.TaskGroups {
 		name := pointer.Value(g.Name)
 		at := r.atPath("group", name)
 		if before, repeated := first[name]; name == "" {
-			at.add("Job task group %d missing name", i+1)
+			at.addFault("Job task group %d missing name", i+1)
 		} else if repeated {
-			at.add("Job task group %d redefines '%s' from group %d", i+1, name, before)
+			at.addFault("Job task group %d redefines '%s' from group %d", i+1, name, before)
 		} else {
 			first[name] = i + 1
 		}
 		if pointer.Value(g.ShutdownDelay) < 0 {
-			at.atPath("shutdown_delay").add("ShutdownDelay must be a positive value")
+			at.atPath("shutdown_delay").addFault("ShutdownDelay must be a positive value")
 		}
 		if count := pointer.Value(g.Count); pointer.Value(job.Type) == api.JobTypeSystem && count > 1 {
-			at.atPath("count").add("Job task group %s has count %d. Count cannot exceed 1 with system scheduler", name, count)
+			at.atPath("count").addFault("Job task group %s has count %d. Count cannot exceed 1 with system scheduler", name, count)
 		}
 	}
 	for _, g := range job.TaskGroups {

@@ -58,7 +58,7 @@ func checkHostname(r *faultReport, name string) {
 		return
 	}
 	if len(name) > maxHostname || !hostnamePattern().MatchString(name) {
-		r.add("Hostname is not a valid DNS name")
+		r.addFault("Hostname is not a valid DNS name")
 	}
 }
 
@@ -71,7 +71,7 @@ func checkDNS(r *faultReport, dns *api.DNSConfig) {
 	check := func(field, kind string, values []string, valid func(string) bool) {
 		for _, value := range values {
 			if !strings.Contains(value, "${") && !valid(value) {
-				r.atPath(field).add("DNS %s %q is not valid", kind, value)
+				r.atPath(field).addFault("DNS %s %q is not valid", kind, value)
 			}
 		}
 	}
@@ -82,29 +82,29 @@ func checkDNS(r *faultReport, dns *api.DNSConfig) {
 
 func checkPort(r *faultReport, labels map[string]bool, mode string, p api.Port) {
 	if labels[p.Label] {
-		r.add("Port label %s already in use by taskgroup network", p.Label)
+		r.addFault("Port label %s already in use by taskgroup network", p.Label)
 	}
 	labels[p.Label] = true
 	if p.To > maxPort {
-		r.add("Port %q cannot be mapped to a port (%d) greater than %d", p.Label, p.To, maxPort)
+		r.addFault("Port %q cannot be mapped to a port (%d) greater than %d", p.Label, p.To, maxPort)
 	}
 	if p.To < -1 {
-		r.add("Port %q cannot be mapped to negative value %d", p.Label, p.To)
+		r.addFault("Port %q cannot be mapped to negative value %d", p.Label, p.To)
 	}
 	if p.IgnoreCollision && !IsHostNetworking(mode) {
-		r.add("Port %q collision may not be ignored on non-host network mode %q", p.Label, mode)
+		r.addFault("Port %q collision may not be ignored on non-host network mode %q", p.Label, mode)
 	}
 }
 
 func checkStaticPort(r *faultReport, static map[hostPort]string, p api.Port) {
 	key := hostPort{p.HostNetwork, p.Value}
 	if other, taken := static[key]; taken && !p.IgnoreCollision {
-		r.add("Static port %d already reserved by taskgroup network:%s", p.Value, other)
+		r.addFault("Static port %d already reserved by taskgroup network:%s", p.Value, other)
 	} else if !taken {
 		static[key] = p.Label
 	}
 	if p.Value > maxPort {
-		r.add("Port %s (%d) cannot be greater than %d", p.Label, p.Value, maxPort)
+		r.addFault("Port %s (%d) cannot be greater than %d", p.Label, p.Value, maxPort)
 	}
 }
 
@@ -144,13 +144,13 @@ func checkCNI(r *faultReport, args map[string]bool, cni *api.CNIConfig) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(cni.Args)) {
 		if strings.Contains(key, ";") {
-			r.add("invalid ';' character in CNI arg key %q", key)
+			r.addFault("invalid ';' character in CNI arg key %q", key)
 		}
 		if value := cni.Args[key]; strings.Contains(value, ";") {
-			r.add("invalid ';' character in CNI arg value %q", value)
+			r.addFault("invalid ';' character in CNI arg value %q", value)
 		}
 		if args[key] {
-			r.add("duplicate CNI arg %q", key)
+			r.addFault("duplicate CNI arg %q", key)
 		}
 		args[key] = true
 	}

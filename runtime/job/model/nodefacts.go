@@ -13,7 +13,7 @@ type NodeFacts struct {
 	Attributes, Meta                          map[string]string
 }
 
-// NodeFactsOf returns the facts about a node for placement, which lack the region.
+// NodeFactsOf returns the facts about a stored node that placement uses. Their field Region is empty.
 func NodeFactsOf(n *api.Node) NodeFacts {
 	return NodeFacts{ID: n.ID, Name: n.Name, Datacenter: n.Datacenter, Class: n.NodeClass, Pool: n.NodePool, Attributes: n.Attributes, Meta: n.Meta}
 }

@@ -21,9 +21,9 @@ func checkPeriodic(r *faultReport, job *api.Job) {
 	spec := pointer.Value(p.Spec)
 	switch {
 	case spec == "" && len(p.Specs) == 0:
-		r.add("Must specify a spec")
+		r.addFault("Must specify a spec")
 	case spec != "" && len(p.Specs) > 0:
-		r.add("Only cron or crons may be used")
+		r.addFault("Only cron or crons may be used")
 	}
 	specs := p.Specs
 	if spec != "" {
@@ -31,11 +31,11 @@ func checkPeriodic(r *faultReport, job *api.Job) {
 	}
 	for _, text := range specs {
 		if err := checkCron(text); err != nil {
-			r.add("Invalid cron spec %q: %v", text, err)
+			r.addFault("Invalid cron spec %q: %v", text, err)
 		}
 	}
 	if _, err := time.LoadLocation(pointer.Value(p.TimeZone)); err != nil {
-		r.atPath("time_zone").add("Invalid time zone %q: %v", pointer.Value(p.TimeZone), err)
+		r.atPath("time_zone").addFault("Invalid time zone %q: %v", pointer.Value(p.TimeZone), err)
 	}
 }
 
@@ -97,7 +97,7 @@ func checkParameterized(r *faultReport, job *api.Job) {
 	}
 	checkBatchOnly(r, job, "Parameterized job")
 	if !slices.Contains(payloadModes, p.Payload) {
-		r.add("Unknown payload requirement: %q", p.Payload)
+		r.addFault("Unknown payload requirement: %q", p.Payload)
 	}
 	var metaInBothLists []string
 	for _, key := range p.MetaRequired {
@@ -106,12 +106,12 @@ func checkParameterized(r *faultReport, job *api.Job) {
 		}
 	}
 	if len(metaInBothLists) > 0 {
-		r.add("Required and optional meta keys should be disjoint. Following keys exist in both: %v", metaInBothLists)
+		r.addFault("Required and optional meta keys should be disjoint. Following keys exist in both: %v", metaInBothLists)
 	}
 }
 
 func checkBatchOnly(r *faultReport, job *api.Job, subject string) {
 	if t := pointer.Value(job.Type); t != api.JobTypeBatch && t != api.JobTypeSysbatch {
-		r.add("%s can only be used with %q or %q scheduler", subject, api.JobTypeBatch, api.JobTypeSysbatch)
+		r.addFault("%s can only be used with %q or %q scheduler", subject, api.JobTypeBatch, api.JobTypeSysbatch)
 	}
 }

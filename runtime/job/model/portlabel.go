@@ -30,14 +30,14 @@ func UnknownPortLabels(job *api.Job) []*Fault {
 			}
 			at := r.atPath("group", pointer.Value(g.Name), "service", positionText(i))
 			if reason := unknownPortText(fmt.Sprintf("service %q", s.Name), s.PortLabel, known); reason != "" {
-				at.atPath("port").add("%s", reason)
+				at.atPath("port").addFault("%s", reason)
 			}
 			for k, c := range s.Checks {
 				if c.PortLabel == s.PortLabel {
 					continue
 				}
 				if reason := unknownPortText(fmt.Sprintf("check %q of service %q", c.Name, s.Name), c.PortLabel, known); reason != "" {
-					at.atPath("check", positionText(k), "port").add("%s", reason)
+					at.atPath("check", positionText(k), "port").addFault("%s", reason)
 				}
 			}
 		}

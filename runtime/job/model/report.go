@@ -96,7 +96,7 @@ func FormatErrorList(lines []string) string {
 	return b.String()
 }
 
-// A report collects the faults of one block.
+// A faultReport collects the faults of one block of a job.
 type faultReport struct {
 	path   []string
 	faults *[]*Fault
@@ -104,7 +104,7 @@ type faultReport struct {
 
 func newFaultReport() *faultReport { return &faultReport{faults: new([]*Fault)} }
 
-// atPath returns the same report for a path inside the block.
+// atPath returns a report that adds its faults to the same list, with a path inside the block.
 func (r *faultReport) atPath(path ...string) *faultReport {
 	return &faultReport{slices.Concat(r.path, path), r.faults}
 }
@@ -114,8 +114,8 @@ func (r *faultReport) nestedReport(path ...string) *faultReport {
 	return &faultReport{slices.Concat(r.path, path), new([]*Fault)}
 }
 
-// add adds a fault to the block.
-func (r *faultReport) add(format string, args ...any) *Fault {
+// addFault adds a fault to the block.
+func (r *faultReport) addFault(format string, args ...any) *Fault {
 	f := &Fault{Path: r.path, Text: fmt.Sprintf(format, args...)}
 	*r.faults = append(*r.faults, f)
 	return f
@@ -129,7 +129,7 @@ func (r *faultReport) addNested(inner *faultReport, format string, args ...any) 
 	}
 }
 
-// errOrNil returns the whole report as an error, or nil.
+// errOrNil returns all faults of the report as one error, or nil if there are none.
 func (r *faultReport) errOrNil() error {
 	if len(*r.faults) == 0 {
 		return nil

@@ -28,7 +28,7 @@ func checkReschedule(r *faultReport, jobType string, p *api.ReschedulePolicy) {
 		return
 	}
 	if jobType == api.JobTypeSystem || jobType == api.JobTypeSysbatch {
-		r.add("System or sysbatch jobs should not have a reschedule policy")
+		r.addFault("System or sysbatch jobs should not have a reschedule policy")
 		return
 	}
 	attempts, interval, unlimited := pointer.Value(p.Attempts), pointer.Value(p.Interval), pointer.Value(p.Unlimited)
@@ -37,18 +37,18 @@ func checkReschedule(r *faultReport, jobType string, p *api.ReschedulePolicy) {
 	}
 	before := len(*r.faults)
 	if attempts > 0 && interval <= 0 {
-		r.add("Interval must be a non zero value if Attempts > 0")
+		r.addFault("Interval must be a non zero value if Attempts > 0")
 	}
 	if attempts > 0 && unlimited {
-		r.add("Reschedule Policy with Attempts = %d, Interval = %v, and Unlimited = true is ambiguous", attempts, interval)
-		r.add("If Attempts >0, Unlimited cannot also be set to true")
+		r.addFault("Reschedule Policy with Attempts = %d, Interval = %v, and Unlimited = true is ambiguous", attempts, interval)
+		r.addFault("If Attempts >0, Unlimited cannot also be set to true")
 	}
 	checkRescheduleDelay(r, p)
 	if unlimited {
 		return
 	}
 	if interval < minRescheduleInterval {
-		r.add("Interval cannot be less than %v (got %v)", minRescheduleInterval, interval)
+		r.addFault("Interval cannot be less than %v (got %v)", minRescheduleInterval, interval)
 	}
 	if len(*r.faults) == before {
 		checkRescheduleWindow(r, p)
@@ -58,20 +58,20 @@ func checkReschedule(r *faultReport, jobType string, p *api.ReschedulePolicy) {
 func checkRescheduleDelay(r *faultReport, p *api.ReschedulePolicy) {
 	function, delay, ceiling := pointer.Value(p.DelayFunction), pointer.Value(p.Delay), pointer.Value(p.MaxDelay)
 	if !slices.Contains(delayFunctions, function) {
-		r.add("Invalid delay function %q, must be one of %q", function, delayFunctions)
+		r.addFault("Invalid delay function %q, must be one of %q", function, delayFunctions)
 	}
 	if delay < minRescheduleDelay {
-		r.add("Delay cannot be less than %v (got %v)", minRescheduleDelay, delay)
+		r.addFault("Delay cannot be less than %v (got %v)", minRescheduleDelay, delay)
 	}
 	if function == delayConstant {
 		return
 	}
 	if ceiling < minRescheduleDelay {
 		// At this place Nomad's message has the delay, not the maximum delay.
-		r.add("Max Delay cannot be less than %v (got %v)", minRescheduleDelay, delay)
+		r.addFault("Max Delay cannot be less than %v (got %v)", minRescheduleDelay, delay)
 	}
 	if ceiling < delay {
-		r.add("Max Delay cannot be less than Delay %v (got %v)", delay, ceiling)
+		r.addFault("Max Delay cannot be less than Delay %v (got %v)", delay, ceiling)
 	}
 }
 
@@ -92,13 +92,13 @@ func checkRescheduleWindow(r *faultReport, p *api.ReschedulePolicy) {
 		return
 	}
 	if pointer.Value(p.DelayFunction) == delayConstant {
-		r.add("Nomad can only make %d attempts in %v with initial delay %v and delay function %q",
+		r.addFault("Nomad can only make %d attempts in %v with initial delay %v and delay function %q",
 			possible, interval, delay, delayConstant)
 	} else {
-		r.add("Nomad can only make %d attempts in %v with initial delay %v, delay function %q, and delay ceiling %v",
+		r.addFault("Nomad can only make %d attempts in %v with initial delay %v, delay function %q, and delay ceiling %v",
 			possible, interval, delay, pointer.Value(p.DelayFunction), pointer.Value(p.MaxDelay))
 	}
-	r.add("Set the interval to at least %v to accommodate %d attempts", slots.at(attempts-1), attempts)
+	r.addFault("Set the interval to at least %v to accommodate %d attempts", slots.timeOfAttempt(attempts-1), attempts)
 }
 
 // attemptTimes are the times of the attempts of a policy, as its check computes them:
@@ -129,8 +129,8 @@ func newAttemptTimes(function string, delay, ceiling time.Duration) attemptTimes
 	}
 }
 
-// at returns the time of attempt i, counted from 0.
-func (s attemptTimes) at(i int) time.Duration {
+// timeOfAttempt returns the time of attempt i, counted from 0.
+func (s attemptTimes) timeOfAttempt(i int) time.Duration {
 	if i < len(s.timesInFirstInterval) {
 		return s.timesInFirstInterval[i]
 	}

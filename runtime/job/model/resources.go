@@ -18,30 +18,30 @@ const (
 
 func checkResources(r *faultReport, res *api.Resources) {
 	if res == nil {
-		r.add("Missing task resources")
+		r.addFault("Missing task resources")
 		return
 	}
 	cpu, cores, memory := pointer.Value(res.CPU), pointer.Value(res.Cores), pointer.Value(res.MemoryMB)
 	if cpu > 0 && cores > 0 {
-		r.add("Task can only ask for 'cpu' or 'cores' resource, not both.")
+		r.addFault("Task can only ask for 'cpu' or 'cores' resource, not both.")
 	}
 	if cores < 0 {
-		r.add("cores value (%d) cannot be negative", cores)
+		r.addFault("cores value (%d) cannot be negative", cores)
 	}
 	if cores <= 0 && cpu < minCPU {
-		r.add("minimum CPU value is %d; got %d", minCPU, cpu)
+		r.addFault("minimum CPU value is %d; got %d", minCPU, cpu)
 	}
 	if memory < minMemoryMB {
-		r.add("minimum MemoryMB value is %d; got %d", minMemoryMB, memory)
+		r.addFault("minimum MemoryMB value is %d; got %d", minMemoryMB, memory)
 	}
 	if limit := pointer.Value(res.MemoryMaxMB); limit != 0 && limit != -1 && limit < memory {
-		r.add("MemoryMaxMB value (%d) should be larger than MemoryMB value (%d)", limit, memory)
+		r.addFault("MemoryMaxMB value (%d) should be larger than MemoryMB value (%d)", limit, memory)
 	}
 	switch secrets := pointer.Value(res.SecretsMB); {
 	case secrets < 0:
-		r.add("SecretsMB value (%d) cannot be negative", secrets)
+		r.addFault("SecretsMB value (%d) cannot be negative", secrets)
 	case secrets > memory:
-		r.add("SecretsMB value (%d) cannot be larger than MemoryMB value (%d)", secrets, memory)
+		r.addFault("SecretsMB value (%d) cannot be larger than MemoryMB value (%d)", secrets, memory)
 	}
 	for i, d := range res.Devices {
 		at := r.nestedReport("device", d.Name)
@@ -53,12 +53,12 @@ func checkResources(r *faultReport, res *api.Resources) {
 
 func checkDevice(r *faultReport, d *api.RequestedDevice) {
 	if parts := strings.Split(d.Name, "/"); len(parts) > 3 || slices.Contains(parts, "") {
-		r.add("device name must be given as one of the following: type, vendor/type, or vendor/type/name")
+		r.addFault("device name must be given as one of the following: type, vendor/type, or vendor/type/name")
 	}
 	for i, c := range d.Constraints {
 		at := r.nestedReport("constraint", positionText(i))
 		if isDistinctConstraint(c) {
-			at.add("using unsupported operand %q", c.Operand)
+			at.addFault("using unsupported operand %q", c.Operand)
 		} else {
 			checkConstraint(at, c)
 		}
@@ -78,11 +78,11 @@ func checkNUMA(r *faultReport, res *api.Resources) {
 		return
 	}
 	if !slices.Contains(numaAffinities, res.NUMA.Affinity) {
-		r.add("numa affinity must be one of none, prefer, or require")
+		r.addFault("numa affinity must be one of none, prefer, or require")
 	}
 	for _, name := range res.NUMA.Devices {
 		if !slices.ContainsFunc(res.Devices, func(d *api.RequestedDevice) bool { return d.Name == name }) {
-			r.add("numa device %q not requested as task resource", name)
+			r.addFault("numa device %q not requested as task resource", name)
 		}
 	}
 }
@@ -94,17 +94,17 @@ func checkLogs(r *faultReport, g *api.TaskGroup, t *api.Task) {
 	files, size := pointer.Value(t.LogConfig.MaxFiles), pointer.Value(t.LogConfig.MaxFileSizeMB)
 	logs := r.nestedReport("logs")
 	if files < 1 {
-		logs.add("minimum number of files is 1; got %d", files)
+		logs.addFault("minimum number of files is 1; got %d", files)
 	}
 	if size < 1 {
-		logs.add("minimum file size is 1MB; got %d", size)
+		logs.addFault("minimum file size is 1MB; got %d", size)
 	}
 	r.addNested(logs, "")
 	if g.EphemeralDisk == nil || files < 1 || size < 1 {
 		return
 	}
 	if disk := pointer.Value(g.EphemeralDisk.SizeMB); saturatingMul(files, size) >= disk {
-		r.atPath("logs").add("log storage (%d MB) must be less than requested disk capacity (%d MB)", saturatingMul(files, size), disk)
+		r.atPath("logs").addFault("log storage (%d MB) must be less than requested disk capacity (%d MB)", saturatingMul(files, size), disk)
 	}
 }
 

@@ -12,25 +12,25 @@ const minRestartInterval = 5 * time.Second
 
 func checkRestart(r *faultReport, p *api.RestartPolicy) {
 	if p == nil {
-		r.add("Task Group should have a restart policy")
+		r.addFault("Task Group should have a restart policy")
 		return
 	}
 	mode, attempts := pointer.Value(p.Mode), pointer.Value(p.Attempts)
 	if mode != api.RestartPolicyModeDelay && mode != api.RestartPolicyModeFail {
-		r.add("Unsupported restart mode: %q", mode)
+		r.addFault("Unsupported restart mode: %q", mode)
 	}
 	if attempts == 0 {
 		if mode == api.RestartPolicyModeDelay {
-			r.add("Restart policy %q with 0 attempts is ambiguous", mode)
+			r.addFault("Restart policy %q with 0 attempts is ambiguous", mode)
 		}
 		return
 	}
 	interval, delay := pointer.Value(p.Interval), pointer.Value(p.Delay)
 	if interval < minRestartInterval {
-		r.add("Interval can not be less than %v (got %v)", minRestartInterval, interval)
+		r.addFault("Interval can not be less than %v (got %v)", minRestartInterval, interval)
 	}
 	if saturatingMulDuration(attempts, delay) > interval {
-		r.add("Nomad can't restart the TaskGroup %d times in an interval of %v with a delay of %v", attempts, interval, delay)
+		r.addFault("Nomad can't restart the TaskGroup %d times in an interval of %v with a delay of %v", attempts, interval, delay)
 	}
 }
 

@@ -54,11 +54,11 @@ func checkGroupServices(r *faultReport, g *api.TaskGroup) {
 		}
 	}
 	if len(providers) > 1 {
-		all.add("Multiple service providers used: task group services must use the same provider")
+		all.addFault("Multiple service providers used: task group services must use the same provider")
 	}
 	if len(duplicateServices) > 0 {
 		slices.Sort(duplicateServices)
-		all.add("Services are not unique: %v", slices.Compact(duplicateServices))
+		all.addFault("Services are not unique: %v", slices.Compact(duplicateServices))
 	}
 	r.addNested(all, "Task group service validation failed:")
 
@@ -80,13 +80,13 @@ func taskNames(g *api.TaskGroup) map[string]bool {
 // checkGroupService checks the rules for services of groups only.
 func checkGroupService(r *faultReport, tasks map[string]bool, s *api.Service) {
 	if s.AddressMode == "driver" {
-		r.add(`service %q cannot use address_mode="driver", only services defined in a "task" block can use this mode`, s.Name)
+		r.addFault(`service %q cannot use address_mode="driver", only services defined in a "task" block can use this mode`, s.Name)
 	}
 	for i, c := range s.Checks {
 		at := r.atPath("check", positionText(i))
 		checkHasPort(at, s, c)
 		if c.TaskName != "" && !tasks[c.TaskName] {
-			at.add("Check %s invalid: refers to non-existent task %s", c.Name, c.TaskName)
+			at.addFault("Check %s invalid: refers to non-existent task %s", c.Name, c.TaskName)
 		}
 	}
 }
@@ -94,7 +94,7 @@ func checkGroupService(r *faultReport, tasks map[string]bool, s *api.Service) {
 func checkScriptChecks(r *faultReport, group string, s *api.Service) {
 	for i, c := range s.Checks {
 		if c.Type == "script" && s.TaskName == "" && c.TaskName == "" {
-			r.atPath("check", positionText(i)).add("Service [%s]->%s or Check %s must specify task parameter", group, s.Name, c.Name)
+			r.atPath("check", positionText(i)).addFault("Service [%s]->%s or Check %s must specify task parameter", group, s.Name, c.Name)
 		}
 	}
 }
@@ -114,7 +114,7 @@ func checkTaskServices(r *faultReport, g *api.TaskGroup, t *api.Task) {
 
 		at = r.atPath("service", positionText(i))
 		if names[s.Name] {
-			at.add("service %q is duplicate", s.Name)
+			at.addFault("service %q is duplicate", s.Name)
 		}
 		names[s.Name] = true
 		checkTaskService(at, t, s)
@@ -132,7 +132,7 @@ func checkTaskServices(r *faultReport, g *api.TaskGroup, t *api.Task) {
 	for _, label := range slices.Sorted(maps.Keys(usedBy)) {
 		if !known[label] {
 			at := r.atPath(place[label]...)
-			at.add("port label %q referenced by services %s does not exist", label, strings.Join(usedBy[label], ", ")).hint = func() string { return portHint(label, known) }
+			at.addFault("port label %q referenced by services %s does not exist", label, strings.Join(usedBy[label], ", ")).hint = func() string { return portHint(label, known) }
 		}
 	}
 }
@@ -189,61 +189,61 @@ func portLabels(g *api.TaskGroup, t *api.Task) map[string]bool {
 // checkTaskService checks the rules for services of tasks only.
 func checkTaskService(r *faultReport, t *api.Task, s *api.Service) {
 	if s.AddressMode == "alloc" || s.AddressMode == "alloc_ipv6" {
-		r.add(`service %q cannot use address_mode=%q, only services defined in a "group" block can use this mode`, s.Name, s.AddressMode)
+		r.addFault(`service %q cannot use address_mode=%q, only services defined in a "group" block can use this mode`, s.Name, s.AddressMode)
 	}
 	if s.Connect != nil {
-		r.atPath("connect").add(`service %q cannot have "connect" block, only services defined in a "group" block can`, s.Name)
+		r.atPath("connect").addFault(`service %q cannot have "connect" block, only services defined in a "group" block can`, s.Name)
 	}
 	if s.TaskName != "" && s.TaskName != t.Name {
-		r.add("Service %s is invalid: may only specify task the service belongs to, got %q", s.Name, s.TaskName)
+		r.addFault("Service %s is invalid: may only specify task the service belongs to, got %q", s.Name, s.TaskName)
 	}
 	names := map[string]bool{}
 	for i, c := range s.Checks {
 		at := r.atPath("check", positionText(i))
 		if names[c.Name] {
-			at.add("check %q is duplicate", c.Name)
+			at.addFault("check %q is duplicate", c.Name)
 		}
 		names[c.Name] = true
 		checkHasPort(at, s, c)
 		if isNumeric(c.PortLabel) && checkAddressMode(s, c) != "driver" {
-			at.add(`check %q cannot use a numeric port %s without setting address_mode="driver"`, c.Name, c.PortLabel)
+			at.addFault(`check %q cannot use a numeric port %s without setting address_mode="driver"`, c.Name, c.PortLabel)
 		}
 	}
 }
 
 func checkService(r *faultReport, s *api.Service) {
 	if name := interpolationPattern.ReplaceAllString(s.Name, "x"); !ValidServiceName(name) {
-		r.add("Service name must be valid per RFC 1123 and can contain only alphanumeric characters or dashes and must be no longer than 63 characters: %q", s.Name)
+		r.addFault("Service name must be valid per RFC 1123 and can contain only alphanumeric characters or dashes and must be no longer than 63 characters: %q", s.Name)
 	}
 	if !slices.Contains(addressModes, s.AddressMode) {
-		r.add(`Service address_mode must be "auto", "host", or "driver"; not %q`, s.AddressMode)
+		r.addFault(`Service address_mode must be "auto", "host", or "driver"; not %q`, s.AddressMode)
 	}
 	if s.Address != "" && s.AddressMode != "" && s.AddressMode != "auto" {
-		r.add(`Service address_mode must be "auto" if address is set`)
+		r.addFault(`Service address_mode must be "auto" if address is set`)
 	}
 	if !slices.Contains(onUpdateValues, s.OnUpdate) {
-		r.add(`Service on_update must be "require_healthy", "ignore_warnings", or "ignore"; not %q`, s.OnUpdate)
+		r.addFault(`Service on_update must be "require_healthy", "ignore_warnings", or "ignore"; not %q`, s.OnUpdate)
 	}
 	if s.Identity != nil && len(s.Identity.Audience) == 0 {
-		r.atPath("identity").add("Service identity must provide at least one target aud value")
+		r.atPath("identity").addFault("Service identity must provide at least one target aud value")
 	}
 	switch s.Provider {
 	case ProviderNomad:
 		if s.Connect != nil {
-			r.atPath("connect").add("Service with provider nomad cannot include Connect blocks")
+			r.atPath("connect").addFault("Service with provider nomad cannot include Connect blocks")
 		}
 		for i, c := range s.Checks {
 			for _, fault := range nomadCheckFaults(c) {
-				r.atPath("check", positionText(i)).add("%s", fault)
+				r.atPath("check", positionText(i)).addFault("%s", fault)
 			}
 		}
 	case api.ServiceProviderConsul:
 		for i, c := range s.Checks {
 			for _, fault := range consulCheckFaults(c) {
-				r.atPath("check", positionText(i)).add("Check %s invalid: %s", c.Name, fault)
+				r.atPath("check", positionText(i)).addFault("Check %s invalid: %s", c.Name, fault)
 			}
 		}
 	default:
-		r.add(`Service provider must be "consul", or "nomad"; not %q`, s.Provider)
+		r.addFault(`Service provider must be "consul", or "nomad"; not %q`, s.Provider)
 	}
 }

@@ -67,8 +67,8 @@ func sameJSONForm(a, b any) bool {
 // AdoptedJobMeta is the name of the metadata of a job that the agent has made for running tasks whose job was lost.
 const AdoptedJobMeta = "nomad-lite.adopted"
 
-// IsAdoptedJob reports whether the agent has made a job for running tasks. The configs of its tasks are unknown, so that no task
-// of it can start.
+// IsAdoptedJob reports whether the agent has made a job for running tasks whose job was lost. The configs of its tasks are
+// unknown, so none of its tasks can be started.
 func IsAdoptedJob(job *api.Job) bool { return job != nil && job.Meta[AdoptedJobMeta] != "" }
 
 // ValidateJobUpdate returns an error if the canonical job from cannot be updated to the canonical job to.

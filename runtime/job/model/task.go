@@ -20,7 +20,7 @@ var (
 func checkTask(r *faultReport, jobType string, g *api.TaskGroup, t *api.Task) {
 	checkTaskName(r, t.Name)
 	if t.Driver == "" {
-		r.add("Missing task driver")
+		r.addFault("Missing task driver")
 	}
 	checkTaskTimes(r, jobType, g, t)
 	resources := r.nestedReport("resources")
@@ -40,7 +40,7 @@ func checkTask(r *faultReport, jobType string, g *api.TaskGroup, t *api.Task) {
 		r.addNested(at, "Vault validation failed:")
 	}
 	if d := t.DispatchPayload; d != nil && isOutsideAllocDir("task/local", d.File) {
-		r.atPath("dispatch_payload").add("Dispatch Payload validation failed: destination escapes allocation directory")
+		r.atPath("dispatch_payload").addFault("Dispatch Payload validation failed: destination escapes allocation directory")
 	}
 	if t.Lifecycle != nil {
 		checkLifecycle(r.atPath("lifecycle"), t.Lifecycle)
@@ -57,23 +57,23 @@ func checkTask(r *faultReport, jobType string, g *api.TaskGroup, t *api.Task) {
 
 func checkTaskName(r *faultReport, name string) {
 	if name == "" {
-		r.add("Missing task name")
+		r.addFault("Missing task name")
 	}
 	if strings.ContainsAny(name, `/\`) {
 		// The name of a task is also the name of its directory.
-		r.add("Task name cannot include slashes")
+		r.addFault("Task name cannot include slashes")
 	}
 	if strings.Contains(name, "\x00") {
-		r.add("Task name cannot include null characters")
+		r.addFault("Task name cannot include null characters")
 	}
 	if name == "alloc" {
-		r.add(`Task cannot be named "alloc"`)
+		r.addFault(`Task cannot be named "alloc"`)
 	}
 	if name == "." || name == ".." {
-		r.add("Task cannot be named %q: its directory has the name of the task", name)
+		r.addFault("Task cannot be named %q: its directory has the name of the task", name)
 	}
 	if len(name) > maxTaskName {
-		r.add("Task name has %d bytes, and may have %d: its directory, log files and cgroup are named after it", len(name), maxTaskName)
+		r.addFault("Task name has %d bytes, and may have %d: its directory, log files and cgroup are named after it", len(name), maxTaskName)
 	}
 }
 
@@ -85,14 +85,14 @@ const maxTaskName = 255 - 36 - len(".") - len(".scope")
 func checkTaskTimes(r *faultReport, jobType string, g *api.TaskGroup, t *api.Task) {
 	timeout := pointer.Value(t.KillTimeout)
 	if timeout < 0 {
-		r.atPath("kill_timeout").add("KillTimeout must be a positive value")
+		r.atPath("kill_timeout").addFault("KillTimeout must be a positive value")
 	} else if g.Update != nil && jobType == api.JobTypeService {
 		if deadline := pointer.Value(g.Update.ProgressDeadline); deadline > 0 && timeout > deadline {
-			r.atPath("kill_timeout").add("KillTimout (%v) longer than the group's ProgressDeadline (%v)", timeout, deadline)
+			r.atPath("kill_timeout").addFault("KillTimout (%v) longer than the group's ProgressDeadline (%v)", timeout, deadline)
 		}
 	}
 	if t.ShutdownDelay < 0 {
-		r.atPath("shutdown_delay").add("ShutdownDelay must be a positive value")
+		r.atPath("shutdown_delay").addFault("ShutdownDelay must be a positive value")
 	}
 }
 
@@ -106,9 +106,9 @@ func checkLifecycle(r *faultReport, l *api.TaskLifecycle) {
 	switch l.Hook {
 	case api.TaskLifecycleHookPrestart, api.TaskLifecycleHookPoststart, api.TaskLifecycleHookPoststop:
 	case "":
-		r.add("Lifecycle validation failed: no lifecycle hook provided")
+		r.addFault("Lifecycle validation failed: no lifecycle hook provided")
 	default:
-		r.add("Lifecycle validation failed: invalid hook: %s", l.Hook)
+		r.addFault("Lifecycle validation failed: invalid hook: %s", l.Hook)
 	}
 }
 
@@ -117,21 +117,21 @@ func checkVault(r *faultReport, v *api.Vault) {
 	case "restart", "noop":
 	case "signal":
 		if pointer.Value(v.ChangeSignal) == "" {
-			r.add("Signal must be specified when using change mode %q", mode)
+			r.addFault("Signal must be specified when using change mode %q", mode)
 		}
 	default:
-		r.add("Unknown change mode %q", mode)
+		r.addFault("Unknown change mode %q", mode)
 	}
 }
 
 func checkCSIPlugin(r *faultReport, p *api.TaskCSIPluginConfig) {
 	if p.ID == "" {
-		r.add("CSIPluginConfig must have a non-empty PluginID")
+		r.addFault("CSIPluginConfig must have a non-empty PluginID")
 	}
 	switch p.Type {
 	case api.CSIPluginTypeNode, api.CSIPluginTypeController, api.CSIPluginTypeMonolith:
 	default:
-		r.add("CSIPluginConfig PluginType must be one of 'node', 'controller', or 'monolith', got: %q", string(p.Type))
+		r.addFault("CSIPluginConfig PluginType must be one of 'node', 'controller', or 'monolith', got: %q", string(p.Type))
 	}
 }
 
@@ -144,10 +144,10 @@ func checkTaskKind(r *faultReport, g *api.TaskGroup, t *api.Task) {
 		return
 	}
 	if t.Leader {
-		r.add("Connect proxy task must not have leader set")
+		r.addFault("Connect proxy task must not have leader set")
 	}
 	if !slices.ContainsFunc(g.Services, func(s *api.Service) bool { return s.Name == proxied && s.Connect != nil }) {
-		r.add("No Connect services in task group with Connect proxy (%q)", proxied)
+		r.addFault("No Connect services in task group with Connect proxy (%q)", proxied)
 	}
 }
 
@@ -167,33 +167,33 @@ func checkIdentities(r *faultReport, t *api.Task) {
 
 func checkIdentity(r *faultReport, id *api.WorkloadIdentity) {
 	if !identityNamePattern().MatchString(id.Name) {
-		r.add("invalid name %q. Must match regex %s", id.Name, identityNamePattern())
+		r.addFault("invalid name %q. Must match regex %s", id.Name, identityNamePattern())
 	}
 	for i, audience := range id.Audience {
 		if audience == "" {
-			r.add("an empty string is an invalid audience (%d)", i+1)
+			r.addFault("an empty string is an invalid audience (%d)", i+1)
 		}
 	}
 	switch id.ChangeMode {
 	case "", "noop", "restart":
 		if id.ChangeSignal != "" {
-			r.add(`can only use change_signal=%q with change_mode="signal"`, id.ChangeSignal)
+			r.addFault(`can only use change_signal=%q with change_mode="signal"`, id.ChangeSignal)
 		}
 	case "signal":
 		if id.ChangeSignal == "" {
-			r.add(`change_signal must be specified when using change_mode="signal"`)
+			r.addFault(`change_signal must be specified when using change_mode="signal"`)
 		}
 	default:
-		r.add("invalid change_mode: %s", id.ChangeMode)
+		r.addFault("invalid change_mode: %s", id.ChangeMode)
 	}
 	if id.TTL > 0 && id.Name == DefaultIdentity {
-		r.add("ttl for default identity not yet supported")
+		r.addFault("ttl for default identity not yet supported")
 	}
 	if id.TTL < 0 {
-		r.add("ttl must be >= 0")
+		r.addFault("ttl must be >= 0")
 	}
 	if id.Filepath != "" && !id.File {
-		r.add("file parameter must be true in order to specify filepath")
+		r.addFault("file parameter must be true in order to specify filepath")
 	}
 }
 
@@ -203,13 +203,13 @@ func checkActions(r *faultReport, actions []*api.Action) {
 		at := r.atPath("action", a.Name)
 		count[a.Name]++
 		if count[a.Name] == 2 {
-			at.add("Action %s defined multiple times", a.Name)
+			at.addFault("Action %s defined multiple times", a.Name)
 		}
 		if a.Command == "" {
-			at.add("command cannot be empty")
+			at.addFault("command cannot be empty")
 		}
 		if !actionNamePattern().MatchString(a.Name) {
-			at.add("invalid name '%s'", a.Name)
+			at.addFault("invalid name '%s'", a.Name)
 		}
 	}
 }
@@ -221,34 +221,34 @@ func checkSecrets(r *faultReport, t *api.Task) {
 		checkSecret(at, s)
 		r.addNested(at, "Secret %q is invalid:", s.Name)
 		if seen[s.Name] {
-			r.atPath("secret", s.Name).add("Duplicate secret %q found", s.Name)
+			r.atPath("secret", s.Name).addFault("Duplicate secret %q found", s.Name)
 		}
 		seen[s.Name] = true
 		if s.Provider == "vault" && t.Vault == nil {
-			r.atPath("secret", s.Name).add("Secret %q has provider \"vault\" but no vault block", s.Name)
+			r.atPath("secret", s.Name).addFault("Secret %q has provider \"vault\" but no vault block", s.Name)
 		}
 	}
 }
 
 func checkSecret(r *faultReport, s *api.Secret) {
 	if !secretNamePattern().MatchString(s.Name) {
-		r.add("secret name must match regex %s", secretNamePattern())
+		r.addFault("secret name must match regex %s", secretNamePattern())
 	}
 	if s.Provider == "" {
-		r.add("secret provider cannot be empty")
+		r.addFault("secret provider cannot be empty")
 	}
 	if s.Path == "" {
-		r.add("secret path cannot be empty")
+		r.addFault("secret path cannot be empty")
 	}
 	switch s.Provider {
 	case "":
 	case "nomad", "vault":
 		if len(s.Env) > 0 {
-			r.add("%s provider cannot use the env block", s.Provider)
+			r.addFault("%s provider cannot use the env block", s.Provider)
 		}
 	default:
 		if len(s.Config) > 0 {
-			r.add("custom plugin provider %s cannot use the config block", s.Provider)
+			r.addFault("custom plugin provider %s cannot use the config block", s.Provider)
 		}
 	}
 }

@@ -70,7 +70,7 @@ func EventRestoreFailed(cause string) *api.TaskEvent {
 	return &api.TaskEvent{Type: TaskRestoreFailed, Message: "failed to restore task: " + cause, Details: map[string]string{}}
 }
 
-// EventAdopted reports that the agent has made the records of a running task anew, because its state was lost.
+// EventAdopted reports that the agent has adopted a running task whose records were lost with the state of the agent.
 func EventAdopted() *api.TaskEvent {
 	return &api.TaskEvent{Type: TaskAdopted, Message: "its records were lost and are made anew; register the job again to restore its config", Details: map[string]string{}}
 }
@@ -274,7 +274,7 @@ func EventKillingReason(reason string, failing bool) *api.TaskEvent {
 	return event
 }
 
-// EventKilled reports the end of a kill; cause is empty unless the kill failed.
+// EventKilled reports that a task was killed. cause is the error of a kill that failed, otherwise empty.
 func EventKilled(cause string) *api.TaskEvent {
 	details := map[string]string{}
 	if cause != "" {

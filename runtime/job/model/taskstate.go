@@ -23,7 +23,7 @@ func SetTaskState(t *api.TaskState, state string, now time.Time) {
 	t.State = state
 }
 
-// ResetTask clears FinishedAt and Failed of a dead task that is about to run again.
+// ResetTask clears FinishedAt and Failed of a dead task, before the task runs again.
 func ResetTask(t *api.TaskState) {
 	t.FinishedAt = time.Time{}
 	t.Failed = false

@@ -19,7 +19,7 @@ func checkTemplates(r *faultReport, templates []*api.Template) {
 		r.addNested(at, "Template %d validation failed:", i+1)
 		dest := pointer.Value(t.DestPath)
 		if other, taken := destinations[dest]; taken {
-			r.atPath("template", positionText(i)).add("Template %d has same destination as %d", i+1, other)
+			r.atPath("template", positionText(i)).addFault("Template %d has same destination as %d", i+1, other)
 		} else {
 			destinations[dest] = i + 1
 		}
@@ -28,42 +28,42 @@ func checkTemplates(r *faultReport, templates []*api.Template) {
 
 func checkTemplate(r *faultReport, t *api.Template) {
 	if pointer.Value(t.SourcePath) == "" && pointer.Value(t.EmbeddedTmpl) == "" {
-		r.add("Must specify a source path or have an embedded template")
+		r.addFault("Must specify a source path or have an embedded template")
 	}
 	if dest := pointer.Value(t.DestPath); dest == "" {
-		r.add("Must specify a destination for the template")
+		r.addFault("Must specify a destination for the template")
 	} else if isOutsideAllocDir("task", dest) {
-		r.add("destination escapes allocation directory")
+		r.addFault("destination escapes allocation directory")
 	}
 	switch pointer.Value(t.ChangeMode) {
 	case "noop", "restart":
 	case "signal":
 		if pointer.Value(t.Envvars) {
-			r.add("cannot use signals with env var templates")
+			r.addFault("cannot use signals with env var templates")
 		}
 	case "script":
 		checkChangeScript(r.atPath("change_script"), t.ChangeScript)
 	default:
-		r.add("Invalid change mode. Must be one of the following: noop, signal, script, restart")
+		r.addFault("Invalid change mode. Must be one of the following: noop, signal, script, restart")
 	}
 	if pointer.Value(t.Splay) < 0 {
-		r.add("Must specify positive splay value")
+		r.addFault("Must specify positive splay value")
 	}
 	if perms := pointer.Value(t.Perms); perms != "" {
 		if _, err := strconv.ParseUint(perms, 8, maxPermBits); err != nil {
-			r.add("Failed to parse %q as octal: %v", perms, err)
+			r.addFault("Failed to parse %q as octal: %v", perms, err)
 		}
 	}
 	if w := t.Wait; w != nil && w.Min != nil && w.Max != nil && *w.Min > *w.Max {
-		r.atPath("wait").add("wait min %v is greater than max %v", *w.Min, *w.Max)
+		r.atPath("wait").addFault("wait min %v is greater than max %v", *w.Min, *w.Max)
 	}
 }
 
 func checkChangeScript(r *faultReport, s *api.ChangeScript) {
 	switch {
 	case s == nil:
-		r.add("must specify change script configuration value when change mode is script")
+		r.addFault("must specify change script configuration value when change mode is script")
 	case pointer.Value(s.Command) == "":
-		r.add("must specify script path value when change mode is script")
+		r.addFault("must specify script path value when change mode is script")
 	}
 }

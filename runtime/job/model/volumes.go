@@ -69,20 +69,20 @@ func checkVolumes(r *faultReport, jobType string, g *api.TaskGroup) {
 
 func checkVolume(r *faultReport, jobType string, update api.UpdateStrategy, v *api.VolumeRequest) {
 	if v.Type != VolumeTypeHost && v.Type != VolumeTypeCSI {
-		r.add("volume has unrecognized type %s", v.Type)
+		r.addFault("volume has unrecognized type %s", v.Type)
 	}
 	if v.Source == "" {
-		r.add("volume has an empty source")
+		r.addFault("volume has an empty source")
 	}
 	if v.PerAlloc {
 		if v.Sticky {
-			r.add("volume cannot be per_alloc and sticky at the same time")
+			r.addFault("volume cannot be per_alloc and sticky at the same time")
 		}
 		if jobType == api.JobTypeSystem || jobType == api.JobTypeSysbatch {
-			r.add("volume cannot be per_alloc for system or sysbatch jobs")
+			r.addFault("volume cannot be per_alloc for system or sysbatch jobs")
 		}
 		if pointer.Value(update.Canary) > 0 {
-			r.add("volume cannot be per_alloc when canaries are in use")
+			r.addFault("volume cannot be per_alloc when canaries are in use")
 		}
 	}
 	switch v.Type {
@@ -90,23 +90,23 @@ func checkVolume(r *faultReport, jobType string, update api.UpdateStrategy, v *a
 		checkHostVolume(r, v)
 	case VolumeTypeCSI:
 		if v.AttachmentMode == "" {
-			r.add("CSI volumes must have an attachment mode")
+			r.addFault("CSI volumes must have an attachment mode")
 		}
 		if v.AccessMode == "" {
-			r.add("CSI volumes must have an access mode")
+			r.addFault("CSI volumes must have an access mode")
 		}
 	}
 }
 
 func checkHostVolume(r *faultReport, v *api.VolumeRequest) {
 	if v.MountOptions != nil {
-		r.add("host volumes cannot have mount options")
+		r.addFault("host volumes cannot have mount options")
 	}
 	if v.AccessMode != "" && !slices.Contains(HostAccessModes, v.AccessMode) {
-		r.add("host volumes cannot be mounted with %s access mode", v.AccessMode)
+		r.addFault("host volumes cannot be mounted with %s access mode", v.AccessMode)
 	}
 	if v.AccessMode == SingleNodeReader && !v.ReadOnly {
-		r.add("single-node-reader-only volumes must be read-only")
+		r.addFault("single-node-reader-only volumes must be read-only")
 	}
 }
 
@@ -129,13 +129,13 @@ func checkVolumeMounts(r *faultReport, g *api.TaskGroup, mounts []*api.VolumeMou
 		}
 		at := r.atPath("volume_mount", positionText(i))
 		if g.Volumes[pointer.Value(m.Volume)] == nil {
-			at.add("Volume Mount (%d) references undefined volume %s", i, pointer.Value(m.Volume))
+			at.addFault("Volume Mount (%d) references undefined volume %s", i, pointer.Value(m.Volume))
 		}
 		if mode := pointer.Value(m.PropagationMode); !slices.Contains(propagationModes, mode) {
-			at.add(`Volume Mount (%d) is invalid: "volume mount has an invalid propagation mode: %q"`, i, mode)
+			at.addFault(`Volume Mount (%d) is invalid: "volume mount has an invalid propagation mode: %q"`, i, mode)
 		}
 		if label := pointer.Value(m.SELinuxLabel); !slices.Contains(selinuxLabels, label) {
-			at.add(`Volume Mount (%d) is invalid: "volume mount has an invalid SELinux label: %q"`, i, label)
+			at.addFault(`Volume Mount (%d) is invalid: "volume mount has an invalid SELinux label: %q"`, i, label)
 		}
 	}
 }

@@ -52,7 +52,7 @@ func warningFaults(job *api.Job, config *api.SchedulerConfiguration) []*Fault {
 			warnTask(task, g, t)
 			at.addNested(task, "Task %q has warnings:", t.Name)
 			if t.Resources != nil && pointer.Value(t.Resources.MemoryMaxMB) != 0 && !config.MemoryOversubscriptionEnabled {
-				r.atPath("group", pointer.Value(g.Name), "task", t.Name, "resources", "memory_max").add("Memory oversubscription is not enabled; Task \"%s.%s\" memory_max value will be ignored. Update the Scheduler Configuration to allow oversubscription.", pointer.Value(g.Name), t.Name)
+				r.atPath("group", pointer.Value(g.Name), "task", t.Name, "resources", "memory_max").addFault("Memory oversubscription is not enabled; Task \"%s.%s\" memory_max value will be ignored. Update the Scheduler Configuration to allow oversubscription.", pointer.Value(g.Name), t.Name)
 			}
 		}
 		r.addNested(at, "Group %q has warnings:", pointer.Value(g.Name))
@@ -76,22 +76,22 @@ func FormatWarnings(warnings []string) string {
 // warnIgnoredFields warns of blocks and attributes that are set but have no effect.
 func warnIgnoredFields(r *faultReport, why string, set []ignoredField) {
 	for _, i := range set {
-		if i.set {
-			r.atPath(i.name, "0").add("%s %s", i.name, why) // "0" has no effect unless the block is repeatable
+		if i.isSet {
+			r.atPath(i.name, "0").addFault("%s %s", i.name, why) // "0" has no effect unless the block is repeatable
 		}
 	}
 }
 
 type ignoredField struct {
-	name string
-	set  bool
+	name  string
+	isSet bool
 }
 
 const noEffectOnSingleNode = "has no effect on a single node"
 
 func warnJob(r *faultReport, job *api.Job) {
 	if job.Periodic != nil && pointer.Value(job.Periodic.Spec) != "" {
-		r.atPath("periodic", "cron").add("cron is deprecated and may be removed in a future release. Use crons instead")
+		r.atPath("periodic", "cron").addFault("cron is deprecated and may be removed in a future release. Use crons instead")
 	}
 	promoting, updating := 0, 0
 	for _, g := range job.TaskGroups {
@@ -103,7 +103,7 @@ func warnJob(r *faultReport, job *api.Job) {
 		}
 	}
 	if promoting > 0 && promoting < updating {
-		r.add("auto_promote must be true for all groups to enable automatic promotion")
+		r.addFault("auto_promote must be true for all groups to enable automatic promotion")
 	}
 	warnIgnoredFields(r, noEffectOnSingleNode, []ignoredField{
 		{"all_at_once", pointer.Value(job.AllAtOnce)},
@@ -118,7 +118,7 @@ func warnServices(r *faultReport, g *api.TaskGroup) {
 	delayed := func(t *api.Task) bool { return t.ShutdownDelay > 0 }
 	if len(g.Services) > 0 && pointer.Value(g.ShutdownDelay) == 0 {
 		if !slices.ContainsFunc(g.Tasks, delayed) {
-			r.atPath("group", name, "service", "0").add("group %q defines services, but neither the group nor any of its tasks have shutdown_delay set", name)
+			r.atPath("group", name, "service", "0").addFault("group %q defines services, but neither the group nor any of its tasks have shutdown_delay set", name)
 		}
 		undelayed := make(map[string]bool)
 		for _, t := range g.Tasks {
@@ -126,13 +126,13 @@ func warnServices(r *faultReport, g *api.TaskGroup) {
 		}
 		for _, s := range g.Services {
 			if undelayed[s.TaskName] {
-				r.atPath("group", name, "task", s.TaskName).add("group %q references task %q in a service definition, but the task has no shutdown_delay set", name, s.TaskName)
+				r.atPath("group", name, "task", s.TaskName).addFault("group %q references task %q in a service definition, but the task has no shutdown_delay set", name, s.TaskName)
 			}
 		}
 	}
 	for _, t := range g.Tasks {
 		if len(t.Services) > 0 && !delayed(t) {
-			r.atPath("group", name, "task", t.Name, "service", "0").add("task %q in group %q defines services, but has no shutdown_delay set", t.Name, name)
+			r.atPath("group", name, "task", t.Name, "service", "0").addFault("task %q in group %q defines services, but has no shutdown_delay set", t.Name, name)
 		}
 	}
 }
@@ -140,7 +140,7 @@ func warnServices(r *faultReport, g *api.TaskGroup) {
 func warnGroup(r *faultReport, g *api.TaskGroup) {
 	if g.Update != nil {
 		if parallel, count := pointer.Value(g.Update.MaxParallel), pointer.Value(g.Count); count > 1 && parallel > count {
-			r.atPath("update", "max_parallel").add("Update max parallel count is greater than task group count (%d > %d). A destructive change would result in the simultaneous replacement of all allocations.", parallel, count)
+			r.atPath("update", "max_parallel").addFault("Update max parallel count is greater than task group count (%d > %d). A destructive change would result in the simultaneous replacement of all allocations.", parallel, count)
 		}
 	}
 	if len(g.Networks) > 0 {
@@ -163,10 +163,10 @@ func warnGroup(r *faultReport, g *api.TaskGroup) {
 func warnNetworks(r *faultReport, networks []*api.NetworkResource) {
 	first := networks[0]
 	if first.MBits != nil {
-		r.atPath("mbits").add("mbits has been deprecated as of Nomad 0.12.0. Please remove mbits from the network block")
+		r.atPath("mbits").addFault("mbits has been deprecated as of Nomad 0.12.0. Please remove mbits from the network block")
 	}
 	if len(networks) > 1 {
-		r.add("only the first of %d network blocks is used", len(networks))
+		r.addFault("only the first of %d network blocks is used", len(networks))
 	}
 	warnIgnoredFields(r, "of a network has no effect", []ignoredField{
 		{"device", first.Device != ""},
@@ -182,13 +182,13 @@ func warnTask(r *faultReport, g *api.TaskGroup, t *api.Task) {
 	}
 	for i, tmpl := range t.Templates {
 		if pointer.Value(tmpl.VaultGrace) != 0 {
-			r.atPath("template", positionText(i), "vault_grace").add("Template[%d] VaultGrace has been deprecated as of Nomad 0.11 and ignored since Vault 0.5. Please remove VaultGrace / vault_grace from template block.", i)
+			r.atPath("template", positionText(i), "vault_grace").addFault("Template[%d] VaultGrace has been deprecated as of Nomad 0.11 and ignored since Vault 0.5. Please remove VaultGrace / vault_grace from template block.", i)
 		}
 	}
 	for _, id := range t.Identities {
 		warnIdentity(r.atPath("identity", id.Name), id)
 		if strings.HasPrefix(id.Name, "vault_") && t.Vault == nil {
-			r.atPath("identity", id.Name).add("Task %s has an identity called %s but no vault block", t.Name, id.Name)
+			r.atPath("identity", id.Name).addFault("Task %s has an identity called %s but no vault block", t.Name, id.Name)
 		}
 	}
 	warnLifecycle(r, t)
@@ -199,10 +199,10 @@ func warnTask(r *faultReport, g *api.TaskGroup, t *api.Task) {
 		r.addNested(policy, "the restart policy of the task is not sound:")
 	}
 	if t.LogConfig != nil && t.LogConfig.Enabled != nil {
-		r.atPath("logs", "enabled").add("enabled has no effect in a logs block. Use disabled instead")
+		r.atPath("logs", "enabled").addFault("enabled has no effect in a logs block. Use disabled instead")
 	}
 	if slices.ContainsFunc(t.VolumeMounts, isEmptyMount) {
-		r.atPath("volume_mount", "0").add("an empty volume_mount has no effect")
+		r.atPath("volume_mount", "0").addFault("an empty volume_mount has no effect")
 	}
 	warnIgnoredFields(r, noEffectOnSingleNode, []ignoredField{
 		{"affinity", len(t.Affinities) > 0},
@@ -214,28 +214,28 @@ func warnTask(r *faultReport, g *api.TaskGroup, t *api.Task) {
 
 func warnResources(r *faultReport, res *api.Resources) {
 	if pointer.Value(res.IOPS) != 0 {
-		r.atPath("iops").add("IOPS has been deprecated as of Nomad 0.9.0. Please remove IOPS from resource block.")
+		r.atPath("iops").addFault("IOPS has been deprecated as of Nomad 0.9.0. Please remove IOPS from resource block.")
 	}
 	if len(res.Networks) > 0 {
-		r.atPath("network", "0").add("task network resources have been deprecated as of Nomad 0.12.0. Please configure networking via group network block.")
+		r.atPath("network", "0").addFault("task network resources have been deprecated as of Nomad 0.12.0. Please configure networking via group network block.")
 	}
 	if pointer.Value(res.DiskMB) != 0 {
-		r.atPath("disk").add("disk of a task has no effect. Use the ephemeral_disk block of the group instead")
+		r.atPath("disk").addFault("disk of a task has no effect. Use the ephemeral_disk block of the group instead")
 	}
 }
 
 func warnIdentity(r *faultReport, id *api.WorkloadIdentity) {
 	if len(id.Audience) == 0 {
-		r.add("Identity[%s] identities without an audience are insecure", id.Name)
+		r.addFault("Identity[%s] identities without an audience are insecure", id.Name)
 	}
 	if len(id.Audience) > 1 {
-		r.add("Identity[%s] while multiple audiences is allowed, it is more secure to use 1 audience per identity", id.Name)
+		r.addFault("Identity[%s] while multiple audiences is allowed, it is more secure to use 1 audience per identity", id.Name)
 	}
 	if id.TTL == 0 {
-		r.add("Identity[%s] identities without an expiration are insecure", id.Name)
+		r.addFault("Identity[%s] identities without an expiration are insecure", id.Name)
 	}
 	if id.Env && id.ChangeMode != "restart" {
-		r.add(`Identity[%s] using env=true without change_mode="restart" may result in task not getting updated identity`, id.Name)
+		r.addFault(`Identity[%s] using env=true without change_mode="restart" may result in task not getting updated identity`, id.Name)
 	}
 }
 
@@ -247,12 +247,12 @@ func warnLifecycle(r *faultReport, t *api.Task) {
 	r = r.atPath("lifecycle")
 	switch hook := t.Lifecycle.Hook; {
 	case hook == api.TaskLifecycleHookPoststop && t.Lifecycle.Sidecar:
-		r.add("sidecar has no meaning for a poststop task")
+		r.addFault("sidecar has no meaning for a poststop task")
 	case hook == api.TaskLifecycleHookPrestart && t.Leader:
-		r.add("a prestart task is the leader: when it has ended, the other tasks of the group are stopped, even before the main tasks have started")
+		r.addFault("a prestart task is the leader: when it has ended, the other tasks of the group are stopped, even before the main tasks have started")
 	}
 	if t.Lifecycle.Hook == api.TaskLifecycleHookPoststop && t.Leader {
-		r.add("a poststop task cannot lead: it runs when the other tasks have ended")
+		r.addFault("a poststop task cannot lead: it runs when the other tasks have ended")
 	}
 }
 
@@ -281,13 +281,13 @@ func ForegroundRunWarnings(job *api.Job, hasVariables bool) []*Fault {
 			{"ephemeral_disk migrate", pointer.Value(disk.Migrate)},
 			{"action", slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return len(t.Actions) > 0 })},
 		} {
-			if i.set {
-				at.atPath(strings.Fields(i.name)...).add("group %q: %s has no effect for a job that runs in the foreground", pointer.Value(g.Name), i.name)
+			if i.isSet {
+				at.atPath(strings.Fields(i.name)...).addFault("group %q: %s has no effect for a job that runs in the foreground", pointer.Value(g.Name), i.name)
 			}
 		}
 		for _, t := range g.Tasks {
 			if !hasVariables && slices.ContainsFunc(t.Templates, readsNomadVariable) {
-				at.atPath("task", t.Name, "template", "0").add("task %q of group %q: a template waits for a variable (nomadVar), and a job that runs in the foreground has no variables: set it with -nomad-var PATH KEY=VALUE, or use the variables of the job file", t.Name, pointer.Value(g.Name))
+				at.atPath("task", t.Name, "template", "0").addFault("task %q of group %q: a template waits for a variable (nomadVar), and a job that runs in the foreground has no variables: set it with -nomad-var PATH KEY=VALUE, or use the variables of the job file", t.Name, pointer.Value(g.Name))
 			}
 		}
 	}

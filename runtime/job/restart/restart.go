@@ -36,9 +36,8 @@ func OnSuccess(jobType string, stage lifecycle.Stage) bool {
 	return stage == lifecycle.MainTask && (jobType == "service" || jobType == "system")
 }
 
-// Outcome is how a start of a task ended. The zero value is a failure after which a
-// restart may help: a non-zero exit, an unknown exit status, or a recoverable start
-// error.
+// Outcome is how a run of a task has ended. The zero value is a failure after which a restart can
+// help: a non-zero exit code, an unknown exit status, or a start error that can be retried.
 type Outcome struct {
 	Killed        bool // the task was killed and must stay down
 	Requested     bool // a user, a template or an identity requested a restart
@@ -77,7 +76,7 @@ const (
 	ReasonDelay         = "Exceeded allowed attempts, applying a delay"
 )
 
-// State is the stored state of a Tracker.
+// State is the state of a Tracker that the task runner stores for the next agent.
 type State struct {
 	Count       int           // number of ends that counted in the current window
 	WindowStart time.Time     // start of the current window
@@ -85,8 +84,8 @@ type State struct {
 	Delay       time.Duration // the last delay
 }
 
-// Tracker applies a policy to the ends of one task. It is not safe for
-// concurrent use.
+// Tracker decides for one task, each time that it has ended, whether it starts again under a Policy. It
+// is not safe for concurrent use.
 type Tracker struct {
 	policy Policy
 	jitter func(n int64) int64
@@ -112,8 +111,8 @@ func (t *Tracker) SetPolicy(p Policy) { t.policy = p }
 // ClearDelay records that the task has started again, which clears its delay.
 func (t *Tracker) ClearDelay() { t.state.NextStart, t.state.Delay = time.Time{}, 0 }
 
-// RemainingDelay returns the time until the next start of the task: the rest of the last
-// delay. It never exceeds that delay, even if the clock was set back.
+// RemainingDelay returns the time until the task starts again: the rest of the last delay. It is never longer than
+// that delay, even if the clock was set back.
 func (t *Tracker) RemainingDelay(now time.Time) time.Duration {
 	if t.state.NextStart.IsZero() {
 		return 0
@@ -163,7 +162,7 @@ func (t *Tracker) decideAction(now time.Time, o Outcome) Decision {
 		"Exceeded allowed attempts %d in interval %v and mode is %q", t.policy.Attempts, t.policy.Interval, ModeFail)}
 }
 
-// countAttempt counts one end. It starts a new window if the old one has passed.
+// countAttempt adds one to the number of ends in the current window. It starts a new window if Interval has passed.
 func (t *Tracker) countAttempt(now time.Time) {
 	switch age := now.Sub(t.state.WindowStart); {
 	case age > t.policy.Interval:

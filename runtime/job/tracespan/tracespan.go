@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// Kind is the kind of a span.
+// Kind says what a span describes: a call, a wait, a run or an event.
 type Kind string
 
 const (
@@ -49,8 +49,8 @@ type Span struct {
 // kB in JSON.
 const MaxTextLen = 1000
 
-// Clip shortens each text to MaxTextLen.
-func (s *Span) Clip() {
+// ClipTexts shortens each text to MaxTextLen.
+func (s *Span) ClipTexts() {
 	for _, text := range []*string{&s.Name, &s.Task, &s.Plugin, &s.Result, &s.Error} {
 		*text = clipText(*text)
 	}

@@ -39,7 +39,7 @@ var ErrShutdown = taskrunner.ErrShutdown
 type Config struct {
 	Alloc        *api.Allocation // allocation to run, which must not be changed after New; its job must be canonical
 	Node         taskenv.Node
-	HostEnv      map[string]string // environment variables of the agent that tasks inherit; see taskenv.HostEnv
+	HostEnv      map[string]string // environment variables of the agent that tasks inherit, by name; see taskenv.HostEnv
 	Drivers      Drivers
 	Logs         runnerhooks.Collector
 	AllocDirRoot string
@@ -47,7 +47,7 @@ type Config struct {
 	Services     services.Registry         // service registrations of all allocations of the node
 	CheckResults services.CheckResultStore // stores the results of checks; nil keeps them in memory
 	Dial         services.DialFunc         // connects checks to their targets; nil uses the network of the host
-	ReportStatus func(StatusUpdate)        // receives each change of the status, one call at a time; should return soon
+	ReportStatus func(StatusUpdate)        // called for each change of the status, one call at a time; should return soon
 	Hooks        HookFactory               // hooks other than the builtin ones; may be nil
 	Identities   *identity.Issuer          // issues the tokens of workload identities; nil issues none
 	TaskAPI      *taskapi.Listener         // serves the API to tasks; nil gives them no socket
@@ -56,26 +56,25 @@ type Config struct {
 	Trace        func(*api.Allocation) timeline.Trace // returns the trace of an allocation; nil exports no traces
 	Logger       hclog.Logger
 
-	// Restored means that an earlier agent ran the allocation and that its records are restored. An
-	// allocation that has no records is new.
+	// Restored means that an earlier agent ran the allocation, so that its tasks are restored from TaskRecords.
 	Restored    bool
 	TaskRecords RecordReader // records of the earlier agent; required if Restored is set, otherwise nil
 	Rebooted    bool         // the machine has rebooted since the earlier agent ran
 
-	// RecoveryTracker is shared by all allocations of the node. EndTask and AwaitExit act without
-	// the drivers of tasks; see taskrunner.Config. All three may be nil.
+	// RecoveryTracker is shared by all allocations of the node. EndTask ends a task without its driver, and
+	// AwaitExit returns the exit status of a task without its driver; see taskrunner.Config. All three may be nil.
 	RecoveryTracker *taskrunner.RecoveryTracker
 	EndTask         taskrunner.EndTaskFunc
 	AwaitExit       taskrunner.AwaitExitFunc
 
-	// AllocDone returns a channel that is closed when no task or hook of the given
-	// allocation runs on this node, immediately if the allocation is unknown. An
-	// allocation waits for the allocation that it replaces. May be nil.
+	// AllocDone returns a channel that is closed when no task or hook of the given allocation runs on this
+	// node. The channel is closed already if the allocation is unknown. An allocation waits for the channel of
+	// the allocation that it replaces. AllocDone may be nil.
 	AllocDone func(allocID string) <-chan struct{}
 }
 
-// HostResources are the resources of the host that tasks get besides their directories. Each field
-// may be nil: the host has none of these.
+// HostResources are the resources of the host that tasks get besides their directories. A nil field means
+// that the host offers no resources of this kind.
 type HostResources struct {
 	// Cgroups returns the cgroups for a task with a driver and a number of reserved cores, nil if the
 	// driver creates the cgroup itself.
@@ -95,17 +94,17 @@ type Drivers interface {
 	Driver(ctx context.Context, name string) (driver.Driver, error)
 }
 
-// Store keeps the records of tasks for the next agent. taskrunner.Store describes the
-// rules. The methods are called concurrently for different tasks.
+// Store stores the records of tasks for the next agent, by the rules of [taskrunner.Store]. The methods are
+// called concurrently for different tasks.
 type Store interface {
 	PutTaskState(allocID, task string, state *api.TaskState, h state.Durability) state.WaitDurableFunc
 	PutTask(allocID, task string, local state.LocalState, state *api.TaskState, h state.Durability) state.WaitDurableFunc // stores either both records or none
 }
 
 // Runner runs one allocation. Run is called once; all other methods may be called concurrently, before,
-// during and after it. Each field has one responsibility; Runner connects the fields.
+// during and after Run. Each field has one responsibility; Runner connects the fields.
 type Runner struct {
-	alloc         atomic.Pointer[api.Allocation] // current version
+	alloc         atomic.Pointer[api.Allocation] // current version of the allocation
 	dir           *allocdir.Dir
 	tasks         taskSet
 	envBuilders   *envBuilders
@@ -188,8 +187,8 @@ func (r *Runner) initComponents(c Config, limits Limits, tasks []taskrunner.Task
 	r.services = newAllocServices(services.Config{
 		AllocID:          alloc.ID,
 		AllocName:        alloc.Name,
-		Spec:             func() *services.Spec { return newServicesSpec(r.Alloc(), c.Node, network.apiStatus()) },
-		Env:              r.envBuilders.envOf,
+		CurrentSpec:      func() *services.Spec { return newServicesSpec(r.Alloc(), c.Node, network.apiStatus()) },
+		CurrentEnv:       r.envBuilders.envOf,
 		Registry:         c.Services,
 		CheckResultStore: c.CheckResults,
 		Dial:             c.Dial,
@@ -236,7 +235,7 @@ func (r *Runner) initComponents(c Config, limits Limits, tasks []taskrunner.Task
 		r.tasks[i] = taskrunner.New(taskrunner.Config{
 			Alloc:     toTaskRunnerAlloc(alloc, alloc.GetTaskGroup()),
 			Task:      task,
-			TaskDir:   r.dir.Task(task.Name),
+			TaskDir:   r.dir.TaskPaths(task.Name),
 			Env:       env,
 			StartGate: gates.gateOf(task),
 			DispenseDriver: func(ctx context.Context) (driver.Driver, error) {
@@ -273,8 +272,8 @@ func (r *Runner) Finished() bool { return r.allEnded.Load() }
 func (r *Runner) Restored() <-chan struct{} { return r.restorer.tasksRestored }
 
 // AwaitTasks blocks until each task has ended for good, or until ctx is done, in which case it returns
-// the cause. It does not wait for tasks that have ended and whose driver has not destroyed them yet;
-// destroying reports whether there is such a task.
+// the cause. It does not wait until drivers have destroyed the ended tasks; destroying reports whether a driver
+// must still destroy one.
 func (r *Runner) AwaitTasks(ctx context.Context) (destroying bool, err error) {
 	for _, t := range r.tasks {
 		select {
@@ -336,7 +335,7 @@ func (r *Runner) Run(ctx context.Context) {
 	runWG.Go(func() {
 		restored := r.restorer.restoreTasks(untilKill)
 		if r.restorer.startedByEarlierAgent {
-			r.hookBuilder.awaitAndAttachRestoredHooks(untilStop) // before requests are accepted, because they call the hooks of running tasks
+			r.hookBuilder.awaitAndAttachRestoredHooks(untilStop) // must precede the close of tasksRestored, because the requests that are accepted from then on call hooks
 			close(r.restorer.tasksRestored)
 		} else {
 			close(r.restorer.tasksRestored)
@@ -376,7 +375,7 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 }
 
-// recordAllocSpan records the time from the placement of the allocation until now.
+// recordAllocSpan records a span from the placement of the allocation until now in the time line.
 func (r *Runner) recordAllocSpan(name, result string, failed bool) {
 	r.timeline.Recorder("", nil).RecordAlloc(name, time.Unix(0, r.Alloc().CreateTime), result, failed)
 }
@@ -386,7 +385,7 @@ func (r *Runner) recordAllocSpan(name, result string, failed bool) {
 func (r *Runner) setupAlloc(untilStop context.Context) {
 	restored := r.restorer.startedByEarlierAgent
 	if restored && (r.stopSequence.isRequested() || r.onlyPoststopRemains()) {
-		return // no task needs the setup, and stopSequence handles a stop
+		return // no task needs the setup: stopSequence.killTasks kills the tasks, or only poststop tasks remain
 	}
 	kill := func(event func(*taskrunner.Runner) *api.TaskEvent) {
 		for _, t := range r.tasks {
@@ -418,7 +417,7 @@ func (r *Runner) setupAlloc(untilStop context.Context) {
 	}
 }
 
-// onlyPoststopRemains reports whether only poststop tasks remain.
+// onlyPoststopRemains reports whether all tasks except poststop tasks have ended.
 func (r *Runner) onlyPoststopRemains() bool {
 	_, finished := evaluateSiblings(r.tasks.siblingStates(r.Status().TaskStates))
 	return finished
@@ -434,7 +433,7 @@ func (r *Runner) Update(alloc *api.Allocation) {
 	r.allocUpdater.putNextAlloc(alloc)
 }
 
-// skipShutdownDelay skips the shutdown delays of the current or a later stop.
+// skipShutdownDelay skips the shutdown delays of the group and of all tasks, in a current stop and in later ones.
 func (r *Runner) skipShutdownDelay() {
 	r.stopSequence.shutdownDelay.skipDelay()
 	for _, t := range r.tasks {
@@ -450,9 +449,8 @@ func (r *Runner) Stop() { r.stopSequence.requestStop(stopReason{}) }
 // poststop tasks. It does not block.
 func (r *Runner) Kill() { r.stopSequence.forceKillTasks() }
 
-// Purge is called when the job of the allocation was purged: a task that is being
-// stopped while its driver is unavailable is ended without the driver. It does not
-// block.
+// Purge must be called when the job of the allocation was purged. It allows the agent to end a task that is being
+// stopped without its driver, if the driver is unavailable. It does not block.
 func (r *Runner) Purge() {
 	for _, t := range r.tasks {
 		t.Purge()
@@ -471,14 +469,14 @@ func (r *Runner) stopForMaxRunDuration() {
 // Run has returned. It may be called again after an error.
 func (r *Runner) Destroy(ctx context.Context) error {
 	if r.hooks.currentChain() == nil {
-		r.hookBuilder.attachHooks() // the runner was created only for Destroy, so it does not wait until the hooks are known
+		r.hookBuilder.attachHooks() // the runner was created only for Destroy, so Destroy does not wait for plugins that are being launched
 	}
-	r.timeline.Close() // its file is removed with the directory
+	r.timeline.Close() // the AllocDir hook removes the file of the time line
 	return r.hooks.callDestroyHooks(ctx)
 }
 
-// PluginsLeftRunning returns the plugins that the running tasks need, after the agent's
-// shutdown has ended Run.
+// PluginsLeftRunning returns the plugins that the tasks need that continue to run after the shutdown of the
+// agent. Run must have returned.
 func (r *Runner) PluginsLeftRunning() []supervisor.PluginKey {
 	var neededPlugins []supervisor.PluginKey
 	for _, t := range r.tasks {

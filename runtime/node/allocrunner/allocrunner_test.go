@@ -154,7 +154,7 @@ func TestEnvironmentReachesDriver(t *testing.T) {
 			"ID": testAllocID, "NODE": "node-name", "KERN": "linux", "NOPE": "${nope.nope}", // RS-073
 			"HOSTVAR": "host", "HOST": "of host", // RS-074
 			"NOMAD_META_my_key": "v", "NOMAD_META_MY_KEY": "v", // RS-075
-			"NOMAD_TASK_DIR": h.Dir().Task("web").LocalDir,
+			"NOMAD_TASK_DIR": h.Dir().TaskPaths("web").LocalDir,
 		} {
 			if env[key] != value {
 				t.Errorf("%s: got %q, want %q", key, env[key], value)
@@ -184,7 +184,7 @@ func TestTaskDirectoryExistsAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), nil)
 		h.advance(time.Second)
-		dir := h.Dir().Task("web")
+		dir := h.Dir().TaskPaths("web")
 		for _, d := range []string{dir.SharedAllocDir, dir.LogDir, dir.LocalDir, dir.SecretsDir, dir.PrivateDir} {
 			if s, err := os.Stat(d); err != nil || !s.IsDir() {
 				t.Errorf("%s: %v", d, err)
@@ -273,7 +273,7 @@ func TestDispatchPayloadIsWritten(t *testing.T) {
 			dispatch_payload { file = "in/config.json" }
 		}`)), func(c *Config) { c.Alloc.Job.Payload = []byte("{}") })
 		h.advance(time.Second)
-		got, err := os.ReadFile(filepath.Join(h.Dir().Task("web").LocalDir, "in/config.json"))
+		got, err := os.ReadFile(filepath.Join(h.Dir().TaskPaths("web").LocalDir, "in/config.json"))
 		if err != nil || string(got) != "{}" {
 			t.Errorf("payload %q, %v", got, err)
 		}

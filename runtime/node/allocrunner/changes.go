@@ -5,7 +5,7 @@ import "sync"
 // reconcileSignal connects the goroutines that change the state of an allocation with the goroutine that
 // reconciles it, and with goroutines that wait until a change is reconciled.
 type reconcileSignal struct {
-	reconcileRequested chan struct{} // buffered: contains a value if a reconcile is requested
+	reconcileRequested chan struct{} // contains a value while a reconcile is requested; capacity 1
 
 	mu                   sync.Mutex
 	nextReconcileWaiters []chan struct{} // the next reconcile closes and removes these channels
@@ -15,8 +15,8 @@ func newReconcileSignal() *reconcileSignal {
 	return &reconcileSignal{reconcileRequested: make(chan struct{}, 1)}
 }
 
-// requestReconcile requests a reconcile after a change of a task or of the allocation. Several requests may cause
-// one reconcile. It does not block.
+// requestReconcile requests a reconcile after a change of a task or of the allocation. Several requests may lead to one
+// reconcile. It does not block.
 func (c *reconcileSignal) requestReconcile() {
 	select {
 	case c.reconcileRequested <- struct{}{}:
@@ -33,7 +33,7 @@ func (c *reconcileSignal) nextReconcile() <-chan struct{} {
 	return w
 }
 
-// wakeWaiters closes the channels that reconciled has returned.
+// wakeWaiters closes the channels that nextReconcile has returned.
 func (c *reconcileSignal) wakeWaiters() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -6,10 +6,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 )
 
-// envBuilders builds the environment variables of the allocation and of its tasks.
+// envBuilders builds the environments of the allocation and of its tasks.
 type envBuilders struct {
 	node          taskenv.Node
-	alloc         func() *api.Allocation // alloc returns the current version of the allocation
+	alloc         func() *api.Allocation // returns the current version of the allocation
 	network       *allocNetwork
 	builderOfTask map[string]*taskenv.Builder
 }
@@ -24,13 +24,12 @@ func (e *envBuilders) addTask(name string, host map[string]string) *taskenv.Buil
 	return env
 }
 
-// setAlloc changes the environment of a task to another version of the allocation. The version
-// must have the task.
+// setAlloc rebuilds the environment of a task for a version of the allocation. The version must have the task.
 func (e *envBuilders) setAlloc(alloc *api.Allocation, task string) {
 	e.builderOfTask[task].SetAlloc(e.envAlloc(alloc), toEnvTask(alloc, alloc.GetTaskGroup(), task))
 }
 
-// envAlloc returns the data of an allocation, with its network.
+// envAlloc returns the data of an allocation for environments, with the current network.
 func (e *envBuilders) envAlloc(alloc *api.Allocation) taskenv.Alloc {
 	env := toEnvAlloc(alloc)
 	env.Network = e.network.envStatus()

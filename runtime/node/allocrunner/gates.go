@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 )
 
-// startGates applies the rules of the task lifecycle and of its extensions: which tasks may start, must run
-// again, restart together, or can no longer start.
+// startGates applies the rules of the task lifecycle and of its extensions. The rules determine which tasks may start, must
+// run again, must restart because of other tasks, or can no longer start.
 type startGates struct {
 	coordinator      *lifecycle.Coordinator
 	lifecycleGroup   *lifecycle.Group // lifecycle extensions of the group; nil if it uses none
@@ -22,10 +22,10 @@ type startGates struct {
 	checkResults     func() (results []services.CheckResult, ready bool, changed <-chan struct{})
 	stopRequested    func() bool // reports whether a stop was requested
 	reconcileSignal  *reconcileSignal
-	runnerCreateTime time.Time // creation time of the allocation; see lastStartTime
+	runnerCreateTime time.Time // when the runner was created; see lastStartTime
 }
 
-// gateOf returns the gate of a task.
+// gateOf returns the gate that blocks a task before each start.
 func (g *startGates) gateOf(task taskrunner.Task) taskrunner.StartGate {
 	if g.lifecycleGroup == nil {
 		return g.coordinator.Gate(task.Stage())
@@ -33,10 +33,9 @@ func (g *startGates) gateOf(task taskrunner.Task) taskrunner.StartGate {
 	return startGate{g, task.Name}
 }
 
-// startGate is the gate of one task of a group that uses lifecycle extensions. A task that waits at its gate
-// evaluates the rules of the group itself, so that the latest states of the tasks are included.
-// Otherwise a task that restarts without delay would start before reconcile has found that other tasks
-// must run first.
+// startGate is the gate of one task of a group that uses lifecycle extensions. Wait evaluates the rules of the group itself,
+// with the latest states of the tasks. Otherwise a task that restarts without delay would start before reconcile has found
+// that other tasks must run first.
 type startGate struct {
 	startGates *startGates
 	taskName   string
@@ -65,8 +64,8 @@ func (g *startGates) mayStart(task string) bool {
 	return (!g.stopRequested() || phase == lifecycle.PhasePoststop) && g.lifecycleGroup.MayStart(phase, task, facts)
 }
 
-// taskFacts returns the facts about the tasks to which the group's rules apply. The channel is closed
-// when the results of checks change that the rules use.
+// taskFacts returns, by task name, the facts to which the rules of the group apply. checksChanged is closed when check results
+// change that the rules use; it is nil if they use none.
 func (g *startGates) taskFacts(now tasksSnapshot) (facts map[string]lifecycle.TaskFacts, checksChanged <-chan struct{}) {
 	var results []services.CheckResult
 	if g.lifecycleGroup.WaitsForHealth() {
@@ -90,7 +89,7 @@ func lifecycleFacts(s *api.TaskState, killed bool) lifecycle.TaskFacts {
 func passesChecks(results []services.CheckResult, task string, since time.Time) bool {
 	hasCheck := false
 	for _, c := range results {
-		if c.For != task || c.IsReadiness() {
+		if c.ForTask != task || c.IsReadiness() {
 			continue
 		}
 		if c.Status != model.CheckSuccess || c.RunStarted.Before(since) {
@@ -102,8 +101,8 @@ func passesChecks(results []services.CheckResult, task string, since time.Time) 
 }
 
 // openReadyGates opens the gates of tasks that may start according to the states of the other tasks, and ends
-// the tasks whose start condition can no longer become true. The returned channel is closed when check
-// results change on which a gate depends.
+// the tasks whose start condition can no longer become true. checksChanged is closed when check results change on which a
+// gate depends.
 func (g *startGates) openReadyGates(now tasksSnapshot) (checksChanged <-chan struct{}) {
 	g.coordinator.ObserveTaskStates(lifecycleStates(now.taskStates))
 	if g.lifecycleGroup == nil {
@@ -134,8 +133,8 @@ func (g *startGates) endUnstartableTasks(facts map[string]lifecycle.TaskFacts) {
 	}
 }
 
-// snapshot returns the current states of the tasks. Tasks that must run again have the state pending:
-// otherwise a group whose main task has just ended would seem to be complete.
+// snapshot returns the current states of the tasks. A dead task that must run again has the state pending, because otherwise a
+// group whose main task has just ended would seem to be complete.
 func (g *startGates) snapshot() tasksSnapshot {
 	now := g.tasks.snapshot()
 	if g.lifecycleGroup == nil || g.stopRequested() {
@@ -153,21 +152,20 @@ func (g *startGates) snapshot() tasksSnapshot {
 	return now
 }
 
-// rerunTasks runs tasks again that have ended. While all tasks are being restarted, it does nothing, because
-// the restart includes these tasks.
-func (g *startGates) rerunTasks(reruns map[string]string) {
+// rerunTasks runs ended tasks again; causes has, for each of them, the task whose restart causes the rerun. While RestartAll
+// restarts all tasks, rerunTasks does nothing, because the restart includes these tasks.
+func (g *startGates) rerunTasks(causes map[string]string) {
 	if g.coordinator.Phase() == lifecycle.PhaseInit {
 		return
 	}
 	for _, t := range g.tasks {
-		if main, ok := reruns[t.Name()]; ok {
+		if main, ok := causes[t.Name()]; ok {
 			t.Rerun(model.EventRestartSignal(fmt.Sprintf("Task %q restarts, and lite_rerun asks for this one to run again", main)))
 		}
 	}
 }
 
-// restartCauses returns the running tasks that must restart because of another task, and the name
-// of that other task for each.
+// restartCauses returns the running tasks that must restart because of another task: task name -> name of the other task.
 func (g *startGates) restartCauses() map[string]string {
 	if g.lifecycleGroup == nil || g.lifecycleGroup.Restart == lifecycle.OneForOne || g.stopRequested() {
 		return nil

@@ -29,12 +29,12 @@ type Health struct {
 // healthTracker records the health of the current version of an allocation. Its methods
 // may be called concurrently.
 type healthTracker struct {
-	alloc            func() *api.Allocation // alloc returns the current version of the allocation
+	alloc            func() *api.Allocation // returns the current version of the allocation
 	tasks            taskSet
 	checkResults     func() (results []services.CheckResult, ready bool, changed <-chan struct{})
 	stopRequested    func() bool // reports whether a stop was requested
 	reconcileSignal  *reconcileSignal
-	runnerCreateTime time.Time // creation time of the allocation; see lastStartTime
+	runnerCreateTime time.Time // when the runner was created; see lastStartTime
 	timeline         timeline.Recorder
 	logger           hclog.Logger
 
@@ -44,13 +44,13 @@ type healthTracker struct {
 	hookReports     hookReports
 }
 
-// hookReports are the hooks' reports about the health of one version of the allocation.
+// hookReports are the reports of hooks about the health of one version of the allocation.
 type hookReports struct {
-	deploymentID string // deployment of the version
+	deploymentID string // deployment of the version that the reports are about
 	reportOfHook map[string]health.Hook
 }
 
-// addReporter adds a hook that may report health.
+// addReporter adds a hook that may report the health of the allocation.
 func (h *healthTracker) addReporter(r runnerhooks.Hook) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -72,8 +72,8 @@ func (h *healthTracker) setHookHealth(name string, healthy bool, reason string) 
 	h.reconcileSignal.requestReconcile()
 }
 
-// hookHealthReports returns the health reports of the hooks, and an empty report for each hook
-// that has not reported yet.
+// hookHealthReports returns the reports of hooks about the current version, sorted by hook name, with an empty report for
+// each hook that must report and has not.
 func (h *healthTracker) hookHealthReports() (list []health.Hook) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -115,26 +115,26 @@ func (h *healthTracker) newHealthHook(status func() StatusUpdate) *runnerhooks.H
 	})
 }
 
-// newHealthSnapshot returns the data from which the health is decided. The channel is closed when check results
-// change.
+// newHealthSnapshot returns the data from which health.Evaluate decides the health. The channel is closed when check
+// results change.
 func (h *healthTracker) newHealthSnapshot(status StatusUpdate) (health.Snapshot, <-chan struct{}) {
 	alloc := h.alloc()
 	s := health.Snapshot{
-		Now:         time.Now(),
-		Stopping:    alloc.ServerTerminalStatus() || h.stopRequested(),
-		AllocFailed: status.ClientStatus == api.AllocClientStatusFailed,
-		Hooks:       h.hookHealthReports(),
+		Now:           time.Now(),
+		StopRequested: alloc.ServerTerminalStatus() || h.stopRequested(),
+		AllocFailed:   status.ClientStatus == api.AllocClientStatusFailed,
+		Hooks:         h.hookHealthReports(),
 	}
 	for _, t := range h.tasks {
 		task, state := t.Task(), status.TaskStates[t.Name()]
 		s.Tasks = append(s.Tasks, health.Task{
-			Name:    task.Name,
-			Hook:    task.Hook,
-			Sidecar: task.Sidecar,
-			Pending: state.State == model.TaskPending,
-			Dead:    state.State == model.TaskDead || !state.FinishedAt.IsZero(),
-			Failed:  state.Failed,
-			Started: lastStartTime(state, h.runnerCreateTime),
+			Name:          task.Name,
+			LifecycleHook: task.Hook,
+			Sidecar:       task.Sidecar,
+			Pending:       state.State == model.TaskPending,
+			Dead:          state.State == model.TaskDead || !state.FinishedAt.IsZero(),
+			Failed:        state.Failed,
+			Started:       lastStartTime(state, h.runnerCreateTime),
 		})
 	}
 	results, ready, changed := h.checkResults()
@@ -165,7 +165,7 @@ func lastStartTime(s *api.TaskState, created time.Time) time.Time {
 	return s.StartedAt
 }
 
-// healthEvents are the names of the events in the time line. They are not events of a task.
+// healthEvents are the names of the events of the allocation in its time line. Tasks do not get these events.
 var healthEvents = map[health.State]string{health.Healthy: "Alloc Healthy", health.Unhealthy: "Alloc Unhealthy"}
 
 // recordVerdict records whether the allocation is healthy. An allocation that was stopped before it was healthy
@@ -184,7 +184,7 @@ func (h *healthTracker) recordVerdict(v health.Verdict) {
 	if v.State == health.Unhealthy && deployment != "" {
 		h.logger.Info("alloc unhealthy", "deployment_id", deployment)
 		for _, t := range h.tasks {
-			if reason := v.Why[t.Name()]; reason != "" {
+			if reason := v.ReasonsByTask[t.Name()]; reason != "" {
 				t.EmitEvent(model.EventAllocUnhealthy(reason))
 			}
 		}
@@ -192,7 +192,7 @@ func (h *healthTracker) recordVerdict(v health.Verdict) {
 	h.reconcileSignal.requestReconcile()
 }
 
-// recordedHealth returns the recorded health of a version of the allocation, or nil if none is recorded.
+// recordedHealth returns the health that was recorded for a version of the allocation. It is nil if none was recorded.
 func (h *healthTracker) recordedHealth(alloc *api.Allocation) *Health {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -206,8 +206,8 @@ func (h *healthTracker) recordedHealthLocked(alloc *api.Allocation) *Health {
 	return h.recordedVerdict
 }
 
-// reportedHealth returns the health of an allocation with a client status. An allocation that
-// failed before its health was watched is unhealthy.
+// reportedHealth returns the health for a StatusUpdate with the given client status: the recorded health or nil. If the
+// allocation has failed in a deployment without recorded health, reportedHealth records it as unhealthy.
 func (h *healthTracker) reportedHealth(clientStatus string) *Health {
 	alloc := h.alloc()
 	h.mu.Lock()

@@ -20,7 +20,7 @@ import (
 
 // allocHooks calls the hooks of an allocation.
 type allocHooks struct {
-	alloc         func() *api.Allocation // alloc returns the current version of the allocation
+	alloc         func() *api.Allocation // returns the current version of the allocation
 	envBuilders   *envBuilders
 	tasks         taskSet
 	stopRequested <-chan struct{} // closed when the stop of the allocation is requested
@@ -31,17 +31,18 @@ type allocHooks struct {
 
 	mu              sync.Mutex
 	chain           *runnerhooks.Chain // hooks of the allocation; nil until attached
-	pluginHookNames map[string]bool    // names of the hooks that the HookFactory has created
+	pluginHookNames map[string]bool    // names of the hooks in plugins that the allocation and its tasks have
 }
 
-// currentChain returns the hooks of the allocation, or nil until they are known.
+// currentChain returns the chain of the allocation's hooks. It is nil before setHooks.
 func (a *allocHooks) currentChain() *runnerhooks.Chain {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.chain
 }
 
-// setHooks sets the hooks and returns their attachments. It is called once, before any hook is called.
+// setHooks sets the hooks of the allocation. It returns their attachments, by hook name. It is called once, before any hook is
+// called.
 func (a *allocHooks) setHooks(list []runnerhooks.OrderedHook) map[string]string {
 	chain := runnerhooks.NewChain(runnerhooks.ChainConfig{Limits: a.limits.hookLimits(), EmitEvent: a.tasks.emitEvent, Timeline: a.timeline, Logger: a.logger}, list)
 	a.mu.Lock()
@@ -50,8 +51,7 @@ func (a *allocHooks) setHooks(list []runnerhooks.OrderedHook) map[string]string 
 	return chain.Attachments()
 }
 
-// addPluginHook records that the allocation or one of its tasks needs the hook of the given name from the
-// HookFactory.
+// addPluginHook records that the allocation or one of its tasks has the named hook of the HookFactory.
 func (a *allocHooks) addPluginHook(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -79,7 +79,7 @@ func (a *allocHooks) neededPluginHooks() []string {
 // earlier agent has started the allocation.
 func (a *allocHooks) callPrerunHooks(untilStop context.Context, restored bool) error {
 	var alloc *api.Allocation
-	var env map[string]string // of alloc
+	var env map[string]string // environment of alloc
 	return runnerhooks.CallUntilError(untilStop, a.currentChain(), hook.Prerun, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocPrerun) (hook.AllocPrerunResponse, error) {
 		if now := a.alloc(); now != alloc {
 			alloc, env = now, a.envBuilders.allocEnv().Vars()
@@ -90,9 +90,8 @@ func (a *allocHooks) callPrerunHooks(untilStop context.Context, restored bool) e
 	}, func(err error) bool { return restored && a.keepTasksAfterPrerunError(err) })
 }
 
-// contextUntilStop returns a context that is canceled with the parent, and also when the allocation is stopped
-// or about to be stopped, so that hooks that hang do not delay the stop. The caller must call the
-// returned function.
+// contextUntilStop returns a context that is canceled with ctx, and also when the stop of the allocation is requested or
+// announced, so that hooks that hang do not delay the stop. The caller must call the returned function.
 func (a *allocHooks) contextUntilStop(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var waiterWG sync.WaitGroup
@@ -110,9 +109,8 @@ func (a *allocHooks) contextUntilStop(ctx context.Context) (context.Context, fun
 	}
 }
 
-// keepTasksAfterPrerunError reports whether tasks that an earlier agent started continue although a prerun
-// hook has failed. They do if the hook's plugin is unavailable, or if the agent has no free file
-// descriptors.
+// keepTasksAfterPrerunError reports whether the running tasks of a restored allocation continue although a Prerun hook has
+// failed with err. They do if the hook's plugin is unavailable, or if the agent has no free file descriptors.
 func (a *allocHooks) keepTasksAfterPrerunError(err error) bool {
 	if !errors.As(err, new(*runnerhooks.UnavailableError)) && !osprocess.IsResourceExhausted(err) {
 		return false
@@ -124,7 +122,7 @@ func (a *allocHooks) keepTasksAfterPrerunError(err error) bool {
 func (a *allocHooks) callUpdateHooks(ctx context.Context) {
 	ctx, end := a.contextUntilStop(ctx)
 	defer end()
-	runnerhooks.CallEach(ctx, a.currentChain(), hook.UpdateAlloc, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocUpdate) (hook.AllocUpdateResponse, error) {
+	runnerhooks.CallEachHook(ctx, a.currentChain(), hook.UpdateAlloc, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocUpdate) (hook.AllocUpdateResponse, error) {
 		return h.UpdateAlloc(ctx, hook.AllocUpdateRequest{Alloc: toHookAlloc(a.alloc()), Env: a.envBuilders.allocEnv().Vars()})
 	})
 }
@@ -132,25 +130,25 @@ func (a *allocHooks) callUpdateHooks(ctx context.Context) {
 func (a *allocHooks) callPreTaskRestartHooks(ctx context.Context) {
 	ctx, end := a.contextUntilStop(ctx)
 	defer end()
-	runnerhooks.CallEach(ctx, a.currentChain(), hook.PreTaskRestart, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocPreTaskRestart) (hook.AllocPreTaskRestartResponse, error) {
+	runnerhooks.CallEachHook(ctx, a.currentChain(), hook.PreTaskRestart, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocPreTaskRestart) (hook.AllocPreTaskRestartResponse, error) {
 		return h.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{Alloc: toHookAlloc(a.alloc())})
 	})
 }
 
 func (a *allocHooks) callPreKillHooks(ctx context.Context) {
-	runnerhooks.CallEach(ctx, a.currentChain(), hook.PreKill, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
+	runnerhooks.CallEachHook(ctx, a.currentChain(), hook.PreKill, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
 		return h.PreKill(ctx, hook.AllocPreKillRequest{Alloc: toHookAlloc(a.alloc())})
 	})
 }
 
 func (a *allocHooks) callPostrunHooks(ctx context.Context) {
-	runnerhooks.CallEach(ctx, a.currentChain(), hook.Postrun, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocPostrun) (hook.AllocPostrunResponse, error) {
+	runnerhooks.CallEachHook(ctx, a.currentChain(), hook.Postrun, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocPostrun) (hook.AllocPostrunResponse, error) {
 		return h.Postrun(ctx, hook.AllocPostrunRequest{Alloc: toHookAlloc(a.alloc())})
 	})
 }
 
 func (a *allocHooks) callShutdownHooks(ctx context.Context) {
-	runnerhooks.CallEach(ctx, a.currentChain(), hook.ShutdownAlloc, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocShutdown) (hook.AllocShutdownResponse, error) {
+	runnerhooks.CallEachHook(ctx, a.currentChain(), hook.ShutdownAlloc, func(ctx context.Context, _ runnerhooks.Hook, h hook.AllocShutdown) (hook.AllocShutdownResponse, error) {
 		return h.ShutdownAlloc(ctx, hook.AllocShutdownRequest{Alloc: toHookAlloc(a.alloc())})
 	})
 }

@@ -854,7 +854,7 @@ func TestHookRequests(t *testing.T) {
 		wantEqual(t, "meta", slices.Sorted(maps.Keys(r.Task.Meta)), "[a b c]")
 		r.Task.Meta = nil
 		wantEqual(t, "task", r.Task, hook.Task{Name: "web", Driver: "fake", User: "nobody", Leader: true})
-		wantEqual(t, "dir", r.Dir, h.Dir().Task("web"))
+		wantEqual(t, "dir", r.Dir, h.Dir().TaskPaths("web"))
 		wantEqual(t, "memory", r.Resources.MemoryMB, 300)
 	})
 }

@@ -22,7 +22,7 @@ import (
 // concurrently.
 type allocNetwork struct {
 	groupDNS       *api.DNSConfig                     // dns block of the group
-	createdNetwork atomic.Pointer[state.AllocNetwork] // created network; nil until the namespace exists, and if there is none
+	createdNetwork atomic.Pointer[state.AllocNetwork] // network that was created; nil before, and if the tasks use the network of the host
 }
 
 // apiStatus returns the network of the allocation as clients see it.
@@ -39,8 +39,8 @@ func (n *allocNetwork) apiStatus() *api.AllocNetworkStatus {
 	return status
 }
 
-// taskDNS returns the DNS settings of the tasks: those of the group, with the lists of the network in place
-// of empty ones. It returns nil if the settings of the machine count.
+// taskDNS returns the DNS settings of the tasks: the settings of the group, in which lists of the created network replace
+// empty lists. It returns nil if the tasks use the settings of the machine.
 func (n *allocNetwork) taskDNS() *driver.DNSConfig {
 	own, created := dnsConfig(n.groupDNS), n.createdNetwork.Load()
 	if created == nil || created.Status == nil || created.Status.DNS == nil {
@@ -49,12 +49,12 @@ func (n *allocNetwork) taskDNS() *driver.DNSConfig {
 	if own == nil {
 		return created.Status.DNS
 	}
-	merged := netfiles.Resolver(*own).Or(netfiles.Resolver(*created.Status.DNS))
+	merged := netfiles.Resolver(*own).WithDefaults(netfiles.Resolver(*created.Status.DNS))
 	return (*driver.DNSConfig)(&merged)
 }
 
-// envStatus returns the network of the allocation for the environments of its tasks; nil if it has no
-// namespace with an address.
+// envStatus returns the network of the allocation for the environments of its tasks. It returns nil if the allocation
+// has no network of its own.
 func (n *allocNetwork) envStatus() *taskenv.NetworkStatus {
 	created := n.createdNetwork.Load()
 	if created == nil || created.Status == nil {
@@ -72,24 +72,24 @@ func (b *hookBuilder) newNetworkHook() runnerhooks.Hook {
 	}
 	tasks := make([]runnerhooks.NetworkTask, len(b.tasks))
 	for i, t := range b.tasks {
-		tasks[i] = runnerhooks.NetworkTask{Name: t.Name(), Driver: t.Task().Driver, Capabilities: func(ctx context.Context) (driver.Capabilities, error) {
+		tasks[i] = runnerhooks.NetworkTask{Name: t.Name(), Driver: t.Task().Driver, DriverCapabilities: func(ctx context.Context) (driver.Capabilities, error) {
 			err := t.Prepare(ctx)
 			return t.Capabilities(), err
 		}}
 	}
 	return runnerhooks.NewNetwork(runnerhooks.NetworkConfig{
 		Manager: b.config.Host.Networks,
-		Request: func() state.AllocNetwork {
+		NewRequest: func() state.AllocNetwork {
 			return newNetworkRequest(b.alloc(), network, b.hooks.envBuilders.allocEnv())
 		},
-		Tasks:     tasks,
-		Reuse:     b.config.Restored && !b.config.Rebooted,
-		Set:       b.setNetwork,
-		EmitEvent: b.tasks.emitEvent,
+		Tasks:         tasks,
+		ReuseExisting: b.config.Restored && !b.config.Rebooted,
+		SetNetwork:    b.setNetwork,
+		EmitEvent:     b.tasks.emitEvent,
 	})
 }
 
-// newNetworkRequest returns the network that a job asks for.
+// newNetworkRequest returns the network that the network block of the group and the placement require, interpolated.
 func newNetworkRequest(a *api.Allocation, network *api.NetworkResource, env *taskenv.Env) state.AllocNetwork {
 	request := state.AllocNetwork{AllocID: a.ID, Mode: network.Mode, Hostname: env.Replace(network.Hostname)}
 	if granted := a.AllocatedResources; granted != nil {
@@ -112,7 +112,7 @@ func newNetworkRequest(a *api.Allocation, network *api.NetworkResource, env *tas
 	return request
 }
 
-// namedNetworkPorts returns the labels of the ports on host networks other than the default.
+// namedNetworkPorts returns for each port label whether the port is on another host network than the default one.
 func namedNetworkPorts(networks []*api.NetworkResource) map[string]bool {
 	named := make(map[string]bool)
 	for _, n := range networks {
@@ -123,7 +123,8 @@ func namedNetworkPorts(networks []*api.NetworkResource) map[string]bool {
 	return named
 }
 
-// newCNIArgs returns the arguments for CNI plugins. Those of the job cannot replace those that identify it.
+// newCNIArgs returns the arguments for CNI plugins. Arguments of the job cannot replace the arguments that identify the
+// allocation.
 func newCNIArgs(a *api.Allocation, cni *api.CNIConfig, env *taskenv.Env) map[string]string {
 	args := make(map[string]string)
 	if cni != nil {
@@ -141,8 +142,8 @@ func newCNIArgs(a *api.Allocation, cni *api.CNIConfig, env *taskenv.Env) map[str
 	return args
 }
 
-// restoreNetwork passes the network that an earlier agent has created to the tasks, because an
-// allocation that is being stopped calls no Prerun hook before its poststop tasks.
+// restoreNetwork passes the network that an earlier agent has created to the tasks. Prerun hooks would do so too, but they
+// are not called for an allocation that is being stopped, whose poststop tasks need the network.
 func (b *hookBuilder) restoreNetwork() {
 	if b.config.Host.Networks == nil || b.config.Rebooted || model.GroupNetwork(b.config.Alloc.GetTaskGroup()) == nil {
 		return

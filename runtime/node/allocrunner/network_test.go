@@ -60,8 +60,8 @@ func (h *fakeHostNetworks) CreateNamespace(allocID string) (string, error) {
 	h.calls = append(h.calls, "create")
 	return "/run/netns/" + allocID, nil
 }
-func (*fakeHostNetworks) RemoveNamespace(string) error      { return nil }
-func (*fakeHostNetworks) Prepare(*state.AllocNetwork) error { return nil }
+func (*fakeHostNetworks) RemoveNamespace(string) error                { return nil }
+func (*fakeHostNetworks) SetDisconnectInfo(*state.AllocNetwork) error { return nil }
 func (h *fakeHostNetworks) Disconnect(context.Context, *state.AllocNetwork) error {
 	h.calls = append(h.calls, "disconnect")
 	return nil

@@ -7,7 +7,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/lifecycle"
 )
 
-// reconciler makes the changes that follow from changed task states. Only one goroutine calls it.
+// reconciler makes the changes that follow from changed task states. Only one goroutine calls its methods.
 type reconciler struct {
 	tasks           taskSet
 	startGates      *startGates
@@ -51,18 +51,18 @@ func (r *reconciler) reconcileUntilEnded(ctx context.Context, restored <-chan st
 		case <-restored:
 			restored, reconcileRequested = nil, r.reconcileSignal.reconcileRequested
 		case <-reconcileRequested:
-			ended := r.tasks.allEnded() // called before reconcile, so that the last reconcile includes the final states
+			ended := r.tasks.allEnded() // determined before reconcile, so that the last reconcile includes the final states
 			checksChanged = r.reconcile()
 			if ended {
 				return
 			}
 			restartGroup()
 		case <-checksChanged:
-			checksChanged = nil // set again after the next reconcile
+			checksChanged = nil // the next reconcile returns a new channel
 			r.reconcileSignal.requestReconcile()
 		case <-groupRestarted:
 			groupRestarted = nil
-			restartGroup() // meanwhile more tasks may have to restart
+			restartGroup() // other tasks may have to restart since the last call
 		case <-updated:
 			done := make(chan struct{})
 			updated, updateApplied = nil, done // one update at a time
@@ -89,11 +89,12 @@ func (r *reconciler) reconcile() (checksChanged <-chan struct{}) {
 	if finished {
 		for _, t := range r.tasks {
 			if t.Task().Stage() != lifecycle.PoststopTask {
-				t.Kill(nil) // the task has ended, and the kill prevents that it runs again
+				t.Kill(nil) // the task has ended; the kill prevents a rerun
 			}
 		}
 	}
-	// During a stop no gate is opened. Otherwise tasks that the stop has not reached yet would start.
+	// During a stop no gate is opened, because tasks that the stop has not killed yet would start. Poststop tasks start when
+	// all others have ended.
 	if !r.stopSequence.isRequested() || finished {
 		checksChanged = r.startGates.openReadyGates(now)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 )
 
-// This file holds the requests of users and of hooks in plugins.
+// The methods of Runner in this file are the requests of users and of hooks in plugins.
 
 // These are the errors of requests. The HTTP API returns them unchanged, and clients compare the texts.
 var (
@@ -48,9 +48,8 @@ func (r *Runner) RestartRunning(ctx context.Context) error {
 // exited. If a task does not exit, RestartAll fails the allocation.
 func (r *Runner) RestartAll(ctx context.Context) error { return r.taskRestarter.restartAllTasks(ctx) }
 
-// RestartWithReason restarts the named task, or all running tasks if task is empty. reason is shown in
-// the task events. It does not wait for the restarts: Run does. If failure is set, they count for the
-// restart policy.
+// RestartWithReason restarts the named task, or all running tasks if task is empty. The task events show the reason. It does
+// not wait for the restarts. If failure is set, the restarts count as failures for the restart policy.
 func (r *Runner) RestartWithReason(task, reason string, failure bool) error {
 	tasks, err := r.tasks.runningTasks(task)
 	if err != nil {
@@ -89,8 +88,7 @@ func (r *Runner) Signal(ctx context.Context, task, signal string) error {
 	return errors.Join(errs...)
 }
 
-// SignalWithReason sends a signal to the named task, or to all running tasks if task is empty. reason
-// is shown in the task events.
+// SignalWithReason sends a signal to the named task, or to all running tasks if task is empty. The task events show the reason.
 func (r *Runner) SignalWithReason(ctx context.Context, task, signal, reason string) error {
 	tasks, err := r.tasks.runningTasks(task)
 	if err != nil {
@@ -101,8 +99,8 @@ func (r *Runner) SignalWithReason(ctx context.Context, task, signal, reason stri
 	})
 }
 
-// KillWithReason kills the named task as failed, or all tasks that are not dead if task is empty.
-// reason is shown in the task events.
+// KillWithReason kills the named task, or all tasks if task is empty. A killed task counts as failed. The task events show the
+// reason.
 func (r *Runner) KillWithReason(task, reason string) error {
 	found := task == ""
 	for _, t := range r.tasks {
@@ -142,8 +140,8 @@ func (r *Runner) ExecStreaming(ctx context.Context, task string, exec driver.Exe
 	return t.ExecStreaming(ctx, exec)
 }
 
-// TaskEvent adds a driver's event to the events of a task. It reports whether the event
-// was for a task of this allocation.
+// TaskEvent adds an event that a driver has sent to the events of a task. It returns false if the allocation does not have the
+// task.
 func (r *Runner) TaskEvent(e driver.TaskEvent) bool {
 	t, ok := r.tasks.findByName(e.TaskName)
 	if !ok || e.AllocID != r.Alloc().ID {
@@ -182,30 +180,30 @@ func (r *Runner) TaskDone(task string) <-chan struct{} {
 	return nil
 }
 
-// Interpolate replaces the variable references in a text by their current values.
+// Interpolate replaces the variable references in a text by their values in the environment of the named task, or of the
+// allocation if there is no such task.
 func (r *Runner) Interpolate(task, text string) string {
 	return r.envBuilders.envOf(task).Replace(text)
 }
 
-// Checks returns the results of the allocation's checks, in a fixed order.
+// Checks returns the results of the allocation's checks, always in the same order.
 func (r *Runner) Checks() []api.AllocCheckStatus { return r.services.checkStatuses() }
 
 // SetHookHealth records a hook's report about the health of the current version of the allocation.
-// Unhealthy is final.
+// A later report cannot revoke unhealthy.
 func (r *Runner) SetHookHealth(name string, healthy bool, reason string) {
 	r.health.setHookHealth(name, healthy, reason)
 }
 
 // Stats returns the latest samples of one task, or of all tasks if task is empty. For
 // an unknown task the result is empty. Samples are taken only while Stats is called
-// regularly, see hooks.Stats: the first call after a pause waits up to two seconds for
+// regularly, see [runnerhooks.Stats]: the first call after a pause waits up to two seconds for
 // the drivers.
 func (r *Runner) Stats(ctx context.Context, task string) Stats {
 	return r.statsHooks.latestStats(ctx, r.tasks, task)
 }
 
-// SampleTaskStats requests resource usage samples of a task from the driver, as
-// [taskrunner.Runner.SampleStats].
+// SampleTaskStats is [taskrunner.Runner.SampleStats] for the named task.
 func (r *Runner) SampleTaskStats(ctx context.Context, task string, interval time.Duration) (samples <-chan *driver.TaskStats, exited <-chan struct{}, err error) {
 	t, ok := r.tasks.findByName(task)
 	if !ok {

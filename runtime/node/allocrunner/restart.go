@@ -17,8 +17,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 )
 
-// taskRestarter makes the restarts that users, hooks, checks and restart groups request. Only one caller at
-// a time restarts several tasks. Its methods may be called concurrently.
+// taskRestarter makes the restarts that users request, and the restarts of restart groups. Only one caller at a time restarts
+// several tasks. Its methods may be called concurrently.
 type taskRestarter struct {
 	tasks                   taskSet
 	startGates              *startGates
@@ -26,13 +26,13 @@ type taskRestarter struct {
 	stopSequence            *stopSequence
 	reconcileSignal         *reconcileSignal
 	awaitRestored           func(context.Context) error // waits until the tasks of an earlier agent are restored
-	isStopDesired           func() bool                 // reports whether the current version of the allocation is desired to stop
+	isStopDesired           func() bool                 // reports whether the desired status of the current version is stop or evict
 	runReturned             <-chan struct{}             // closed by Run
 	callPreTaskRestartHooks func(context.Context)       // calls the PreTaskRestart hooks
-	reregisterServices      func()                      // registers the group's services that hooks have deregistered
-	tasksDownTimeout        time.Duration               // timeout until all tasks are down in a restart of several tasks
+	reregisterServices      func()                      // registers the group's services, which a PreTaskRestart hook has deregistered
+	tasksDownTimeout        time.Duration               // how long a restart of several tasks may take until the processes have exited
 
-	semaphore chan struct{} // contains a value while several tasks are restarted
+	semaphore chan struct{} // contains a value while a caller restarts several tasks; capacity 1
 }
 
 // restartTask implements [Runner.RestartTask].
@@ -45,7 +45,7 @@ func (r *taskRestarter) restartTask(ctx context.Context, name string) error {
 		return err
 	}
 	if !wait.IsClosed(r.runReturned) && !t.Running() {
-		return ErrNotRunning // this error has precedence over errors about the state of the allocation
+		return ErrNotRunning // this error has precedence over ErrShouldNotRun
 	}
 	if err := r.checkRestartAllowed(); err != nil {
 		return err
@@ -84,7 +84,7 @@ func (r *taskRestarter) restartAllTasks(ctx context.Context) error {
 		return ErrShouldNotRun
 	}
 
-	// A cancellation after this line would leave the tasks blocked at closed gates.
+	// ctx must not be canceled from here on, because a cancellation would leave the tasks blocked at closed gates.
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), r.tasksDownTimeout, errDeadlinePassed)
 	defer cancel()
 	if err := r.restartInKillOrder(ctx); err != nil {
@@ -95,13 +95,13 @@ func (r *taskRestarter) restartAllTasks(ctx context.Context) error {
 	return nil
 }
 
-// restartInKillOrder restarts running and dead tasks in kill order, until all tasks are down at the same time
-// and the lifecycle starts again.
+// restartInKillOrder restarts running tasks and reruns dead tasks in kill order, until no task runs and the lifecycle starts
+// from its first phase.
 func (r *taskRestarter) restartInKillOrder(ctx context.Context) error {
 	for tasks := r.tasks; ; {
 		reconciled := r.reconcileSignal.nextReconcile()
-		// Dead tasks are rerun first: the restart of a running task could rerun a dead one, with an
-		// event that names the running task as the reason.
+		// Dead tasks are rerun first. Otherwise the restart of a running task could cause the rerun of a dead one, whose event
+		// would name the running task as the reason.
 		order := tasks.killOrder()
 		for i := range order {
 			order[i] = slices.DeleteFunc(order[i], func(t *taskrunner.Runner) bool {
@@ -128,11 +128,10 @@ func (r *taskRestarter) restartInKillOrder(ctx context.Context) error {
 	}
 }
 
-// awaitTasksDown waits until all tasks are down and the lifecycle starts again, or until the allocation
-// has ended. It returns the tasks that run nevertheless, because they were starting when their gates
-// were closed, and the tasks that have ended since: between the exit of a process and the state dead, a
-// task can neither be restarted nor rerun. Only these tasks must be restarted once more; the other tasks start
-// after that.
+// awaitTasksDown blocks until all tasks are down and the lifecycle has left its first phase, or until the allocation is
+// stopped. It returns the tasks that must be restarted once more: those that run because they were starting when their gates
+// were closed, and those that have become dead since, because a task can neither be restarted nor rerun between the exit of
+// its process and the state dead.
 func (r *taskRestarter) awaitTasksDown(ctx context.Context, reconciled <-chan struct{}) (again taskSet, err error) {
 	for len(again) == 0 {
 		select {
@@ -150,7 +149,7 @@ func (r *taskRestarter) awaitTasksDown(ctx context.Context, reconciled <-chan st
 				again = append(again, t)
 			}
 		}
-		// Phase is called last, because a gate that opened in between may have let tasks start, and end.
+		// Phase is called after the loop, because a gate that has opened during the loop may have let tasks start, and end.
 		if r.startGates.coordinator.Phase() != lifecycle.PhaseInit {
 			return nil, nil
 		}
@@ -158,15 +157,14 @@ func (r *taskRestarter) awaitTasksDown(ctx context.Context, reconciled <-chan st
 	return again, nil
 }
 
-// restartGroup restarts in kill order the tasks that must restart because of other tasks. Their gates
-// stay closed until all of them are down. A task that does not exit fails the allocation, because the
-// others would wait forever.
+// restartGroup restarts the tasks of restartCauses in kill order. Their gates stay closed until all of these tasks are down. A
+// task that does not exit fails the allocation, because the other tasks would wait forever.
 func (r *taskRestarter) restartGroup(ctx context.Context) {
 	if r.acquireSemaphore(ctx) != nil {
 		return
 	}
 	defer r.releaseSemaphore()
-	names := r.startGates.restartCauses() // computed now, because another restart may have included some tasks
+	names := r.startGates.restartCauses() // computed after the wait for the semaphore, because another restart may have included some tasks
 	members := slices.DeleteFunc(slices.Clone(r.tasks), func(t *taskrunner.Runner) bool { return names[t.Name()] == "" })
 	limited, cancel := context.WithTimeoutCause(ctx, r.tasksDownTimeout, errDeadlinePassed)
 	defer cancel()
@@ -189,7 +187,8 @@ func (r *taskRestarter) failAlloc(err error) {
 	r.stopSequence.requestStop(stopReason{})
 }
 
-// acquireSemaphore waits until no other caller restarts several tasks; the caller must call end.
+// acquireSemaphore blocks until no other caller restarts several tasks. If it returns nil, the caller must call
+// releaseSemaphore.
 func (r *taskRestarter) acquireSemaphore(ctx context.Context) error {
 	if err := r.awaitRestored(ctx); err != nil {
 		return err
@@ -225,9 +224,8 @@ func ignoreNotRunning(err error) error {
 	return err
 }
 
-// asyncRestarts runs restarts whose requesters do not wait for them. Run waits for them. Restarts are
-// accepted only between begin and end. The context is a field because it belongs to Run and not to the
-// requesters.
+// asyncRestarts runs restarts whose requesters do not wait for them; the end of Run cancels them and waits. Restarts are accepted
+// only between allowRestarts and cancelAndWait. The context is a field because it belongs to Run and not to the requesters.
 type asyncRestarts struct {
 	logger hclog.Logger
 
@@ -237,7 +235,7 @@ type asyncRestarts struct {
 	restartsWG sync.WaitGroup
 }
 
-// allowRestarts makes asyncRestarts accept restarts, which are canceled with ctx.
+// allowRestarts makes startRestarts accept restarts, which are canceled with ctx.
 func (d *asyncRestarts) allowRestarts(ctx context.Context) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -253,8 +251,8 @@ func (d *asyncRestarts) cancelAndWait() {
 	d.restartsWG.Wait()
 }
 
-// startRestarts starts the restart of tasks and does not wait for it. reason is shown in the task events. If
-// failure is set, the restarts count for the restart policy.
+// startRestarts starts the restarts of tasks and does not wait for them. The task events show the reason. If failure is set, the
+// restarts count as failures for the restart policy.
 func (d *asyncRestarts) startRestarts(tasks taskSet, reason string, failure bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -19,19 +19,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// RecordReader reads the records of an earlier agent.
+// RecordReader reads the records of tasks that an earlier agent has stored.
 type RecordReader interface {
 	TaskLocalState(allocID, task string) (state.LocalState, bool, error)
 	TaskState(allocID, task string) (*api.TaskState, error)
 
-	// AllocHooks returns the hooks that an earlier agent had attached to an allocation, with their
-	// configurations. The allocation may have ended.
+	// AllocHooks returns the configurations of the hooks that an earlier agent had attached to an allocation, by hook
+	// name. The allocation may have ended.
 	AllocHooks(allocID string) map[string]string
 }
 
-// recoveryCapabilities is an optional interface of Drivers. DriverRemembersTasks reports whether the driver's
-// plugin knows a task even if the earlier agent ended during the call of StartTask. DriverFindsLostTasks reports
-// whether the plugin searches for tasks by their names.
+// recoveryCapabilities is an optional interface of the value in Config.Drivers. DriverRemembersTasks reports whether the
+// driver's plugin knows a task even if the earlier agent died during the call of StartTask. DriverFindsLostTasks reports
+// whether the plugin can find a task by the names of the task and its allocation.
 type recoveryCapabilities interface {
 	DriverRemembersTasks(driver string) bool
 	DriverFindsLostTasks(driver string) bool
@@ -53,12 +53,12 @@ type restorer struct {
 	logger       hclog.Logger
 
 	startedByEarlierAgent bool                         // an earlier agent started to run the allocation; set by readRestoredTask
-	attachmentsOfTask     map[string]map[string]string // hooks that tasks had under an earlier agent, with their configurations; set by readRestoredTask
+	attachmentsOfTask     map[string]map[string]string // task name -> hook name -> configuration of a hook that an earlier agent had attached; set by readRestoredTask
 	tasksRestored         chan struct{}                // closed by Run when the tasks of the earlier agent are restored
 }
 
-// awaitRestored waits until the tasks of an earlier agent are restored, because a request would find no
-// processes before.
+// awaitRestored blocks until the tasks of an earlier agent are restored, because before that a request would find no
+// running process.
 func (r *restorer) awaitRestored(ctx context.Context) error {
 	select {
 	case <-r.tasksRestored:
@@ -68,9 +68,8 @@ func (r *restorer) awaitRestored(ctx context.Context) error {
 	}
 }
 
-// readRestoredTask returns the records of one task, nil if the task is new. New calls it once per task. An
-// unreadable record is treated as missing: the driver may find a running process of the task by the
-// names of the task.
+// readRestoredTask returns the records of one task, nil if the task is new. New calls it once per task. It treats an
+// unreadable record as missing, because the driver may still find a running process by the names of the task.
 func (r *restorer) readRestoredTask(name string) *taskrunner.RestoredTask {
 	if r.records == nil {
 		// An earlier agent may have exited after it had reported only that the allocation was received.
@@ -121,9 +120,9 @@ func (r *restorer) resumeEarlierStop() {
 	}
 }
 
-// restoreTasks restores the tasks that an earlier agent ran. It does not wait for an unavailable driver: the
-// runner of the task waits for it. It returns false if the allocation cannot continue; then it has
-// killed the tasks.
+// restoreTasks restores the tasks that an earlier agent ran. It does not wait for an unavailable driver, because the
+// runner of the task waits for the driver. It returns false if the allocation cannot continue; then it has killed the
+// tasks.
 func (r *restorer) restoreTasks(untilKill context.Context) bool {
 	if r.records != nil {
 		r.restrictAllocDir()
@@ -148,7 +147,7 @@ func (r *restorer) restoreTasks(untilKill context.Context) bool {
 		if r.clientStatus.currentOverride().description == model.MaxRunDurationExceeded {
 			r.stopSequence.killPoststopTasks()
 		}
-		return true // a stop opens no gate
+		return true // no gate is restored, because a stopping allocation starts only poststop tasks
 	}
 	r.startGates.coordinator.Restore(lifecycleStates(r.startGates.snapshot().taskStates))
 	return true
@@ -170,11 +169,10 @@ func (r *restorer) recoverTasks(ctx context.Context) {
 	recoveryWG.Wait()
 }
 
-// checkAllocDir checks that the directory of the allocation exists. If the directory was lost in a reboot,
-// the tasks that had not ended start again, and so do the prestart tasks that had prepared the
-// directory. If the agent has no free file descriptors, it cannot check the directory: then the tasks
-// stay as they are, or, if the machine was rebooted so that no task can be running, checkAllocDir waits
-// until untilKill is done.
+// checkAllocDir checks that the directory of the allocation exists. If the directory was lost in a reboot, the tasks that
+// had not ended start as new tasks, and so do the prestart tasks that had prepared the directory. If the agent has no free
+// file descriptors, it cannot check the directory: then the tasks stay as they are. After a reboot no task can be running,
+// so checkAllocDir repeats the check instead, until it succeeds or untilKill is done.
 func (r *restorer) checkAllocDir(untilKill context.Context) error {
 	dead := func(t *taskrunner.Runner) bool { return t.State().State == model.TaskDead }
 	if !slices.ContainsFunc(r.tasks, func(t *taskrunner.Runner) bool { return !dead(t) }) {
@@ -226,8 +224,8 @@ func (r *restorer) openAllocDir() error {
 	return dir.Close()
 }
 
-// restrictAllocDir makes a directory inaccessible to other accounts if an earlier version of this program
-// left it accessible and tasks of the allocation may be running.
+// restrictAllocDir makes the directory of the allocation inaccessible to other accounts, because an earlier version of this
+// program left such directories accessible.
 func (r *restorer) restrictAllocDir() {
 	var tasks []allocdir.TaskOptions
 	for i, t := range r.alloc.GetTaskGroup().Tasks {

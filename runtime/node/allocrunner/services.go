@@ -20,8 +20,8 @@ type allocServices struct {
 	logger        hclog.Logger
 }
 
-// newAllocServices returns the services of an allocation. It sets the fields Restart and Logger of the
-// configuration c.
+// newAllocServices returns the services of an allocation for the configuration c, in which it sets the fields Restart and
+// Logger.
 func newAllocServices(c services.Config, tasks taskSet, logger hclog.Logger) *allocServices {
 	s := &allocServices{tasks: tasks, logger: logger}
 	c.Restart, c.Logger = s.restartForFailedCheck, logger
@@ -30,7 +30,7 @@ func newAllocServices(c services.Config, tasks taskSet, logger hclog.Logger) *al
 	return s
 }
 
-// checkStatuses returns the results of the checks, in a fixed order.
+// checkStatuses returns the results of the checks, always in the same order.
 func (s *allocServices) checkStatuses() []api.AllocCheckStatus {
 	results, _, _ := s.serviceSet.Checks()
 	list := make([]api.AllocCheckStatus, len(results))
@@ -56,8 +56,8 @@ func (s *allocServices) restartForFailedCheck(ctx context.Context, task, reason 
 	})
 }
 
-// registerGroupServicesAgain registers the services of the group again after a restart of tasks, because hooks have
-// deregistered them for the restart.
+// registerGroupServicesAgain registers the services of the group after a restart of tasks, because the PreTaskRestart hook
+// has deregistered them.
 func (s *allocServices) registerGroupServicesAgain() {
 	if err := s.groupServices.RegisterAgain(); err != nil {
 		s.logger.Error("services of the group not registered again", "error", err)

@@ -331,13 +331,13 @@ job "j" {
 	grantPorts(alloc)
 	alloc.DeploymentStatus = &api.AllocDeploymentStatus{Canary: true}
 	alloc.AllocatedResources.Tasks["web"].Networks = []*api.NetworkResource{{IP: "10.0.0.2", DynamicPorts: []api.Port{{Label: "db", Value: 30000}}}}
-	port := taskenv.Port{Label: "http", Value: 20000, To: 8080, HostIP: "10.0.0.1"}
+	port := taskenv.Port{Label: "http", HostPort: 20000, AllocPort: 8080, HostIP: "10.0.0.1"}
 	want := &services.Spec{
 		AllocID: testAllocID, AllocName: "j.g[0]", Namespace: "default", JobID: "j", Group: "g",
-		NodeID: "node-id", Datacenter: "dc1", Canary: true,
+		NodeID: "node-id", Datacenter: "dc1", IsCanary: true,
 		HostIP: "10.0.0.1", Ports: []taskenv.Port{port},
-		TaskNets: map[string]services.TaskNetwork{"web": {IP: "10.0.0.2", Ports: []taskenv.Port{{Label: "db", Value: 30000, HostIP: "10.0.0.2"}}}},
-		Address:  "172.26.0.2", AddressIPv6: "fd00::2",
+		TaskNetworks: map[string]services.TaskNetwork{"web": {IP: "10.0.0.2", Ports: []taskenv.Port{{Label: "db", HostPort: 30000, HostIP: "10.0.0.2"}}}},
+		Address:      "172.26.0.2", AddressIPv6: "fd00::2",
 		Services: []services.Service{
 			{
 				Name: "j-g", Port: "http", Address: "example.com", AddressMode: "auto", Tags: []string{"a"}, CanaryTags: []string{"b"},

@@ -22,20 +22,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// HookFactory creates hooks other than the builtin ones, with their order relative to
-// the builtin hooks. *pluginhooks.Set implements it.
+// HookFactory creates the hooks in plugins, each with its order relative to the builtin hooks. *pluginhooks.Set implements it.
 type HookFactory interface {
 	AllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook
 	TaskHooks(*api.Allocation, *api.Task, pluginhooks.AttachTarget) []runnerhooks.OrderedHook
 
-	// PendingLaunches returns a function that blocks until AllocHooks and TaskHooks can return
-	// complete lists, and emits an event if that takes long. It returns nil if the
-	// lists are complete already. It is called before AllocHooks and TaskHooks.
+	// PendingLaunches returns a function that blocks until the plugins are launched that may be hooks of every
+	// allocation, and emits an event if that takes long. Before that, AllocHooks and TaskHooks can return incomplete
+	// lists. PendingLaunches returns nil if the lists are complete already. It is called before the other two methods.
 	PendingLaunches(*api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent))
 }
 
-// newLifecycle returns the coordinator of the tasks of a group, given in the order of the
-// job, and the group's lifecycle extensions, nil if it uses none.
+// newLifecycle returns the coordinator for the tasks, which are given in the order of the job, and the lifecycle extensions of
+// the group, nil if it uses none.
 func newLifecycle(alloc *api.Allocation, tasks []taskrunner.Task, logger hclog.Logger) (*lifecycle.Coordinator, *lifecycle.Group) {
 	stages := make([]lifecycle.Task, len(tasks))
 	for i, task := range tasks {
@@ -57,25 +56,25 @@ type hookBuilder struct {
 	dir                       *allocdir.Dir
 	tasks                     taskSet
 	envBuilders               *envBuilders
-	alloc                     func() *api.Allocation // alloc returns the current version of the allocation
+	alloc                     func() *api.Allocation // returns the current version of the allocation
 	services                  *allocServices
 	health                    *healthTracker
 	statsHooks                statsHooksByTask
 	currentStatus             func() StatusUpdate          // returns the current status of the allocation
 	onMaxRunExceeded          func()                       // called when max_run_duration has passed
-	restoredAttachmentsOfTask map[string]map[string]string // hooks that the tasks had under an earlier agent, with their configurations
+	restoredAttachmentsOfTask map[string]map[string]string // task name -> hook name -> configuration of a hook that an earlier agent had attached
 	previousDataPending       bool                         // this allocation replaces another one, whose data has not been copied or moved yet
 	hooks                     *allocHooks
 	logger                    hclog.Logger
 
-	// awaitHookLaunches blocks until the HookFactory knows all hooks; nil if it knows them already.
+	// awaitHookLaunches is the result of HookFactory.PendingLaunches; nil if the HookFactory knows all hooks already.
 	awaitHookLaunches func(context.Context, func(*api.TaskEvent))
 
-	hooksAttached chan struct{} // closed by attach
+	hooksAttached chan struct{} // closed by attachHooks
 }
 
-// awaitAndAttachHooks waits for the hooks and attaches them, if New could not because they were not known yet.
-// It blocks until they are known or contextUntilStop is done.
+// awaitAndAttachHooks blocks until the HookFactory knows all hooks or untilStop is done, and attaches the hooks. It does
+// nothing if New has attached them.
 func (b *hookBuilder) awaitAndAttachHooks(untilStop context.Context) {
 	if b.awaitHookLaunches == nil {
 		return
@@ -86,11 +85,12 @@ func (b *hookBuilder) awaitAndAttachHooks(untilStop context.Context) {
 	b.attachHooks()
 }
 
-// restoredHooksTimeout is how long a restored allocation waits until its hooks are known. A longer wait
-// is not necessary: its tasks run already, and the hooks that they had are in the records.
+// restoredHooksTimeout is how long a restored allocation waits until the HookFactory knows all hooks. A longer wait is not
+// necessary, because its tasks run already and the records contain their hooks.
 const restoredHooksTimeout = 2 * time.Second
 
-// awaitAndAttachRestoredHooks is like awaitAndAttachHooks, but for a restored allocation: it has a timeout, and adds no event.
+// awaitAndAttachRestoredHooks is like awaitAndAttachHooks, but for a restored allocation: the wait has a timeout, and emits no
+// event.
 func (b *hookBuilder) awaitAndAttachRestoredHooks(untilStop context.Context) {
 	if b.awaitHookLaunches == nil {
 		return
@@ -101,7 +101,7 @@ func (b *hookBuilder) awaitAndAttachRestoredHooks(untilStop context.Context) {
 	b.attachHooks()
 }
 
-// attachHooks creates the hooks of the allocation and of its tasks. It is called once, before
+// attachHooks creates the hooks of the allocation and of its tasks, and sets them in their runners. It is called once, before
 // any hook is called.
 func (b *hookBuilder) attachHooks() {
 	lists := make([][]runnerhooks.OrderedHook, len(b.tasks))
@@ -166,7 +166,7 @@ func (b *hookBuilder) newTaskHooks(runner *taskrunner.Runner, t *api.Task) []run
 		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: runnerhooks.NewTaskServices(b.services.serviceSet, t.Name)})
 }
 
-// newIdentityHooks returns the hooks for the tokens and secrets of a task, and for its access to the API.
+// newIdentityHooks returns the hooks for the identity tokens of a task, its secrets, and its socket of the agent's API.
 func (b *hookBuilder) newIdentityHooks(runner *taskrunner.Runner, t *api.Task) []runnerhooks.OrderedHook {
 	var list []runnerhooks.OrderedHook
 	alloc := b.config.Alloc
@@ -197,15 +197,14 @@ func (b *hookBuilder) newIdentityHooks(runner *taskrunner.Runner, t *api.Task) [
 	return list
 }
 
-// taskDirOptions returns the options for a task directory, based on the driver
-// capabilities that are known so far.
+// taskDirOptions returns the options for a task directory. They depend on the driver's capabilities, as far as they are known.
 func taskDirOptions(runner *taskrunner.Runner, t *api.Task, limits Limits) allocdir.TaskOptions {
 	o := allocdir.TaskOptions{
-		Isolation:      runner.Capabilities().FSIsolation,
-		User:           runner.Task().User,
-		AdmittedUsers:  model.AdmittedUsers(t),
-		NomadFileModes: limits.NomadFileModes,
-		ChrootEnv:      limits.ChrootEnv,
+		Isolation:           runner.Capabilities().FSIsolation,
+		User:                runner.Task().User,
+		AdmittedUsers:       model.AdmittedUsers(t),
+		AllowNomadFileModes: limits.NomadFileModes,
+		ChrootEnv:           limits.ChrootEnv,
 	}
 	if t.Resources != nil {
 		o.SecretsMB = pointer.Value(t.Resources.SecretsMB)
@@ -213,17 +212,16 @@ func taskDirOptions(runner *taskrunner.Runner, t *api.Task, limits Limits) alloc
 	return o
 }
 
-// newAttachTarget returns the target for hooks of the HookFactory: this allocation, or one of its tasks.
-// before are the hooks that the target had under an earlier agent.
-func (b *hookBuilder) newAttachTarget(task string, emit func(*api.TaskEvent), before map[string]string) pluginhooks.AttachTarget {
+// newAttachTarget returns the target to which the HookFactory attaches hooks: the allocation if task is empty, otherwise one of
+// its tasks. previous has the configurations of the hooks that the target had under an earlier agent, by hook name.
+func (b *hookBuilder) newAttachTarget(task string, emit func(*api.TaskEvent), previous map[string]string) pluginhooks.AttachTarget {
 	return pluginhooks.AttachTarget{
-		AllocID: b.config.Alloc.ID, Task: task, EmitEvent: emit, PreviousAttachments: before,
+		AllocID: b.config.Alloc.ID, TaskName: task, EmitEvent: emit, PreviousAttachments: previous,
 		AllocJSON: func() ([]byte, error) { return json.Marshal(b.alloc()) },
 	}
 }
 
-// restoredAllocAttachments returns the hooks that the allocation had under an earlier agent, with
-// their configurations.
+// restoredAllocAttachments returns the configurations of the hooks that the allocation had under an earlier agent, by hook name.
 func (b *hookBuilder) restoredAllocAttachments() map[string]string {
 	if b.config.TaskRecords == nil {
 		return nil
@@ -231,7 +229,7 @@ func (b *hookBuilder) restoredAllocAttachments() map[string]string {
 	return b.config.TaskRecords.AllocHooks(b.config.Alloc.ID)
 }
 
-// addPluginHooks records which hooks of plugins the allocation needs, and returns list.
+// addPluginHooks records the hooks of list, which run in plugins, and returns list.
 func (b *hookBuilder) addPluginHooks(list []runnerhooks.OrderedHook) []runnerhooks.OrderedHook {
 	for _, o := range list {
 		b.hooks.addPluginHook(o.Hook.Name())
@@ -264,8 +262,8 @@ func (b *hookBuilder) newAllocHooks() []runnerhooks.OrderedHook {
 		runnerhooks.OrderedHook{Order: runnerhooks.OrderLast, Hook: health.RestartHook()})
 }
 
-// newPreviousAllocHooks creates the hooks that copy or move data from the allocation that this one
-// replaces, unless an earlier agent has done that.
+// newPreviousAllocHooks returns the hooks that wait for the allocation that this one replaces, and move its data here. It
+// returns none if an earlier agent has called these hooks.
 func (b *hookBuilder) newPreviousAllocHooks() []runnerhooks.Hook {
 	id := b.config.Alloc.PreviousAllocation
 	if id == "" || !b.previousDataPending {
@@ -292,8 +290,8 @@ func (b *hookBuilder) newPreviousAllocHooks() []runnerhooks.Hook {
 	return append(previousHooks, runnerhooks.NewDiskMigrator(b.dir, dir, tasks, b.logger))
 }
 
-// maxRunDeadline returns when the allocation must have ended, counted from its creation and
-// not from its start; zero means never. Only batch and sysbatch jobs have a deadline.
+// maxRunDeadline returns the time at which max_run_duration has passed since the creation of the allocation. It returns the
+// zero time if the allocation has no such limit, which only batch and sysbatch jobs have.
 func maxRunDeadline(a *api.Allocation) time.Time {
 	limit := a.GetTaskGroup().MaxRunDuration
 	if jobType := pointer.Value(a.Job.Type); limit == nil || *limit <= 0 || jobType != "batch" && jobType != "sysbatch" {
@@ -328,7 +326,7 @@ func (b *hookBuilder) newLogTask(t *api.Task) logs.Task {
 	return logs.Task{AllocID: b.config.Alloc.ID, Name: t.Name, Dir: b.dir.LogDir(), Stdout: limits, Stderr: limits}
 }
 
-// taskStore stores the records of one task. A nil store discards them.
+// taskStore implements taskrunner.Store for one task. If its store is nil, it discards the records.
 type taskStore struct {
 	store         Store
 	allocID, task string

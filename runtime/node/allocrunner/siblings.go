@@ -17,13 +17,13 @@ type siblingState struct {
 }
 
 // evaluateSiblings decides from the states of the tasks, given in the order of the job, whether the
-// allocation stops. why is nil while the tasks continue; otherwise it creates the event that gives a
-// running or waiting task the reason of its stop. finished means that only poststop tasks remain.
+// allocation stops. newReasonEvent is nil while the tasks continue; otherwise it creates the event that tells the users of a
+// running or waiting task why it is stopped. finished means that only poststop tasks remain.
 //
 // A failed task, or a leader that has succeeded, stops the other tasks. Sidecars are stopped when the
 // tasks for which they run have ended. Poststop tasks neither cause a stop nor are stopped here. A task
 // that waits for its start or its restart counts as running.
-func evaluateSiblings(tasks []siblingState) (why func() *api.TaskEvent, finished bool) {
+func evaluateSiblings(tasks []siblingState) (newReasonEvent func() *api.TaskEvent, finished bool) {
 	var liveCount, liveSidecarCount, sidecarCount int
 	for _, t := range tasks {
 		if t.stage == lifecycle.PoststopTask {
@@ -38,17 +38,17 @@ func evaluateSiblings(tasks []siblingState) (why func() *api.TaskEvent, finished
 			if t.stage.Sidecar() {
 				liveSidecarCount++
 			}
-		case t.state == lifecycle.Failed && why == nil:
-			why = func() *api.TaskEvent { return model.EventSiblingFailed(t.name) }
+		case t.state == lifecycle.Failed && newReasonEvent == nil:
+			newReasonEvent = func() *api.TaskEvent { return model.EventSiblingFailed(t.name) }
 		case t.state == lifecycle.Succeeded && t.leader:
-			why = model.EventLeaderDead
+			newReasonEvent = model.EventLeaderDead
 		}
 	}
 	switch {
 	case liveCount == 0:
 		return nil, true
-	case why == nil && sidecarCount > 0 && liveCount == liveSidecarCount:
-		why = model.EventMainDead
+	case newReasonEvent == nil && sidecarCount > 0 && liveCount == liveSidecarCount:
+		newReasonEvent = model.EventMainDead
 	}
-	return why, false
+	return newReasonEvent, false
 }

@@ -12,12 +12,12 @@ import (
 
 // Stats is the resource usage of an allocation's tasks.
 type Stats struct {
-	Total     driver.Usage                 // sum over the tasks that are running
-	Tasks     map[string]*driver.TaskStats // by task: the latest sample, if there has been one
+	Total     driver.Usage                 // sum of the latest samples of the running tasks
+	Tasks     map[string]*driver.TaskStats // latest sample of each task, by task name; a task without a sample is missing
 	Timestamp time.Time                    // time of the newest sample in Total
 }
 
-// statsHooksByTask holds for each task the hook that samples its resource usage.
+// statsHooksByTask holds the hook that samples the resource usage of each task, by task name.
 type statsHooksByTask map[string]*runnerhooks.Stats
 
 // latestStats implements [Runner.Stats].
@@ -68,7 +68,7 @@ func addUsage(sum *driver.Usage, u driver.Usage) {
 	m.Measured = appendMissing(m.Measured, u.Memory.Measured)
 }
 
-// appendMissing appends those elements of more that have does not contain, in their order.
+// appendMissing appends to have the elements of more that have does not contain, in the order of more.
 func appendMissing(have, more []string) []string {
 	for _, s := range more {
 		if !slices.Contains(have, s) {

@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// StatusUpdate is the complete status of an allocation, not the difference to the previous Update.
+// StatusUpdate is the complete status of an allocation, not the difference to the previous StatusUpdate.
 type StatusUpdate struct {
 	AllocID           string
 	ClientStatus      string
@@ -26,8 +26,8 @@ func (u StatusUpdate) Terminal() bool {
 	return u.ClientStatus == api.AllocClientStatusComplete || u.ClientStatus == api.AllocClientStatusFailed
 }
 
-// clientStatusTracker aggregates the states of the tasks to the status of the allocation. Its
-// methods may be called concurrently.
+// clientStatusTracker derives the status of the allocation from the states of its tasks. Its methods may be called
+// concurrently.
 type clientStatusTracker struct {
 	allocID           string
 	networkStatus     func() *api.AllocNetworkStatus
@@ -50,7 +50,7 @@ func (c *clientStatusTracker) current() StatusUpdate {
 }
 
 // aggregateTaskStates derives the status of the allocation from the states of the tasks. An override has precedence.
-// The returned Update owns the states.
+// The returned StatusUpdate owns the states.
 func (c *clientStatusTracker) aggregateTaskStates(states map[string]*api.TaskState) StatusUpdate {
 	u := StatusUpdate{AllocID: c.allocID, TaskStates: states, NetworkStatus: c.networkStatus(), Time: time.Now()}
 	u.ClientStatus, u.ClientDescription = model.ClientStatus(states)

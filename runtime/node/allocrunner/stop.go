@@ -14,29 +14,27 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 )
 
-// stopReason is the reason of a stop that the task events show. The zero value means that a user has
-// requested the stop.
+// stopReason is the reason of a stop, which task events show. The zero value means that a user has requested the stop.
 type stopReason struct {
-	newReasonEvent func() *api.TaskEvent // creates an event that each live task gets before the Killing event; nil for no event
+	newReasonEvent func() *api.TaskEvent // creates the event that each live task gets before the Killing event; nil for no such event
 	killingText    string                // text of the Killing events; if empty, the text names the kill timeout
-	// omitEvents means that the stop adds no events, because an earlier agent has added them.
+	// omitEvents means that the stop adds no events, because the tasks have events with the reason already.
 	omitEvents bool
 }
 
-// stopSequence runs the stop of an allocation, which happens once. Its methods may be called
-// concurrently.
+// stopSequence stops an allocation once, in kill order. Its methods may be called concurrently.
 type stopSequence struct {
 	tasks            taskSet
 	shutdownDelay    *shutdownDelay
 	callPreKillHooks func(context.Context) // calls the PreKill hooks
 
-	stopRequested chan struct{} // closed by the first call of request
+	stopRequested chan struct{} // closed by the first requestStop or forceKillTasks
 	forceKilled   chan struct{} // closed by the first call of forceKillTasks
 
 	mu     sync.Mutex
-	reason stopReason // set before requested is closed
+	reason stopReason // set before stopRequested is closed
 
-	// These functions cancel the contexts that begin returns; nil outside Run.
+	// These functions cancel the contexts that newRunContexts returns; they are nil outside Run.
 	cancelShutdown, cancelKill, cancelStop context.CancelCauseFunc
 }
 
@@ -47,9 +45,9 @@ func newStopSequence(tasks taskSet, delay *shutdownDelay, preKill func(context.C
 	}
 }
 
-// newRunContexts returns three contexts for Run. untilKill is derived from untilShutdown, and contextUntilStop from
-// untilKill. shutdown cancels untilShutdown, forceKillTasks cancels untilKill, and a request of a stop
-// cancels contextUntilStop, which is used for all work before the tasks run.
+// newRunContexts returns three contexts for Run. untilKill is derived from untilShutdown, and untilStop from untilKill.
+// cancelForShutdown cancels untilShutdown, forceKillTasks cancels untilKill, and requestStop cancels untilStop, which is the
+// context of all work before the tasks run.
 func (s *stopSequence) newRunContexts(ctx context.Context) (untilShutdown, untilKill, untilStop context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,15 +63,15 @@ func (s *stopSequence) newRunContexts(ctx context.Context) (untilShutdown, until
 	return untilShutdown, untilKill, untilStop
 }
 
-// releaseContexts cancels the contexts that begin has returned.
+// releaseContexts cancels the contexts that newRunContexts has returned, to free their resources.
 func (s *stopSequence) releaseContexts() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cancelShutdown(nil) // cancels the other two contexts as well, which are derived from this one
+	s.cancelShutdown(nil) // the other two contexts are derived from untilShutdown and are canceled with it
 	s.cancelShutdown, s.cancelKill, s.cancelStop = nil, nil, nil
 }
 
-// cancelForShutdown makes Run return and leave the tasks running.
+// cancelForShutdown cancels untilShutdown with ErrShutdown, so that Run returns and leaves the tasks running.
 func (s *stopSequence) cancelForShutdown() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,13 +99,13 @@ func (s *stopSequence) requestStopLocked(reason stopReason) {
 
 func (s *stopSequence) isRequested() bool { return wait.IsClosed(s.stopRequested) }
 
-// forceKillTasks kills all tasks. It calls no hooks, and respects no kill order and no delay.
+// forceKillTasks requests the stop and kills all tasks at once, without hooks, kill order and delays. It does not block.
 func (s *stopSequence) forceKillTasks() {
 	s.mu.Lock()
 	s.requestStopLocked(stopReason{})
 	closeOnce(s.forceKilled)
 	if s.cancelKill != nil {
-		s.cancelKill(taskrunner.ErrKilled) // cancels contextUntilStop too, so that no goroutine starts a graceful stop
+		s.cancelKill(taskrunner.ErrKilled) // cancels untilStop too, so that no goroutine starts a graceful stop
 	}
 	s.mu.Unlock()
 	for _, t := range s.tasks {
@@ -151,9 +149,8 @@ func (s *stopSequence) emitStopReason() {
 	}
 }
 
-// killTasks kills the tasks in kill order for a requested stop; it does nothing when the agent
-// shuts down instead. It reports whether it has called the PreKill hooks. It blocks
-// until the tasks have ended or the agent shuts down.
+// killTasks calls the PreKill hooks, waits for the shutdown delay and kills the tasks in kill order. It blocks until the
+// tasks have ended or the agent shuts down. It does nothing and returns false if no stop was requested.
 func (s *stopSequence) killTasks(untilKill context.Context) (preKilled bool) {
 	if !s.isRequested() {
 		return false
@@ -182,14 +179,14 @@ func (s *stopSequence) killTasks(untilKill context.Context) (preKilled bool) {
 	return true
 }
 
-// shutdownDelay is the shutdown_delay of the group. It gives the clients of the group's
-// services time to notice the deregistration.
+// shutdownDelay waits for the shutdown_delay of the group, which gives clients of the group's services time to notice the
+// deregistration.
 type shutdownDelay struct {
 	duration   func() time.Duration // returns the shutdown_delay of the current version of the allocation
 	tasksEnded chan struct{}        // closed by Run when all task runners have returned
 
 	once    sync.Once
-	skipped chan struct{} // closed by the first skip
+	skipped chan struct{} // closed by the first skipDelay
 }
 
 func newShutdownDelay(length func() time.Duration) *shutdownDelay {
@@ -211,7 +208,7 @@ func (d *shutdownDelay) waitForDelay(ctx context.Context) {
 	}
 }
 
-// skipDelay makes the current call of wait and all later calls return at once.
+// skipDelay makes the current calls of waitForDelay and all later calls return at once.
 func (d *shutdownDelay) skipDelay() { d.once.Do(func() { close(d.skipped) }) }
 
 // closeOnce closes the channel c unless it is closed. All callers must hold the same lock.

@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 )
 
-// taskSet holds the runners of tasks, in the order of the job.
+// taskSet holds the runners of some or all tasks of the allocation, in the order of the job.
 type taskSet []*taskrunner.Runner
 
 // findByName returns the runner of the named task.
@@ -28,8 +28,8 @@ func (s taskSet) findByName(name string) (*taskrunner.Runner, bool) {
 	return nil, false
 }
 
-// runningTasks returns the runner of the named task, or of all running tasks if name is empty. It fails if
-// no such task is running.
+// runningTasks returns the runner of the named task, or the runners of all running tasks if name is empty. It returns
+// ErrTaskNotFound or ErrNotRunning if no such task runs.
 func (s taskSet) runningTasks(name string) (list taskSet, err error) {
 	err = ErrTaskNotFound
 	for _, t := range s {
@@ -47,7 +47,7 @@ func (s taskSet) runningTasks(name string) (list taskSet, err error) {
 	return nil, err
 }
 
-// emitEvent adds an event to each task.
+// emitEvent adds a copy of an event to each task.
 func (s taskSet) emitEvent(e *api.TaskEvent) {
 	for _, t := range s {
 		copied := *e
@@ -67,8 +67,8 @@ func (s taskSet) forEachParallel(f func(*taskrunner.Runner) error) error {
 	return errors.Join(errs...)
 }
 
-// prepareTasks requests from the drivers the data that task setup needs. If a driver is unavailable, the
-// data is requested again when its task starts.
+// prepareTasks calls Prepare of all tasks. It ignores the error of an unavailable driver, because the runner of the task
+// requests the same data again when the task starts.
 func (s taskSet) prepareTasks(ctx context.Context) error {
 	return s.forEachParallel(func(t *taskrunner.Runner) error {
 		if err := t.Prepare(ctx); err != nil && !taskrunner.IsTemporaryError(err) {
@@ -83,10 +83,9 @@ func (s taskSet) allEnded() bool {
 	return !slices.ContainsFunc(s, func(t *taskrunner.Runner) bool { return !wait.IsClosed(t.Done()) })
 }
 
-// killOrder returns the tasks in the order in which they are stopped: the leader, then the other tasks,
-// then the sidecars, which the others may need until they end. Each element of the result is a wave,
-// which is stopped when the wave before it has ended. Poststop tasks are in no wave: they start when
-// all waves have ended.
+// killOrder returns the tasks in the order in which they are stopped: the leader, then the other tasks, then the sidecars,
+// which the other tasks may need until they have ended. Each element of the result is a wave, which is stopped when the wave
+// before it has ended. Poststop tasks are in no wave, because they start when all waves have ended.
 func (s taskSet) killOrder() []taskSet {
 	order := make([]taskSet, 3)
 	for _, t := range s {
@@ -126,9 +125,9 @@ func (s taskSet) snapshot() tasksSnapshot {
 	return now
 }
 
-// tasksSnapshot contains the states of all tasks at the same time.
+// tasksSnapshot contains the states of all tasks, read one after the other.
 type tasksSnapshot struct {
 	taskStates  map[string]*api.TaskState
-	killedTasks map[string]bool   // tasks that were killed since their last start
-	rerunCauses map[string]string // tasks that must run again, each with the task that causes this; see gates.snapshot
+	killedTasks map[string]bool   // names of the tasks that were killed since their last start
+	rerunCauses map[string]string // task that must run again -> task whose restart causes the rerun; see startGates.snapshot
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 )
 
-// allocUpdater applies newer versions of the allocation, one after the other.
+// allocUpdater applies newer versions of the allocation to the tasks, one version after the other.
 type allocUpdater struct {
-	currentAlloc    *atomic.Pointer[api.Allocation] // current version of the allocation; only apply replaces it
+	currentAlloc    *atomic.Pointer[api.Allocation] // current version of the allocation; only applyVersion replaces it
 	tasks           taskSet
 	envBuilders     *envBuilders
 	limits          Limits
@@ -23,14 +23,14 @@ type allocUpdater struct {
 	requestStop     func()                // requests the stop of the allocation
 	logger          hclog.Logger
 
-	nextAllocReceived chan struct{} // receives a value when next is set
-	stopReceived      chan struct{} // closed when put receives a version that stops the allocation
+	nextAllocReceived chan struct{} // receives a value when nextAlloc is set; capacity 1
+	stopReceived      chan struct{} // closed when putNextAlloc receives a version that stops the allocation
 
 	mu        sync.Mutex
-	nextAlloc *api.Allocation // newest version that is not applied yet
+	nextAlloc *api.Allocation // newest version that is not applied yet; nil if there is none
 }
 
-// putNextAlloc replaces a waiting version unless the waiting version is newer.
+// putNextAlloc makes alloc the next version to apply, unless a newer version waits already. It does not block.
 func (u *allocUpdater) putNextAlloc(alloc *api.Allocation) {
 	u.mu.Lock()
 	if u.nextAlloc == nil || u.nextAlloc.AllocModifyIndex <= alloc.AllocModifyIndex {
@@ -86,7 +86,7 @@ func (u *allocUpdater) applyVersion(ctx context.Context, alloc *api.Allocation) 
 	}
 	callHooks := !alloc.ServerTerminalStatus() // for a version that stops the allocation, the hooks of the stop are called instead
 	if callHooks {
-		u.callUpdateHooks(ctx) // called after the environments were set
+		u.callUpdateHooks(ctx) // the hooks read the environments that were set above
 	}
 	failpoint.Hit(step, failpoint.PhaseDuring)
 	for i, t := range u.tasks {

@@ -18,8 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskrunner"
 )
 
-// The functions of this file convert API structs to the small types that the packages of the runtime
-// use. All data that a runner reads from a job is read here.
+// The functions of this file convert structs of the API to the smaller types that the packages of the runtime use.
 
 const (
 	defaultKillTimeout = 5 * time.Second
@@ -194,7 +193,7 @@ func toEnvAlloc(a *api.Allocation) taskenv.Alloc {
 		return env
 	}
 	for _, p := range a.AllocatedResources.Shared.Ports {
-		env.Ports = append(env.Ports, taskenv.Port{Label: p.Label, Value: p.Value, To: p.To, HostIP: p.HostIP})
+		env.Ports = append(env.Ports, taskenv.Port{Label: p.Label, HostPort: p.Value, AllocPort: p.To, HostIP: p.HostIP})
 	}
 	for name, granted := range a.AllocatedResources.Tasks {
 		if ports := taskPorts(granted); ports != nil {
@@ -210,37 +209,37 @@ func toEnvAlloc(a *api.Allocation) taskenv.Alloc {
 func taskPorts(granted *api.AllocatedTaskResources) (ports []taskenv.Port) {
 	for _, n := range granted.Networks {
 		for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
-			ports = append(ports, taskenv.Port{Label: p.Label, Value: p.Value, To: p.To, HostIP: n.IP})
+			ports = append(ports, taskenv.Port{Label: p.Label, HostPort: p.Value, AllocPort: p.To, HostIP: n.IP})
 		}
 	}
 	return ports
 }
 
-// toEnvTask returns the data of the task for its own environment. The task and its resources must exist.
+// toEnvTask returns the data of a task for its environment. The allocation must have resources for the task.
 func toEnvTask(a *api.Allocation, group *api.TaskGroup, name string) taskenv.Task {
 	env := taskenv.Task{Name: name}
 	if t, err := findTask(group, name); err == nil {
-		env.Meta, env.Env = t.Meta, t.Env
+		env.Meta, env.EnvBlock = t.Meta, t.Env
 	}
 	granted := a.AllocatedResources.Tasks[name]
-	env.CPU = granted.Cpu.CpuShares
+	env.CPUMHz = granted.Cpu.CpuShares
 	env.MemoryMB = granted.Memory.MemoryMB
 	env.MemoryMaxMB = granted.Memory.MemoryMaxMB
 	return env
 }
 
-// newServicesSpec returns the services of the allocation with provider nomad.
+// newServicesSpec returns the services of the allocation whose provider is nomad, with the addresses of the allocation.
 func newServicesSpec(a *api.Allocation, node taskenv.Node, network *api.AllocNetworkStatus) *services.Spec {
 	spec := &services.Spec{
-		AllocID:    a.ID,
-		AllocName:  a.Name,
-		Namespace:  a.Namespace,
-		JobID:      a.JobID,
-		Group:      a.TaskGroup,
-		NodeID:     a.NodeID,
-		Datacenter: node.Datacenter,
-		Canary:     a.DeploymentStatus != nil && a.DeploymentStatus.Canary,
-		TaskNets:   make(map[string]services.TaskNetwork),
+		AllocID:      a.ID,
+		AllocName:    a.Name,
+		Namespace:    a.Namespace,
+		JobID:        a.JobID,
+		Group:        a.TaskGroup,
+		NodeID:       a.NodeID,
+		Datacenter:   node.Datacenter,
+		IsCanary:     a.DeploymentStatus != nil && a.DeploymentStatus.Canary,
+		TaskNetworks: make(map[string]services.TaskNetwork),
 	}
 	if network != nil {
 		spec.Address, spec.AddressIPv6 = network.Address, network.AddressIPv6
@@ -253,7 +252,7 @@ func newServicesSpec(a *api.Allocation, node taskenv.Node, network *api.AllocNet
 		}
 		for name, task := range granted.Tasks {
 			if len(task.Networks) == 1 {
-				spec.TaskNets[name] = services.TaskNetwork{IP: task.Networks[0].IP, Ports: env.TaskPorts[name]}
+				spec.TaskNetworks[name] = services.TaskNetwork{IP: task.Networks[0].IP, Ports: env.TaskPorts[name]}
 			}
 		}
 	}
@@ -298,7 +297,7 @@ func newService(s *api.Service, task string) services.Service {
 			Header:        c.Header,
 			Body:          c.Body,
 			TLSSkipVerify: c.TLSSkipVerify,
-			For:           model.TaskOfHealthCheck(s, c),
+			ForTask:       model.TaskOfHealthCheck(s, c),
 		}
 		if check.OnUpdate == "" {
 			check.OnUpdate = s.OnUpdate
@@ -319,9 +318,9 @@ func hasChecks(a *api.Allocation) bool {
 	return has(group.Services) || slices.ContainsFunc(group.Tasks, func(t *api.Task) bool { return has(t.Services) })
 }
 
-// healthParams returns the health parameters of an allocation. They come from the update block if the
-// allocation is in a deployment, otherwise from the migrate block. It returns false if the job type has
-// no health or the health check is manual.
+// healthParams returns the health parameters of an allocation: those of the update block if the allocation is in a
+// deployment, otherwise those of the migrate block. It returns false if the agent must not determine the health: the job
+// type has no health, or health_check is manual.
 func healthParams(a *api.Allocation) (health.Params, bool) {
 	if jobType := pointer.Value(a.Job.Type); jobType != api.JobTypeService && jobType != api.JobTypeSystem {
 		return health.Params{}, false
@@ -333,15 +332,15 @@ func healthParams(a *api.Allocation) (health.Params, bool) {
 			return health.Params{}, false
 		}
 		return health.Params{
-			MinHealthyTime:  pointer.Value(u.MinHealthyTime),
-			HealthyDeadline: pointer.Value(u.HealthyDeadline),
-			UseChecks:       pointer.Value(u.HealthCheck) == "checks",
+			MinHealthyTime:       pointer.Value(u.MinHealthyTime),
+			HealthyDeadline:      pointer.Value(u.HealthyDeadline),
+			RequirePassingChecks: pointer.Value(u.HealthCheck) == "checks",
 		}, true
 	}
-	p := health.Params{MinHealthyTime: 10 * time.Second, HealthyDeadline: 5 * time.Minute, UseChecks: true}
+	p := health.Params{MinHealthyTime: 10 * time.Second, HealthyDeadline: 5 * time.Minute, RequirePassingChecks: true}
 	if m := group.Migrate; m != nil {
 		p.MinHealthyTime, p.HealthyDeadline = pointer.Value(m.MinHealthyTime), pointer.Value(m.HealthyDeadline)
-		p.UseChecks = pointer.Value(m.HealthCheck) == "checks"
+		p.RequirePassingChecks = pointer.Value(m.HealthCheck) == "checks"
 	}
 	return p, true
 }

@@ -17,11 +17,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// Store stores the records of networks. The methods may be called concurrently.
+// Store stores a record for each network that was created or may exist. The methods may be called concurrently.
 type Store interface {
 	// Networks returns all readable records.
 	Networks() []state.AllocNetwork
-	// Network returns the record of an allocation, nil if there is none.
+	// Network returns the record of the network of an allocation, nil if there is none.
 	Network(allocID string) *state.AllocNetwork
 	// PutNetwork and DeleteNetwork return when the change is on the disk.
 	PutNetwork(state.AllocNetwork) error
@@ -35,42 +35,44 @@ type Drivers interface {
 	Driver(ctx context.Context, name string) (driver.Driver, error)
 }
 
-// Host creates network namespaces of this machine, and connects them to networks. The methods may be
-// called concurrently, for one allocation one at a time. They can be repeated: the result of an earlier call,
-// also of one that an agent which has died did not complete, is no error.
+// Host creates network namespaces of this machine, and connects them to networks. Calls for different allocations may be
+// concurrent. Each call can be repeated: what an earlier call has created or removed is no error, even if the agent
+// died during that call.
 type Host interface {
+	// CreateNamespace returns the path of the file of the namespace.
 	CreateNamespace(allocID string) (path string, err error)
 	// RemoveNamespace does nothing if the namespace does not exist.
 	RemoveNamespace(allocID string) error
-	// Prepare completes the record of a network with what Disconnect needs.
-	Prepare(*state.AllocNetwork) error
-	// Connect connects the namespace at a path. The result is nil if the mode connects it to nothing.
+	// SetDisconnectInfo sets the fields of the record that Disconnect needs: a copy of the CNI configuration.
+	SetDisconnectInfo(*state.AllocNetwork) error
+	// Connect connects the namespace at a path to the network of its mode, and returns its addresses. The result is nil for a
+	// mode without a network, such as none.
 	Connect(ctx context.Context, network *state.AllocNetwork, path string) (*state.NetworkStatus, error)
 	// Disconnect does nothing if the namespace is not connected.
 	Disconnect(ctx context.Context, network *state.AllocNetwork) error
-	// Repair restores what others have removed from the networks of connected namespaces.
+	// Repair restores rules and interface settings of connected namespaces that other programs have removed.
 	Repair([]state.AllocNetwork) error
 }
 
-// Manager creates and destroys the networks of allocations. Its methods may be called
-// concurrently, for one allocation one at a time, except Run.
+// Manager creates and destroys the networks of allocations. Calls for different allocations may be
+// concurrent. Run must be called once.
 type Manager struct {
 	store   Store
 	drivers Drivers
 	host    Host
 	logger  hclog.Logger
 
-	released chan struct{} // the channel has a value when a network must be destroyed
+	destroyFailed chan struct{} // receives a value when Destroy has failed, so that Run retries
 
-	mu   sync.Mutex
-	busy map[string]bool // ids of allocations whose network is being destroyed
+	mu         sync.Mutex
+	destroying map[string]bool // ids of allocations whose network is being destroyed
 }
 
 // New returns a Manager of the networks in the store.
 func New(store Store, drivers Drivers, host Host, logger hclog.Logger) *Manager {
 	return &Manager{
 		store: store, drivers: drivers, host: host, logger: logger.Named("network"),
-		released: make(chan struct{}, 1), busy: make(map[string]bool),
+		destroyFailed: make(chan struct{}, 1), destroying: make(map[string]bool),
 	}
 }
 
@@ -83,22 +85,22 @@ func (m *Manager) Existing(allocID string) *state.AllocNetwork {
 	return record
 }
 
-// driverTimeout limits how long a driver may take to start.
-const driverTimeout = time.Minute
+// driverStartTimeout limits how long the Manager waits for the plugin of a driver to start.
+const driverStartTimeout = time.Minute
 
 // Create creates the network of an allocation: a driver or the host creates a namespace, and the host
-// connects it. If it exists already, it is kept or replaced. The request has the fields up to CNIArgs; the
-// result is complete. The result is nil if the tasks need no isolation. Create blocks as long as the
-// driver needs, or until ctx is done. If it fails, Destroy must be called nevertheless.
+// connects it. A namespace that exists already is kept or replaced. The request has the fields up to CNIArgs; the
+// result has all fields. The result is nil if the tasks need no isolation. Create blocks as long as the
+// driver needs, or until ctx is done. If Create fails, Destroy must be called nevertheless.
 func (m *Manager) Create(ctx context.Context, request state.AllocNetwork) (*state.AllocNetwork, error) {
 	record := &request
 	if former := m.store.Network(record.AllocID); former != nil {
-		// The machine was booted, or an agent has died while it created the network.
+		// The machine was booted since the network was created, or an agent has died during Create.
 		if err := m.host.Disconnect(ctx, former); err != nil {
 			return nil, err
 		}
 	}
-	if err := m.host.Prepare(record); err != nil {
+	if err := m.host.SetDisconnectInfo(record); err != nil {
 		return nil, err
 	}
 	if err := m.store.PutNetwork(*record); err != nil {
@@ -106,28 +108,28 @@ func (m *Manager) Create(ctx context.Context, request state.AllocNetwork) (*stat
 	}
 	isolation, err := m.createNamespace(ctx, record)
 	switch {
-	case err != nil && (record.Driver == "" || isUncertain(err)):
-		return nil, err // the namespace may exist
+	case err != nil && (record.Driver == "" || mayHaveCreated(err)):
+		return nil, err // the record stays, so that Destroy removes the namespace, which may exist
 	case err != nil || isolation == nil:
 		return nil, errors.Join(err, m.store.DeleteNetwork(record.AllocID))
 	}
 	if record.Status, err = m.host.Connect(ctx, record, isolation.Path); err != nil {
 		return nil, err
 	}
-	record.Isolation = withHosts(isolation, record)
+	record.Isolation = withHostsConfig(isolation, record)
 	if err := m.store.PutNetwork(*record); err != nil {
 		return nil, fmt.Errorf("store the network: %w", err)
 	}
 	return record, nil
 }
 
-// createNamespace creates the namespace of an allocation.
+// createNamespace creates the namespace of an allocation with the driver of the record, or else with the host.
 func (m *Manager) createNamespace(ctx context.Context, record *state.AllocNetwork) (*driver.NetworkIsolation, error) {
 	if record.Driver != "" {
-		return m.callCreate(ctx, record)
+		return m.callCreateNetwork(ctx, record)
 	}
 	if record.Mode == "none" && os.Geteuid() != 0 {
-		return &driver.NetworkIsolation{Mode: driver.NetworkNone}, nil // each driver makes a namespace for its task
+		return &driver.NetworkIsolation{Mode: driver.NetworkNone}, nil // without root, the driver of each task makes an empty namespace for it
 	}
 	point := failpoint.EnterStep(failpoint.StepNamespace)
 	path, err := m.host.CreateNamespace(record.AllocID)
@@ -138,11 +140,11 @@ func (m *Manager) createNamespace(ctx context.Context, record *state.AllocNetwor
 	return &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: path}, nil
 }
 
-// callCreate calls CreateNetwork, and once more if the plugin exits during the call.
-func (m *Manager) callCreate(ctx context.Context, record *state.AllocNetwork) (isolation *driver.NetworkIsolation, err error) {
+// callCreateNetwork calls CreateNetwork of the driver. If the plugin exits during the call, it calls CreateNetwork once more.
+func (m *Manager) callCreateNetwork(ctx context.Context, record *state.AllocNetwork) (isolation *driver.NetworkIsolation, err error) {
 	for range 2 {
 		var d driver.Driver
-		if d, err = m.driver(ctx, record.Driver); err != nil {
+		if d, err = m.waitDriver(ctx, record.Driver); err != nil {
 			return nil, err
 		}
 		isolation, _, err = d.CreateNetwork(ctx, record.AllocID, record.Hostname)
@@ -159,13 +161,14 @@ func (m *Manager) callCreate(ctx context.Context, record *state.AllocNetwork) (i
 	return isolation, nil
 }
 
-// isUncertain reports whether the driver may have created a network although its call failed.
-func isUncertain(err error) bool {
+// mayHaveCreated reports whether the driver may have created a network although its call failed.
+func mayHaveCreated(err error) bool {
 	return errors.Is(err, driver.ErrPluginDown) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-func (m *Manager) driver(ctx context.Context, name string) (driver.Driver, error) {
-	ctx, cancel := context.WithTimeout(ctx, driverTimeout)
+// waitDriver returns a driver. It waits for the plugin of the driver, but no longer than driverStartTimeout.
+func (m *Manager) waitDriver(ctx context.Context, name string) (driver.Driver, error) {
+	ctx, cancel := context.WithTimeout(ctx, driverStartTimeout)
 	defer cancel()
 	d, err := m.drivers.Driver(ctx, name)
 	if err != nil {
@@ -174,17 +177,18 @@ func (m *Manager) driver(ctx context.Context, name string) (driver.Driver, error
 	return d, nil
 }
 
-// These labels of a network have the id and the hostname of the container that holds it.
+// The labels of a network by which a driver reports the id and the hostname of the container that holds the namespace.
 const (
 	sandboxHostnameLabel    = "docker_sandbox_hostname"
 	sandboxContainerIDLabel = "docker_sandbox_container_id"
 
-	containerHostnameSize = 12 // size of the hostname that a container gets from its id
+	containerHostnameSize = 12 // characters of the container id that are its default hostname
 )
 
-// withHosts returns the isolation with the hostname that its labels name, or that the job asks for, or else that of
-// the machine, and with its address, unless the driver has set them itself.
-func withHosts(isolation *driver.NetworkIsolation, record *state.AllocNetwork) *driver.NetworkIsolation {
+// withHostsConfig returns the isolation with the hostname and the address for /etc/hosts of the tasks, unless the driver has
+// set them. The hostname is that of the container in the labels of the driver; without a driver, that of the job or else
+// that of the machine.
+func withHostsConfig(isolation *driver.NetworkIsolation, record *state.AllocNetwork) *driver.NetworkIsolation {
 	if isolation.Hosts != nil {
 		return isolation
 	}
@@ -214,54 +218,56 @@ func machineHostname() string {
 }
 
 // Destroy destroys the network of an allocation whose tasks have ended. It does
-// nothing if the allocation has none. After an error Run repeats the call until it succeeds, also
-// under the next agent.
+// nothing if the allocation has no network. After an error Run, or the Run of the next agent, retries until
+// the network is destroyed.
 func (m *Manager) Destroy(ctx context.Context, allocID string) error {
 	record := m.store.Network(allocID)
-	if record == nil || !m.setBusy(allocID) {
+	if record == nil || !m.startDestroying(allocID) {
 		return nil
 	}
-	defer m.clearBusy(allocID)
+	defer m.endDestroying(allocID)
 	if !record.Released {
 		record.Released = true
 		if err := m.store.PutNetwork(*record); err != nil {
 			return fmt.Errorf("store that the network is released: %w", err)
 		}
 	}
-	err := m.destroy(ctx, record)
+	err := m.disconnectAndRemove(ctx, record)
 	if err != nil {
 		select {
-		case m.released <- struct{}{}:
+		case m.destroyFailed <- struct{}{}:
 		default:
 		}
 	}
 	return err
 }
 
-func (m *Manager) setBusy(allocID string) bool {
+// startDestroying returns false if another call is destroying the network of the allocation. Otherwise the caller must call
+// endDestroying.
+func (m *Manager) startDestroying(allocID string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.busy[allocID] {
+	if m.destroying[allocID] {
 		return false
 	}
-	m.busy[allocID] = true
+	m.destroying[allocID] = true
 	return true
 }
 
-func (m *Manager) clearBusy(allocID string) {
+func (m *Manager) endDestroying(allocID string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.busy, allocID)
+	delete(m.destroying, allocID)
 }
 
-// destroy disconnects and removes the namespace of a network, and deletes the record.
-func (m *Manager) destroy(ctx context.Context, record *state.AllocNetwork) error {
+// disconnectAndRemove disconnects and removes the namespace of a network, and deletes the record.
+func (m *Manager) disconnectAndRemove(ctx context.Context, record *state.AllocNetwork) error {
 	if err := m.host.Disconnect(ctx, record); err != nil {
 		return err
 	}
 	var err error
 	if record.Driver != "" {
-		err = m.callDestroy(ctx, record)
+		err = m.callDestroyNetwork(ctx, record)
 	} else {
 		err = m.host.RemoveNamespace(record.AllocID)
 	}
@@ -271,16 +277,16 @@ func (m *Manager) destroy(ctx context.Context, record *state.AllocNetwork) error
 	return m.store.DeleteNetwork(record.AllocID)
 }
 
-// callDestroy calls DestroyNetwork of the driver that has created a network.
-func (m *Manager) callDestroy(ctx context.Context, record *state.AllocNetwork) error {
-	d, err := m.driver(ctx, record.Driver)
+// callDestroyNetwork calls DestroyNetwork of the driver that has created a network.
+func (m *Manager) callDestroyNetwork(ctx context.Context, record *state.AllocNetwork) error {
+	d, err := m.waitDriver(ctx, record.Driver)
 	if err != nil {
 		return err
 	}
 	isolation := record.Isolation
 	if isolation == nil {
-		// The agent does not know whether the network was created. Only CreateNetwork returns the
-		// isolation that DestroyNetwork needs.
+		// An agent has died during Create, so that the network may exist. DestroyNetwork needs the isolation,
+		// which CreateNetwork returns also for a network that exists.
 		if isolation, _, err = d.CreateNetwork(ctx, record.AllocID, record.Hostname); errors.Is(err, driver.ErrCreateNetworkNotSupported) {
 			return nil
 		} else if err != nil {
@@ -298,12 +304,12 @@ func (m *Manager) callDestroy(ctx context.Context, record *state.AllocNetwork) e
 	return nil
 }
 
-// repairInterval is the time between two checks whether others have removed rules or interfaces of
-// connected networks.
+// repairInterval is the time between two calls of Host.Repair.
 const repairInterval = 10 * time.Second
 
-// repair lets the host repair the networks in use. It logs each error once.
-func (m *Manager) repair(lastErr string) string {
+// repairInUse repairs the networks in use. It logs an error unless its text is lastErr, and returns the text, or "" without an
+// error.
+func (m *Manager) repairInUse(lastErr string) string {
 	var connected []state.AllocNetwork
 	for _, record := range m.store.Networks() {
 		if record.Status != nil && !record.Released && m.store.HasAllocation(record.AllocID) {
@@ -338,17 +344,17 @@ func (m *Manager) Run(ctx context.Context) {
 	delay := minRetryDelay
 	for ctx.Err() == nil {
 		var retry <-chan time.Time
-		if m.DestroyReleased(ctx) > 0 {
+		if m.DestroyUnused(ctx) > 0 {
 			retry = time.After(delay)
 			delay = min(2*delay, maxRetryDelay)
 		} else {
 			delay = minRetryDelay
 		}
 		select {
-		case <-m.released:
+		case <-m.destroyFailed:
 			delay = minRetryDelay
 			select {
-			case <-time.After(delay): // the call has failed just now
+			case <-time.After(delay): // no immediate retry, because Destroy has just failed
 			case <-ctx.Done():
 			}
 		case <-retry:
@@ -357,6 +363,7 @@ func (m *Manager) Run(ctx context.Context) {
 	}
 }
 
+// repairRegularly calls repair at each repairInterval until ctx is done.
 func (m *Manager) repairRegularly(ctx context.Context) {
 	ticker := time.NewTicker(repairInterval)
 	defer ticker.Stop()
@@ -364,37 +371,37 @@ func (m *Manager) repairRegularly(ctx context.Context) {
 	for {
 		select {
 		case <-ticker.C:
-			lastErr = m.repair(lastErr)
+			lastErr = m.repairInUse(lastErr)
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// destroyTimeout limits one attempt of DestroyReleased for one network.
+// destroyTimeout limits how long DestroyUnused tries to destroy one network.
 const destroyTimeout = time.Minute
 
-// maxParallelDestroys limits how many networks DestroyReleased destroys at one time. After a crash of the
-// agent there can be hundreds, and each waits for the kernel or a driver.
+// maxParallelDestroys is how many networks DestroyUnused destroys at a time. After a crash of the
+// agent there can be hundreds, each of which takes time in the kernel or in a driver.
 const maxParallelDestroys = 16
 
-// DestroyReleased tries once to destroy each network that no task uses, and returns the number of
-// those that remain.
-func (m *Manager) DestroyReleased(ctx context.Context) (remaining int) {
+// DestroyUnused tries once to destroy each network that is released or whose allocation no longer exists. It returns
+// the number of networks that it could not destroy.
+func (m *Manager) DestroyUnused(ctx context.Context) (failedCount int) {
 	var failed atomic.Int64
 	var destroyWG sync.WaitGroup
 	running := make(chan struct{}, maxParallelDestroys)
 	for _, record := range m.store.Networks() {
-		if !record.Released && m.store.HasAllocation(record.AllocID) || !m.setBusy(record.AllocID) {
+		if !record.Released && m.store.HasAllocation(record.AllocID) || !m.startDestroying(record.AllocID) {
 			continue
 		}
 		running <- struct{}{}
 		destroyWG.Go(func() {
 			defer func() { <-running }()
-			defer m.clearBusy(record.AllocID)
+			defer m.endDestroying(record.AllocID)
 			limited, cancel := context.WithTimeout(ctx, destroyTimeout)
 			defer cancel()
-			err := m.destroy(limited, &record)
+			err := m.disconnectAndRemove(limited, &record)
 			if err == nil {
 				return
 			}

@@ -170,7 +170,7 @@ func (h *fakeHost) RemoveNamespace(allocID string) error {
 	return nil
 }
 
-func (*fakeHost) Prepare(n *state.AllocNetwork) error {
+func (*fakeHost) SetDisconnectInfo(n *state.AllocNetwork) error {
 	if n.Mode == "cni/missing" {
 		return errors.New("there is no CNI network")
 	}
@@ -391,7 +391,7 @@ func TestIncompleteNetworkIsRemoved(t *testing.T) {
 	}
 	s.allocs = nil
 	next := New(s, fakeDrivers{d}, newFakeHost(d), hclog.NewNullLogger())
-	if left := next.DestroyReleased(t.Context()); left != 0 {
+	if left := next.DestroyUnused(t.Context()); left != 0 {
 		t.Errorf("%d networks are left", left)
 	}
 	checkCalls(t, d, s, "namespace", "connect /run/netns/a", "disconnect", "remove")
@@ -415,7 +415,7 @@ func TestReleasedNetworksAreDestroyedTogether(t *testing.T) {
 			s.records[id] = state.AllocNetwork{AllocID: id}
 		}
 		begin := time.Now()
-		if remaining := m.DestroyReleased(t.Context()); remaining != 0 || time.Since(begin) != 2*time.Second {
+		if remaining := m.DestroyUnused(t.Context()); remaining != 0 || time.Since(begin) != 2*time.Second {
 			t.Errorf("%d networks remain after %v, want none after 2s", remaining, time.Since(begin))
 		}
 		checkCalls(t, d, s)

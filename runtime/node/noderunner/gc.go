@@ -18,28 +18,28 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/allocrunner"
 )
 
-// GC has the limits for directories of ended allocations. Zero values mean the
+// GCLimits has the limits for directories of ended allocations. Zero values mean the
 // defaults, which are Nomad's where Nomad has the limit.
-type GC struct {
-	MaxAllocs   int           // maximum number of allocations on the disk, including running ones; default: 50
-	DiskUsage   float64       // usage of the file system in percent above which directories are removed; default: 80
-	InodeUsage  float64       // usage of inodes in percent above which directories are removed; default: 70
-	Interval    time.Duration // time between two checks of the disk; default: 1 minute
-	Parallelism int           // number of directories that are removed concurrently; default: 2
+type GCLimits struct {
+	MaxAllocs            int           // maximum number of allocations on the disk, including running ones; default: 50
+	MaxDiskUsagePercent  float64       // usage of the file system in percent above which directories are removed; default: 80
+	MaxInodeUsagePercent float64       // usage of inodes in percent above which directories are removed; default: 70
+	DiskCheckInterval    time.Duration // time between two checks of the disk; default: 1 minute
+	MaxParallelRemovals  int           // number of directories that are removed concurrently; default: 2
 
-	// DiskUsageMinAge is how long an allocation must have ended before DiskUsage
-	// and InodeUsage can remove its directory; default: 10 minutes. Nomad has no
+	// DiskUsageMinAge is how long an allocation must have ended before MaxDiskUsagePercent
+	// and MaxInodeUsagePercent can remove its directory; default: 10 minutes. Nomad has no
 	// such limit.
 	DiskUsageMinAge time.Duration
 }
 
-func (g GC) orDefault() GC {
-	return GC{
-		MaxAllocs:   cmp.Or(g.MaxAllocs, 50),
-		DiskUsage:   cmp.Or(g.DiskUsage, 80),
-		InodeUsage:  cmp.Or(g.InodeUsage, 70),
-		Interval:    cmp.Or(g.Interval, time.Minute),
-		Parallelism: cmp.Or(g.Parallelism, 2),
+func (g GCLimits) withDefaults() GCLimits {
+	return GCLimits{
+		MaxAllocs:            cmp.Or(g.MaxAllocs, 50),
+		MaxDiskUsagePercent:  cmp.Or(g.MaxDiskUsagePercent, 80),
+		MaxInodeUsagePercent: cmp.Or(g.MaxInodeUsagePercent, 70),
+		DiskCheckInterval:    cmp.Or(g.DiskCheckInterval, time.Minute),
+		MaxParallelRemovals:  cmp.Or(g.MaxParallelRemovals, 2),
 
 		DiskUsageMinAge: cmp.Or(g.DiskUsageMinAge, 10*time.Minute),
 	}
@@ -51,31 +51,31 @@ func (g GC) orDefault() GC {
 //lint:ignore ST1005 the text is Nomad's
 var ErrNotCollectable = errors.New("No such allocation on client, or allocation not eligible for GC")
 
-// diskUsage is the usage of the file system in percent.
-type diskUsage struct{ usedBlocks, usedInodes float64 }
+// diskUsage is the usage of the allocations' file system in percent.
+type diskUsage struct{ usedBlocksPercent, usedInodesPercent float64 }
 
-// gcCandidate is an ended allocation whose directory is on the disk.
+// gcCandidate is an ended allocation whose directory has not been removed.
 type gcCandidate struct {
 	*allocEntry
-	failed bool
+	failed bool // the client status is failed
 }
 
-// chooseCandidates returns the ended allocations whose directories are removed next, and the
-// reason. Above MaxAllocs it returns the oldest, as Nomad does. Above a usage
-// threshold it returns one allocation, because other programs may have filled the
-// disk: an allocation that ended less than DiskUsageMinAge ago is never chosen, and
-// a failed one only when no other is left.
-func (g GC) chooseCandidates(ended []gcCandidate, onDisk int, u diskUsage, now time.Time) (chosen []gcCandidate, reason string) {
+// chooseCandidates returns the ended allocations whose directories must be removed next, and the
+// reason. onDisk is the number of all allocations on the disk. Above MaxAllocs it returns the
+// allocations that ended first, as Nomad does. Above a usage threshold it returns one
+// allocation, because other programs may have filled the disk. It then never chooses an
+// allocation that ended less than DiskUsageMinAge ago, and a failed one only when no other is left.
+func (g GCLimits) chooseCandidates(ended []gcCandidate, onDisk int, u diskUsage, now time.Time) (chosen []gcCandidate, reason string) {
 	if surplus := onDisk - g.MaxAllocs; surplus > 0 {
 		slices.SortFunc(ended, compareEndTimes)
-		n := min(surplus, g.Parallelism, len(ended))
+		n := min(surplus, g.MaxParallelRemovals, len(ended))
 		return ended[:n], fmt.Sprintf("%d allocations are on the disk, which is more than gc_max_allocs = %d", onDisk, g.MaxAllocs)
 	}
 	switch {
-	case u.usedBlocks > g.DiskUsage:
-		reason = fmt.Sprintf("disk usage of %.0f %% is above gc_disk_usage_threshold = %g", u.usedBlocks, g.DiskUsage)
-	case u.usedInodes > g.InodeUsage:
-		reason = fmt.Sprintf("inode usage of %.0f %% is above gc_inode_usage_threshold = %g", u.usedInodes, g.InodeUsage)
+	case u.usedBlocksPercent > g.MaxDiskUsagePercent:
+		reason = fmt.Sprintf("disk usage of %.0f %% is above gc_disk_usage_threshold = %g", u.usedBlocksPercent, g.MaxDiskUsagePercent)
+	case u.usedInodesPercent > g.MaxInodeUsagePercent:
+		reason = fmt.Sprintf("inode usage of %.0f %% is above gc_inode_usage_threshold = %g", u.usedInodesPercent, g.MaxInodeUsagePercent)
 	default:
 		return nil, ""
 	}
@@ -98,23 +98,23 @@ func compareEndTimes(a, b gcCandidate) int {
 	return cmp.Or(a.endTime.Compare(b.endTime), strings.Compare(a.id, b.id))
 }
 
-// SetGC replaces the limits.
-func (r *Runner) SetGC(g GC) {
+// SetGCLimits replaces the limits.
+func (r *Runner) SetGCLimits(g GCLimits) {
 	r.mu.Lock()
-	r.config.GC = g
+	r.config.GCLimits = g
 	r.mu.Unlock()
-	notify(r.gcRequested)
+	signalChannel(r.gcRequested)
 }
 
-// runGarbageCollection removes directories of ended allocations above the limits, until
-// ctx ends.
+// runGarbageCollection removes directories of ended allocations as long as a limit is exceeded. It
+// checks the limits at each interval and on request, until ctx is done.
 func (r *Runner) runGarbageCollection(ctx context.Context) {
 	for {
 		r.mu.Lock()
-		gc := r.config.GC.orDefault()
+		gc := r.config.GCLimits.withDefaults()
 		r.mu.Unlock()
 		r.collectExcessAllocs(ctx, gc)
-		timer := time.NewTimer(gc.Interval)
+		timer := time.NewTimer(gc.DiskCheckInterval)
 		select {
 		case <-timer.C:
 		case <-r.gcRequested:
@@ -127,22 +127,22 @@ func (r *Runner) runGarbageCollection(ctx context.Context) {
 	}
 }
 
-// collectExcessAllocs removes directories until the limits are met or no directory can be
-// removed.
-func (r *Runner) collectExcessAllocs(ctx context.Context, gc GC) {
+// collectExcessAllocs removes directories of ended allocations until no limit is exceeded or no
+// directory can be removed.
+func (r *Runner) collectExcessAllocs(ctx context.Context, gc GCLimits) {
 	for ctx.Err() == nil {
-		ended, onDisk := r.collectableEntries()
+		ended, onDisk := r.findCollectable()
 		chosen, reason := gc.chooseCandidates(ended, onDisk, r.diskUsage(), time.Now())
 		if len(chosen) == 0 {
 			return
 		}
-		r.collectBatch(chosen, reason)
+		r.collectAllocs(chosen, reason)
 	}
 }
 
-// collectBatch removes allocations concurrently. It reports the removals to the source
+// collectAllocs removes allocations concurrently. It reports the removals to the source
 // if there is a reason; for a request of a user, reason is empty.
-func (r *Runner) collectBatch(list []gcCandidate, reason string) {
+func (r *Runner) collectAllocs(list []gcCandidate, reason string) {
 	var collectWG sync.WaitGroup
 	for _, e := range list {
 		collectWG.Go(func() {
@@ -159,9 +159,9 @@ func (r *Runner) collectBatch(list []gcCandidate, reason string) {
 	collectWG.Wait()
 }
 
-// collectAlloc removes an ended allocation from the disk. A failed removal is repeated by
-// the next agent only, because this agent would repeat it forever, unless it failed
-// because there was no free descriptor.
+// collectAlloc removes an ended allocation from the disk. After a failure this agent does not repeat
+// the removal, because it would repeat it forever; the next agent does. A removal that failed
+// because there was no free file descriptor can be repeated by this agent.
 func (r *Runner) collectAlloc(e *allocEntry) error {
 	r.mu.Lock()
 	done := e.dirRemoved
@@ -180,12 +180,12 @@ func (r *Runner) collectAlloc(e *allocEntry) error {
 	return err
 }
 
-// collectableEntries returns the ended allocations that are on the disk, and the number of
-// all allocations on the disk.
-func (r *Runner) collectableEntries() (ended []gcCandidate, onDisk int) {
+// findCollectable returns the ended allocations whose directories have not been removed, and the number
+// of all allocations whose directories have not been removed.
+func (r *Runner) findCollectable() (ended []gcCandidate, onDisk int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, e := range r.entries {
+	for _, e := range r.entryOfAlloc {
 		if e.dirRemoved || e.removalStarted {
 			continue
 		}
@@ -207,30 +207,30 @@ func (r *Runner) diskUsage() diskUsage {
 	}
 	var u diskUsage
 	if used := st.Blocks - st.Bfree; used+st.Bavail > 0 {
-		u.usedBlocks = 100 * float64(used) / float64(used+st.Bavail)
+		u.usedBlocksPercent = 100 * float64(used) / float64(used+st.Bavail)
 	}
 	if st.Files > 0 {
-		u.usedInodes = 100 * float64(st.Files-st.Ffree) / float64(st.Files)
+		u.usedInodesPercent = 100 * float64(st.Files-st.Ffree) / float64(st.Files)
 	}
 	return u
 }
 
-// Collect removes an ended allocation from the disk. If its tasks have ended and
-// only its hooks still run, Collect waits for them as long as ctx allows, because
-// callers cannot see them. If a task only waits for its driver to destroy it,
-// Collect stores the request and returns, and the directory is removed when the
-// allocation has ended. An allocation that is already removed is not an error.
+// Collect removes an ended allocation from the disk. If its tasks have ended and only its hooks
+// still run, Collect waits until the hooks have returned or ctx is done, because callers cannot see
+// hooks. If a driver must still destroy an ended task, Collect stores the request and returns nil,
+// and the directory is removed when the allocation has ended. For an allocation that is already
+// removed, Collect returns nil.
 func (r *Runner) Collect(ctx context.Context, id string) error {
 	r.mu.Lock()
-	e := r.entries[id]
+	e := r.entryOfAlloc[id]
 	if e == nil || e.removalStarted {
 		r.mu.Unlock()
 		return ErrNotCollectable
 	}
-	over, runner := e.tasksEnded, e.runner
+	over, runner := e.allocEnded, e.runner
 	r.mu.Unlock()
 	if over != nil {
-		if !hooksRunning(runner) {
+		if !onlyHooksRun(runner) {
 			return ErrNotCollectable
 		}
 		destroying, err := runner.AwaitTasks(ctx)
@@ -249,7 +249,8 @@ func (r *Runner) Collect(ctx context.Context, id string) error {
 	return r.collectAlloc(e)
 }
 
-// requestCollectAtEnd stores the request to remove an allocation when it has ended.
+// requestCollectAtEnd stores that the directory of an allocation must be removed when the allocation
+// has ended. If it has ended in the meantime, requestCollectAtEnd removes the directory.
 func (r *Runner) requestCollectAtEnd(ctx context.Context, e *allocEntry) error {
 	if err := r.config.Source.CollectAtEnd(ctx, e.id); err != nil {
 		return err
@@ -265,9 +266,9 @@ func (r *Runner) requestCollectAtEnd(ctx context.Context, e *allocEntry) error {
 	return nil
 }
 
-// hooksRunning reports whether all tasks of an allocation have ended, so that only
+// onlyHooksRun reports whether all tasks of an allocation have ended, so that only
 // its hooks may still run.
-func hooksRunning(runner *allocrunner.Runner) bool {
+func onlyHooksRun(runner *allocrunner.Runner) bool {
 	if runner == nil {
 		return false
 	}
@@ -283,6 +284,6 @@ func hooksRunning(runner *allocrunner.Runner) bool {
 // CollectAll removes all ended allocations from the disk. It blocks until they are
 // removed.
 func (r *Runner) CollectAll() {
-	ended, _ := r.collectableEntries()
-	r.collectBatch(ended, "")
+	ended, _ := r.findCollectable()
+	r.collectAllocs(ended, "")
 }

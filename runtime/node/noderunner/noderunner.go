@@ -43,24 +43,24 @@ type AssignmentSource interface {
 	CollectAtEnd(ctx context.Context, allocID string) error
 
 	// ReportCollected is called when the directory of an ended allocation was removed
-	// because of a limit of GC. reason names the limit.
+	// because a limit of GCLimits was exceeded. reason names the limit.
 	ReportCollected(allocID, reason string)
 
 	// ReportRemoved is called once for an allocation that was missing from Allocs, when
-	// it has been removed from the disk.
+	// the allocation has been removed from the disk.
 	ReportRemoved(allocID string)
 }
 
 // Assignment is an allocation that is assigned to this node.
 type Assignment struct {
 	Alloc *api.Allocation
-	// TasksEnded means that the allocation has ended for good: only its files may be
-	// left.
-	TasksEnded bool
-	// StartedEarlier means that an earlier agent has started the allocation: its tasks are
-	// restored.
-	StartedEarlier bool
-	// JobPurged means that the allocation's job was purged: its tasks end even while
+	// AllocEnded means that the allocation has ended for good, so that it is not run. Its
+	// directory may still exist.
+	AllocEnded bool
+	// StartedByEarlierAgent means that an earlier agent has started the allocation, so that its
+	// tasks are restored.
+	StartedByEarlierAgent bool
+	// JobPurged means that the allocation's job was purged, so that its tasks are ended even while
 	// their drivers are unavailable.
 	JobPurged bool
 	// CollectWhenEnded means that the directory must be removed as soon as the allocation
@@ -72,55 +72,55 @@ type Assignment struct {
 type Config struct {
 	Source AssignmentSource
 	// AllocRunnerConfig is the template for the runner of each allocation. The Runner sets
-	// its fields Alloc, Restored, AllocDone and ReportStatus, and Node if TaskEnvNode is
+	// its fields Alloc, Restored, AllocDone and ReportStatus, and Node if NodeForTasks is
 	// not nil.
 	AllocRunnerConfig allocrunner.Config
-	// TaskEnvNode returns the facts about the node that tasks get when they start. It may
+	// NodeForTasks returns the facts about the node that tasks get when they start. It may
 	// be nil.
-	TaskEnvNode func() taskenv.Node
-	// OnStop is called when the Runner has begun to stop allocations, OnReport with each
+	NodeForTasks func() taskenv.Node
+	// OnStopping is called when the Runner has begun to stop allocations, OnReport with each
 	// report of an allocation before the Source gets it, and OnRemove after each removal of
 	// an allocation or of its directory. All three may be nil.
-	OnStop   func()
-	OnReport func(allocrunner.StatusUpdate)
-	OnRemove func()
-	GC       GC
-	Logger   hclog.Logger
+	OnStopping func()
+	OnReport   func(allocrunner.StatusUpdate)
+	OnRemove   func()
+	GCLimits   GCLimits
+	Logger     hclog.Logger
 }
 
 // Runner runs the allocations of this node.
 type Runner struct {
 	config               Config
 	logger               hclog.Logger
-	previousAllocsLoaded chan struct{} // closed when the entries of an earlier agent's allocations exist
-	gcRequested          chan struct{} // the channel has a value when the limits of GC must be checked
+	previousAllocsLoaded chan struct{} // closed when entryOfAlloc has the allocations of an earlier agent
+	gcRequested          chan struct{} // receives a value when the GC limits must be checked; capacity 1
 
 	mu            sync.Mutex
-	entries       map[string]*allocEntry
-	killRequested bool // Kill was called, so a runner that is being built must be killed too
+	entryOfAlloc  map[string]*allocEntry
+	killRequested bool // KillAllocs was called, so a runner that is being built must be killed too
 }
 
-// allocEntry is one allocation of the Runner. To save memory, an ended entry has no
-// runner, and its alloc is shared with the source; destroy builds a new runner.
+// allocEntry is one allocation of the Runner. To save memory, an ended entry has no runner, and its
+// alloc is shared with the source; destroyAlloc builds a new runner.
 type allocEntry struct {
 	id               string
-	alloc            *api.Allocation     // the newest version of the allocation that the runner has; without a runner, the source's version
+	alloc            *api.Allocation     // newest version that was passed to the runner; without a runner, the version of the source
 	runner           *allocrunner.Runner // runs the allocation; nil while it is being built, if building it failed, and after the end
 	endTime          time.Time           // time when the allocation ended; zero until then
-	tasksEnded       chan struct{}       // closed by Runner.handleAllocEnd; nil after the end
-	runReturned      chan struct{}       // closed when the allocation runner's Run has returned; nil if the allocation has ended
+	allocEnded       chan struct{}       // closed by recordAllocEnd; nil after the end of the allocation
+	runReturned      chan struct{}       // closed when Run of the runner has returned; nil after the end of the allocation
 	removalStarted   bool                // the removal of the entry has started
-	dirRemoved       bool                // the directory was removed, or the removal was tried
+	dirRemoved       bool                // the directory was removed, or its removal has failed
 	collectWhenEnded bool                // the directory must be removed when the allocation has ended
 
-	destroyMu      sync.Mutex // destroyMu is held during destroyEntry, and locked before Runner.mu
-	allocDestroyed bool       // guarded by destroyMu
+	destroyMu      sync.Mutex // held during destroyEntry; locked before Runner.mu
+	allocDestroyed bool       // destroyAlloc has succeeded; guarded by destroyMu
 }
 
 // New returns a Runner without allocations.
 func New(c Config) *Runner {
-	if c.OnStop == nil {
-		c.OnStop = func() {}
+	if c.OnStopping == nil {
+		c.OnStopping = func() {}
 	}
 	if c.OnReport == nil {
 		c.OnReport = func(allocrunner.StatusUpdate) {}
@@ -136,15 +136,15 @@ func New(c Config) *Runner {
 		logger:               c.Logger.Named("noderunner"),
 		previousAllocsLoaded: make(chan struct{}),
 		gcRequested:          make(chan struct{}, 1),
-		entries:              make(map[string]*allocEntry),
+		entryOfAlloc:         make(map[string]*allocEntry),
 	}
 }
 
-// PreviousAllocsLoaded returns a channel that is closed when Alloc finds the
-// allocations of an earlier agent.
+// PreviousAllocsLoaded returns a channel that is closed when the allocations of an earlier agent
+// are loaded, so that Alloc finds them.
 func (r *Runner) PreviousAllocsLoaded() <-chan struct{} { return r.previousAllocsLoaded }
 
-// HasLoadedPreviousAllocs reports whether Alloc finds the allocations of an earlier agent.
+// HasLoadedPreviousAllocs reports whether the channel of PreviousAllocsLoaded is closed.
 func (r *Runner) HasLoadedPreviousAllocs() bool {
 	select {
 	case <-r.previousAllocsLoaded:
@@ -154,9 +154,9 @@ func (r *Runner) HasLoadedPreviousAllocs() bool {
 	}
 }
 
-// Run runs the allocations that the source assigns until ctx ends. If the cause is
-// allocrunner.ErrShutdown, tasks are left running; otherwise they are stopped. Run
-// returns when all runners have returned. It must be called once.
+// Run runs the allocations that the source assigns until ctx is done. If the cause is
+// allocrunner.ErrShutdown, it leaves the tasks running; otherwise it stops them. Run returns when
+// the runners of all allocations have returned. It must be called once.
 func (r *Runner) Run(ctx context.Context) {
 	var runningWG sync.WaitGroup
 	defer runningWG.Wait()
@@ -164,8 +164,8 @@ func (r *Runner) Run(ctx context.Context) {
 	closePreviousAllocsLoaded := sync.OnceFunc(func() { close(r.previousAllocsLoaded) })
 	for !errors.Is(context.Cause(ctx), allocrunner.ErrShutdown) { // a shutdown must not interrupt the restore
 		wanted, changed := r.config.Source.Allocs()
-		if r.reconcile(ctx, wanted, &runningWG) {
-			r.config.OnStop()
+		if r.applyAssignments(ctx, wanted, &runningWG) {
+			r.config.OnStopping()
 		}
 		closePreviousAllocsLoaded()
 		select {
@@ -176,36 +176,35 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 }
 
-// reconcile starts, updates and removes allocations so that they match the assignments
-// in wanted. It reports whether an allocation that may run must end. Only Run calls it.
-// The runners are built without the lock, because that opens directories and reads
-// records.
-func (r *Runner) reconcile(ctx context.Context, wanted []Assignment, running *sync.WaitGroup) (ending bool) {
+// applyAssignments starts, updates and removes allocations so that they match the assignments
+// in wanted. It reports whether a running allocation must stop. Only Run calls it. It builds the
+// runners of new allocations without mu, because that opens directories and reads records.
+func (r *Runner) applyAssignments(ctx context.Context, wanted []Assignment, running *sync.WaitGroup) (ending bool) {
 	r.mu.Lock()
-	change := compareAssignments(wanted, r.entries)
+	change := compareAssignments(wanted, r.entryOfAlloc)
 	r.mu.Unlock()
 
-	added := make([]*allocEntry, len(change.start))
-	for i, a := range change.start {
+	added := make([]*allocEntry, len(change.toStart))
+	for i, a := range change.toStart {
 		added[i] = r.newEntry(a)
 	}
-	r.applyAssignmentChanges(ctx, change, added, running)
+	r.changeEntries(ctx, change, added, running)
 	for i, e := range added {
 		switch {
-		case !change.start[i].TasksEnded:
-			r.startEntry(ctx, e, change.start[i], running)
+		case !change.toStart[i].AllocEnded:
+			r.startEntry(ctx, e, change.toStart[i], running)
 		case e.collectWhenEnded:
-			running.Go(func() { r.collectBatch([]gcCandidate{{allocEntry: e}}, "") })
+			running.Go(func() { r.collectAllocs([]gcCandidate{{allocEntry: e}}, "") })
 		}
 	}
 	r.forwardPurges(wanted)
 	if len(added) > 0 {
-		notify(r.gcRequested)
+		signalChannel(r.gcRequested)
 	}
-	return change.stopsRunning
+	return change.stopsLiveAlloc
 }
 
-// forwardPurges forwards to the runners that their jobs were purged.
+// forwardPurges calls Purge of the runners whose jobs were purged.
 func (r *Runner) forwardPurges(wanted []Assignment) {
 	for _, a := range wanted {
 		if !a.JobPurged {
@@ -219,35 +218,36 @@ func (r *Runner) forwardPurges(wanted []Assignment) {
 
 func (r *Runner) newEntry(a Assignment) *allocEntry {
 	e := &allocEntry{id: a.Alloc.ID, alloc: a.Alloc, collectWhenEnded: a.CollectWhenEnded}
-	if a.TasksEnded {
-		// A time in the future, from a clock that was ahead, would make the entry the last
-		// one to be collected.
+	if a.AllocEnded {
+		// A time in the future comes from a clock that was ahead. It would make the entry the
+		// last one whose directory is collected.
 		if e.endTime = time.Unix(0, a.Alloc.ModifyTime); e.endTime.After(time.Now()) {
 			e.endTime = time.Now()
 		}
-		e.dirRemoved = !r.hasAllocDir(e.id)
+		e.dirRemoved = !r.mayHaveAllocDir(e.id)
 		return e
 	}
-	e.tasksEnded, e.runReturned = make(chan struct{}), make(chan struct{})
+	e.allocEnded, e.runReturned = make(chan struct{}), make(chan struct{})
 	return e
 }
 
-// applyAssignmentChanges changes the entries and updates their runners.
-func (r *Runner) applyAssignmentChanges(ctx context.Context, change assignmentChanges, added []*allocEntry, running *sync.WaitGroup) {
+// changeEntries adds the new entries, passes new versions to the runners of others, and starts the
+// removal of the entries that are no longer wanted.
+func (r *Runner) changeEntries(ctx context.Context, change assignmentChanges, added []*allocEntry, running *sync.WaitGroup) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range added {
-		r.entries[e.id] = e
+		r.entryOfAlloc[e.id] = e
 	}
-	for _, alloc := range change.update {
-		e := r.entries[alloc.ID]
+	for _, alloc := range change.newVersions {
+		e := r.entryOfAlloc[alloc.ID]
 		e.alloc = alloc
 		if e.runner != nil {
 			e.runner.Update(alloc)
 		}
 	}
-	for _, id := range change.remove {
-		e := r.entries[id]
+	for _, id := range change.idsToRemove {
+		e := r.entryOfAlloc[id]
 		e.removalStarted = true
 		running.Go(func() { r.removeEntry(ctx, e) })
 	}
@@ -257,13 +257,13 @@ func (r *Runner) applyAssignmentChanges(ctx context.Context, change assignmentCh
 func (r *Runner) startEntry(ctx context.Context, e *allocEntry, a Assignment, running *sync.WaitGroup) {
 	config := r.config.AllocRunnerConfig
 	config.Alloc = a.Alloc
-	if r.config.TaskEnvNode != nil {
-		config.Node = r.config.TaskEnvNode()
+	if r.config.NodeForTasks != nil {
+		config.Node = r.config.NodeForTasks()
 	}
-	// If the records of a started allocation are lost, StartedEarlier is false, and the
+	// If the records of a started allocation are lost, StartedByEarlierAgent is false, and the
 	// client status shows that the allocation was started.
-	config.Restored = a.StartedEarlier || a.Alloc.ClientStatus != api.AllocClientStatusPending
-	config.AllocDone = r.tasksEnded
+	config.Restored = a.StartedByEarlierAgent || a.Alloc.ClientStatus != api.AllocClientStatusPending
+	config.AllocDone = r.runReturnedChan
 	config.ReportStatus = func(u allocrunner.StatusUpdate) {
 		r.config.OnReport(u)
 		r.config.Source.Report(u)
@@ -272,7 +272,7 @@ func (r *Runner) startEntry(ctx context.Context, e *allocEntry, a Assignment, ru
 	if err != nil {
 		r.logger.Error("alloc cannot be run", "alloc_id", e.id, "error", err)
 		close(e.runReturned)
-		running.Go(func() { r.handleAllocEnd(e, err) })
+		running.Go(func() { r.recordAllocEnd(e, err) })
 		return
 	}
 	r.mu.Lock()
@@ -285,17 +285,18 @@ func (r *Runner) startEntry(ctx context.Context, e *allocEntry, a Assignment, ru
 		runner.Run(ctx)
 		close(e.runReturned)
 		if runner.Finished() {
-			r.handleAllocEnd(e, nil)
+			r.recordAllocEnd(e, nil)
 		}
 	})
 }
 
-// tasksEnded returns a channel that is closed when all tasks of an allocation on this
-// node have ended.
-func (r *Runner) tasksEnded(id string) <-chan struct{} {
+// runReturnedChan returns a channel that is closed when Run of an allocation's runner has returned,
+// so that no task or hook of the allocation runs. The channel is closed already if the allocation
+// is unknown or has ended.
+func (r *Runner) runReturnedChan(id string) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if e := r.entries[id]; e != nil && e.runReturned != nil {
+	if e := r.entryOfAlloc[id]; e != nil && e.runReturned != nil {
 		return e.runReturned
 	}
 	none := make(chan struct{})
@@ -303,12 +304,13 @@ func (r *Runner) tasksEnded(id string) <-chan struct{} {
 	return none
 }
 
-// PluginsLeftRunning returns the drivers and hooks of the tasks that continue after Run.
+// PluginsLeftRunning returns the plugins that the tasks need that continue to run after Run has
+// returned.
 func (r *Runner) PluginsLeftRunning() map[supervisor.PluginKey]bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	needed := make(map[supervisor.PluginKey]bool)
-	for _, e := range r.entries {
+	for _, e := range r.entryOfAlloc {
 		if e.runner != nil {
 			for _, what := range e.runner.PluginsLeftRunning() {
 				needed[what] = true
@@ -318,17 +320,17 @@ func (r *Runner) PluginsLeftRunning() map[supervisor.PluginKey]bool {
 	return needed
 }
 
-// UsesPlugin reports whether an allocation that has not ended uses a driver or a hook.
+// UsesPlugin reports whether an allocation that has not ended uses the given driver or hook.
 func (r *Runner) UsesPlugin(what supervisor.PluginKey) bool {
 	return len(r.AllocsUsingPlugin(what)) > 0
 }
 
-// AllocsUsingPlugin returns the ids of the allocations that have not ended and use a
-// driver or a hook.
+// AllocsUsingPlugin returns the ids of the allocations that have not ended and use the given driver
+// or hook.
 func (r *Runner) AllocsUsingPlugin(what supervisor.PluginKey) (ids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for id, e := range r.entries {
+	for id, e := range r.entryOfAlloc {
 		if e.runner != nil && e.endTime.IsZero() && e.runner.NeedsPlugin(what) {
 			ids = append(ids, id)
 		}
@@ -336,24 +338,25 @@ func (r *Runner) AllocsUsingPlugin(what supervisor.PluginKey) (ids []string) {
 	return ids
 }
 
-// handleAllocEnd records that an allocation has ended, and drops its runner.
-func (r *Runner) handleAllocEnd(e *allocEntry, err error) {
+// recordAllocEnd records that an allocation has ended, releases its runner, and reports the end to
+// the source. err is the reason why the allocation could not be run.
+func (r *Runner) recordAllocEnd(e *allocEntry, err error) {
 	r.mu.Lock()
 	e.endTime, e.runner = time.Now(), nil
-	close(e.tasksEnded)
-	e.tasksEnded, e.runReturned = nil, nil
+	close(e.allocEnded)
+	e.allocEnded, e.runReturned = nil, nil
 	collect := e.collectWhenEnded
 	r.mu.Unlock()
 	r.config.Source.ReportEnded(e.id, err)
 	if collect {
-		r.collectBatch([]gcCandidate{{allocEntry: e}}, "")
+		r.collectAllocs([]gcCandidate{{allocEntry: e}}, "")
 	}
-	notify(r.gcRequested)
+	signalChannel(r.gcRequested)
 }
 
-// removeEntry stops an allocation and removes it from the disk. The end of ctx does not
-// end the removal, because files that it leaves behind would stay forever. Only a removal
-// that finds no free descriptor is left to the next agent then.
+// removeEntry stops an allocation, removes it from the disk and deletes its entry. The removal
+// continues when ctx is done, because files that it leaves behind would stay forever. Only a removal
+// that finds no free file descriptor is then left to the next agent.
 func (r *Runner) removeEntry(ctx context.Context, e *allocEntry) {
 	if runner := r.Alloc(e.id); runner != nil {
 		runner.Purge()
@@ -371,14 +374,14 @@ func (r *Runner) removeEntry(ctx context.Context, e *allocEntry) {
 		r.logger.Error("alloc left something behind", "alloc_id", e.id, "error", err)
 	}
 	r.mu.Lock()
-	delete(r.entries, e.id)
+	delete(r.entryOfAlloc, e.id)
 	r.mu.Unlock()
 	r.config.Source.ReportRemoved(e.id)
 	r.config.OnRemove()
 }
 
-// destroyEntry removes an ended allocation from the disk, unless that was done before:
-// an allocation may first be collected and later be removed.
+// destroyEntry removes an ended allocation from the disk, unless an earlier call has done so: an
+// allocation may first be collected and later be removed.
 func (r *Runner) destroyEntry(e *allocEntry) error {
 	e.destroyMu.Lock()
 	defer e.destroyMu.Unlock()
@@ -388,7 +391,7 @@ func (r *Runner) destroyEntry(e *allocEntry) error {
 	r.mu.Lock()
 	runner, alloc := e.runner, e.alloc
 	r.mu.Unlock()
-	err := r.destroyOnce(runner, alloc)
+	err := r.destroyAlloc(runner, alloc)
 	e.allocDestroyed = err == nil
 	if e.allocDestroyed {
 		removeCgroups(alloc)
@@ -396,8 +399,8 @@ func (r *Runner) destroyEntry(e *allocEntry) error {
 	return err
 }
 
-// removeCgroups removes empty cgroups of an allocation, left behind by a driver
-// process that died.
+// removeCgroups removes the empty cgroups of an allocation, which a driver process that has died may
+// have left behind.
 func removeCgroups(alloc *api.Allocation) {
 	if alloc.Job == nil {
 		return
@@ -409,13 +412,13 @@ func removeCgroups(alloc *api.Allocation) {
 	}
 }
 
-func (r *Runner) destroyOnce(runner *allocrunner.Runner, alloc *api.Allocation) error {
+func (r *Runner) destroyAlloc(runner *allocrunner.Runner, alloc *api.Allocation) error {
 	if runner == nil {
 		config := r.config.AllocRunnerConfig
 		config.Alloc, config.ReportStatus = alloc, func(allocrunner.StatusUpdate) {}
 		var err error
 		if runner, err = allocrunner.New(config); err != nil {
-			// The allocation never ran under this agent, so only its directory is known.
+			// No runner can be built, so the hooks of the allocation cannot be called.
 			dir, err := allocdir.New(r.config.AllocRunnerConfig.AllocDirRoot, alloc.ID)
 			if err != nil {
 				return err
@@ -426,7 +429,7 @@ func (r *Runner) destroyOnce(runner *allocrunner.Runner, alloc *api.Allocation) 
 	return runner.Destroy(context.Background())
 }
 
-func (r *Runner) hasAllocDir(allocID string) bool {
+func (r *Runner) mayHaveAllocDir(allocID string) bool {
 	dir, err := allocdir.New(r.config.AllocRunnerConfig.AllocDirRoot, allocID)
 	if err != nil {
 		return false
@@ -439,24 +442,24 @@ func (r *Runner) hasAllocDir(allocID string) bool {
 	return true
 }
 
-// Alloc returns the runner of an allocation. It is nil if the allocation is not on
-// this node, has ended, or has a runner that is still being built.
+// Alloc returns the runner of an allocation. It returns nil if the allocation is not on this node or
+// has ended, or if its runner is still being built.
 func (r *Runner) Alloc(id string) *allocrunner.Runner {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if e := r.entries[id]; e != nil {
+	if e := r.entryOfAlloc[id]; e != nil {
 		return e.runner
 	}
 	return nil
 }
 
-// KillAllocs force kills all allocations at once, without their shutdown order and their
-// poststop tasks. It does not wait.
+// KillAllocs force kills the tasks of all allocations at once, without hooks, kill order, delays and
+// poststop tasks. It does not block.
 func (r *Runner) KillAllocs() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.killRequested = true
-	for _, e := range r.entries {
+	for _, e := range r.entryOfAlloc {
 		if e.runner != nil {
 			e.runner.Kill()
 		}
@@ -466,9 +469,9 @@ func (r *Runner) KillAllocs() {
 // destroyTimeout is how long KillUndestroyed waits for the drivers of ended tasks.
 const destroyTimeout = 5 * time.Second
 
-// KillUndestroyed waits until all tasks have ended, which another call has requested. If a driver has not destroyed a task
-// within destroyTimeout after that, KillUndestroyed calls onGiveUp and then KillAllocs, so that Run does not wait for
-// the driver any longer. It returns early when ctx is done.
+// KillUndestroyed waits until all tasks have ended; the caller must have requested that. If a driver has
+// not destroyed an ended task within destroyTimeout after that, KillUndestroyed calls onGiveUp and then
+// KillAllocs, so that Run does not wait for the driver. It returns early when ctx is done.
 func (r *Runner) KillUndestroyed(ctx context.Context, onGiveUp func()) {
 	if destroying, err := r.awaitTasks(ctx); err != nil || !destroying {
 		return
@@ -488,7 +491,7 @@ func (r *Runner) KillUndestroyed(ctx context.Context, onGiveUp func()) {
 func (r *Runner) awaitTasks(ctx context.Context) (destroying bool, err error) {
 	r.mu.Lock()
 	var runners []*allocrunner.Runner
-	for _, e := range r.entries {
+	for _, e := range r.entryOfAlloc {
 		if e.runner != nil {
 			runners = append(runners, e.runner)
 		}
@@ -504,27 +507,27 @@ func (r *Runner) awaitTasks(ctx context.Context) (destroying bool, err error) {
 	return destroying, nil
 }
 
-// HandleTaskEvent forwards a driver's event to the allocation of the task.
-func (r *Runner) HandleTaskEvent(driverName string, event driver.TaskEvent) {
+// ForwardTaskEvent forwards a driver's event to the allocation of the task.
+func (r *Runner) ForwardTaskEvent(driverName string, event driver.TaskEvent) {
 	runner := r.Alloc(event.AllocID)
 	if runner == nil || !runner.TaskEvent(event) {
 		r.logger.Debug("event for a task that is not here", "driver", driverName, "alloc_id", event.AllocID, "task", event.TaskName)
 	}
 }
 
-// assignmentChanges is the change from the current to the wanted allocations.
+// assignmentChanges is the difference between the entries and the wanted assignments.
 type assignmentChanges struct {
-	start        []Assignment
-	update       []*api.Allocation
-	remove       []string
-	stopsRunning bool // an allocation that may still run must end
+	toStart        []Assignment
+	newVersions    []*api.Allocation
+	idsToRemove    []string
+	stopsLiveAlloc bool // a running allocation must stop
 }
 
 // compareAssignments returns the difference between the wanted assignments and the
 // entries that the Runner has. It has no side effects. A runner never gets an older
-// version, and an allocation that is being removed starts again only after its removal.
-// Reports do not increase AllocModifyIndex, but an entry without a runner takes any
-// other version, which has the last report.
+// version, and an allocation that is being removed starts again only after its removal. Reports do
+// not increase AllocModifyIndex, so an entry without a runner takes any version that differs from
+// its own, to have the last report.
 func compareAssignments(wanted []Assignment, have map[string]*allocEntry) assignmentChanges {
 	var d assignmentChanges
 	keep := make(map[string]bool, len(wanted))
@@ -534,23 +537,23 @@ func compareAssignments(wanted []Assignment, have map[string]*allocEntry) assign
 		e := have[id]
 		switch {
 		case e == nil:
-			d.start = append(d.start, a)
+			d.toStart = append(d.toStart, a)
 		case e.removalStarted, a.Alloc == e.alloc:
 		case e.runner == nil, a.Alloc.AllocModifyIndex > e.alloc.AllocModifyIndex:
-			d.update = append(d.update, a.Alloc)
-			d.stopsRunning = d.stopsRunning || e.runner != nil && a.Alloc.ServerTerminalStatus()
+			d.newVersions = append(d.newVersions, a.Alloc)
+			d.stopsLiveAlloc = d.stopsLiveAlloc || e.runner != nil && a.Alloc.ServerTerminalStatus()
 		}
 	}
 	for id, e := range have {
 		if !keep[id] && !e.removalStarted {
-			d.remove = append(d.remove, id)
-			d.stopsRunning = d.stopsRunning || e.runner != nil
+			d.idsToRemove = append(d.idsToRemove, id)
+			d.stopsLiveAlloc = d.stopsLiveAlloc || e.runner != nil
 		}
 	}
 	return d
 }
 
-func notify(c chan struct{}) {
+func signalChannel(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

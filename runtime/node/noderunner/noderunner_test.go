@@ -71,14 +71,14 @@ func TestCompareAssignments(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			d := compareAssignments(c.wanted, c.have)
 			var startIDs, updateIDs []string
-			for _, a := range d.start {
+			for _, a := range d.toStart {
 				startIDs = append(startIDs, a.Alloc.ID)
 			}
-			for _, a := range d.update {
+			for _, a := range d.newVersions {
 				updateIDs = append(updateIDs, a.ID)
 			}
-			if !slices.Equal(startIDs, c.start) || !slices.Equal(updateIDs, c.update) || !slices.Equal(d.remove, c.remove) || d.stopsRunning != c.ending {
-				t.Errorf("start %q update %q remove %q, ending: %t", startIDs, updateIDs, d.remove, d.stopsRunning)
+			if !slices.Equal(startIDs, c.start) || !slices.Equal(updateIDs, c.update) || !slices.Equal(d.idsToRemove, c.remove) || d.stopsLiveAlloc != c.ending {
+				t.Errorf("start %q update %q remove %q, ending: %t", startIDs, updateIDs, d.idsToRemove, d.stopsLiveAlloc)
 			}
 		})
 	}
@@ -94,7 +94,7 @@ func TestChooseCandidates(t *testing.T) {
 		ended("young", time.Second, notFailed), ended("failed", 3*time.Hour, failed),
 		ended("older", 2*time.Hour, notFailed), ended("old", time.Hour, notFailed), ended("failed later", time.Hour, failed),
 	}
-	g := GC{}.orDefault()
+	g := GCLimits{}.withDefaults()
 	for _, c := range []struct {
 		name   string
 		ended  []gcCandidate
@@ -106,8 +106,8 @@ func TestChooseCandidates(t *testing.T) {
 		{"nothing within the limits", list, 50, diskUsage{80, 70}, "[]", ""},
 		{"the oldest of too many, failed or not", list, 53, diskUsage{}, "[failed older]", "53 allocations are on the disk, which is more than gc_max_allocs = 50"},
 		{"no more than there are too many", list, 51, diskUsage{99, 99}, "[failed]", "more than gc_max_allocs"},
-		{"the oldest that has not failed for a full disk", list, 5, diskUsage{usedBlocks: 81}, "[older]", "disk usage of 81 % is above gc_disk_usage_threshold = 80"},
-		{"the same for a lack of inodes", list, 5, diskUsage{usedInodes: 71}, "[older]", "inode usage of 71 % is above gc_inode_usage_threshold = 70"},
+		{"the oldest that has not failed for a full disk", list, 5, diskUsage{usedBlocksPercent: 81}, "[older]", "disk usage of 81 % is above gc_disk_usage_threshold = 80"},
+		{"the same for a lack of inodes", list, 5, diskUsage{usedInodesPercent: 71}, "[older]", "inode usage of 71 % is above gc_inode_usage_threshold = 70"},
 		{"one that has ended just now stays", list[:1], 1, diskUsage{99, 99}, "[]", ""},
 		{"until it has its age", []gcCandidate{ended("a", g.DiskUsageMinAge, notFailed)}, 1, diskUsage{99, 99}, "[a]", "disk usage"},
 		{"failed ones last, the oldest first", []gcCandidate{list[4], list[1], list[0]}, 3, diskUsage{99, 0}, "[failed]", "disk usage"},
@@ -223,17 +223,17 @@ func (discardLogs) Start(context.Context, logs.Task) (string, string, error) {
 }
 
 // startRunner runs a Runner with a Source until the test ends.
-func startRunner(t *testing.T, gc GC, wanted ...Assignment) (*Runner, *fakeSource, string) {
+func startRunner(t *testing.T, gc GCLimits, wanted ...Assignment) (*Runner, *fakeSource, string) {
 	t.Helper()
 	return startRunnerWith(t, allocrunner.Config{Drivers: noDrivers{}}, gc, wanted...)
 }
 
-func startRunnerWith(t *testing.T, c allocrunner.Config, gc GC, wanted ...Assignment) (*Runner, *fakeSource, string) {
+func startRunnerWith(t *testing.T, c allocrunner.Config, gc GCLimits, wanted ...Assignment) (*Runner, *fakeSource, string) {
 	t.Helper()
 	root := t.TempDir()
 	source := &fakeSource{assignments: wanted, changed: make(chan struct{}), endErrors: make(map[string]error)}
 	for _, a := range wanted {
-		if a.TasksEnded {
+		if a.AllocEnded {
 			if err := os.Mkdir(filepath.Join(root, a.Alloc.ID), 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -247,7 +247,7 @@ func startRunnerWith(t *testing.T, c allocrunner.Config, gc GC, wanted ...Assign
 		Source:            source,
 		AllocRunnerConfig: c,
 		OnRemove:          func() { source.removalCount.Add(1) },
-		GC:                gc,
+		GCLimits:          gc,
 		Logger:            hclog.NewNullLogger(),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -294,7 +294,7 @@ func (l *fakeSource) endError(id string) (err error, yes bool) {
 
 func endedAssignment(id string, age time.Duration) Assignment {
 	a := newAssignment(id, 1)
-	a.TasksEnded = true
+	a.AllocEnded = true
 	a.Alloc.ClientStatus = api.AllocClientStatusComplete
 	a.Alloc.ModifyTime = time.Now().Add(-age).UnixNano()
 	return a
@@ -305,7 +305,7 @@ func TestOldestAllocationsAreCollectedFirst(t *testing.T) {
 	for i := range 6 {
 		wantedAssignments = append(wantedAssignments, endedAssignment(fmt.Sprint("a", i), time.Duration(i)*time.Minute))
 	}
-	_, _, root := startRunner(t, GC{MaxAllocs: 3, DiskUsage: 101, InodeUsage: 101}, wantedAssignments...)
+	_, _, root := startRunner(t, GCLimits{MaxAllocs: 3, MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, wantedAssignments...)
 	eventually(t, "three are left", func() bool { return slices.Equal(allocDirNames(t, root), []string{"a0", "a1", "a2"}) })
 }
 
@@ -313,14 +313,14 @@ func TestOldestAllocationsAreCollectedFirst(t *testing.T) {
 // for DiskUsageMinAge after its end. The Source then gets the reason of the
 // removal.
 func TestDiskUsageSparesRecentlyEndedAllocations(t *testing.T) {
-	full := GC{DiskUsage: 1e-9, InodeUsage: 101}
+	full := GCLimits{MaxDiskUsagePercent: 1e-9, MaxInodeUsagePercent: 101}
 	r, source, root := startRunner(t, full, endedAssignment("old", time.Hour), endedAssignment("young", time.Second))
 	eventually(t, "the old one is collected", func() bool { return source.collectReason("old") != "" })
 	if reason := source.collectReason("old"); !strings.Contains(reason, "gc_disk_usage_threshold") {
 		t.Errorf("reason %q", reason)
 	}
 	// Another check of the disk removes nothing.
-	r.collectExcessAllocs(t.Context(), full.orDefault())
+	r.collectExcessAllocs(t.Context(), full.withDefaults())
 	if got := allocDirNames(t, root); !slices.Equal(got, []string{"young"}) {
 		t.Errorf("on disk: %q", got)
 	}
@@ -331,7 +331,7 @@ func TestDiskUsageSparesRecentlyEndedAllocations(t *testing.T) {
 
 // Below the limits, no directory is removed (rule RS-097 of docs/rules.md).
 func TestNoCollectionBelowLimits(t *testing.T) {
-	r, _, root := startRunner(t, GC{DiskUsage: 101, InodeUsage: 101}, endedAssignment("a", time.Hour))
+	r, _, root := startRunner(t, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, endedAssignment("a", time.Hour))
 	eventually(t, "it is known", func() bool { return r.Collect(t.Context(), "b") != nil && len(r.allocIDs()) == 1 })
 	time.Sleep(20 * time.Millisecond)
 	if got := allocDirNames(t, root); len(got) != 1 {
@@ -380,7 +380,7 @@ func (blockingPlugins) PendingLaunches(*api.Allocation) func(context.Context, fu
 func TestCollectWaitsForHooksOnly(t *testing.T) {
 	s := blockingPlugins{releaseDriver: make(chan struct{}), releaseHook: make(chan struct{})}
 	findDriver, endHook := sync.OnceFunc(func() { close(s.releaseDriver) }), sync.OnceFunc(func() { close(s.releaseHook) })
-	r, _, root := startRunnerWith(t, allocrunner.Config{Drivers: s, Hooks: s}, GC{DiskUsage: 101, InodeUsage: 101}, newAssignment("a", 1))
+	r, _, root := startRunnerWith(t, allocrunner.Config{Drivers: s, Hooks: s}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, newAssignment("a", 1))
 	t.Cleanup(findDriver)
 	t.Cleanup(endHook)
 	eventually(t, "it is there", func() bool { return r.Alloc("a") != nil })
@@ -388,7 +388,7 @@ func TestCollectWaitsForHooksOnly(t *testing.T) {
 		t.Errorf("collect what runs: %v", err)
 	}
 	findDriver()
-	eventually(t, "its task has failed", func() bool { return hooksRunning(r.Alloc("a")) })
+	eventually(t, "its task has failed", func() bool { return onlyHooksRun(r.Alloc("a")) })
 
 	ctx, cancel := context.WithCancelCause(t.Context())
 	gone := errors.New("the client has gone")
@@ -451,10 +451,10 @@ func TestCollectDoesNotWaitForAPendingDestroy(t *testing.T) {
 	d := &vanishingDriver{available: make(chan struct{})}
 	a := newAssignment("a", 1)
 	model.Canonicalize(a.Alloc.Job)
-	r, source, root := startRunnerWith(t, allocrunner.Config{Drivers: driversFunc(d.lookUp), Logs: discardLogs{}}, GC{DiskUsage: 101, InodeUsage: 101}, a)
+	r, source, root := startRunnerWith(t, allocrunner.Config{Drivers: driversFunc(d.lookUp), Logs: discardLogs{}}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, a)
 	back := sync.OnceFunc(func() { close(d.available) })
 	t.Cleanup(back)
-	eventually(t, "its task is dead", func() bool { runner := r.Alloc("a"); return runner != nil && hooksRunning(runner) })
+	eventually(t, "its task is dead", func() bool { runner := r.Alloc("a"); return runner != nil && onlyHooksRun(runner) })
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	for range 2 {
@@ -481,8 +481,8 @@ func TestUndestroyedTaskIsGivenUp(t *testing.T) {
 	t.Cleanup(func() { close(d.available) })
 	a := newAssignment("a", 1)
 	model.Canonicalize(a.Alloc.Job)
-	r, source, _ := startRunnerWith(t, allocrunner.Config{Drivers: driversFunc(d.lookUp), Logs: discardLogs{}}, GC{DiskUsage: 101, InodeUsage: 101}, a)
-	eventually(t, "its task is dead", func() bool { runner := r.Alloc("a"); return runner != nil && hooksRunning(runner) })
+	r, source, _ := startRunnerWith(t, allocrunner.Config{Drivers: driversFunc(d.lookUp), Logs: discardLogs{}}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, a)
+	eventually(t, "its task is dead", func() bool { runner := r.Alloc("a"); return runner != nil && onlyHooksRun(runner) })
 	givenUp := false
 	r.KillUndestroyed(t.Context(), func() { givenUp = true })
 	if !givenUp {
@@ -497,7 +497,7 @@ func TestUndestroyedTaskIsGivenUp(t *testing.T) {
 func TestStoredCollectRequest(t *testing.T) {
 	over, running, kept := endedAssignment("over", time.Hour), newAssignment("running", 1), endedAssignment("kept", time.Hour)
 	over.CollectWhenEnded, running.CollectWhenEnded = true, true
-	r, source, root := startRunner(t, GC{DiskUsage: 101, InodeUsage: 101}, over, running, kept)
+	r, source, root := startRunner(t, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, over, running, kept)
 	eventually(t, "the directories are removed", func() bool {
 		_, yes := source.endError("running")
 		return yes && fmt.Sprint(allocDirNames(t, root)) == "[kept]"
@@ -513,7 +513,7 @@ func TestEndedAllocLeavesNoRunner(t *testing.T) {
 	s := blockingPlugins{releaseDriver: make(chan struct{}), releaseHook: make(chan struct{})}
 	findDriver, endHook := sync.OnceFunc(func() { close(s.releaseDriver) }), sync.OnceFunc(func() { close(s.releaseHook) })
 	destroyed := make(chan string, 1)
-	r, source, root := startRunnerWith(t, allocrunner.Config{Drivers: s, Hooks: destroyRecorder{s, destroyed}}, GC{DiskUsage: 101, InodeUsage: 101}, newAssignment("a", 1))
+	r, source, root := startRunnerWith(t, allocrunner.Config{Drivers: s, Hooks: destroyRecorder{s, destroyed}}, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, newAssignment("a", 1))
 	t.Cleanup(findDriver)
 	t.Cleanup(endHook)
 	var runner weak.Pointer[allocrunner.Runner]
@@ -528,12 +528,12 @@ func TestEndedAllocLeavesNoRunner(t *testing.T) {
 
 	// If the entry has no runner, the version of the Source is sufficient for the removal.
 	last := newAssignment("a", 1)
-	last.TasksEnded, last.Alloc.Name = true, "as reported last"
+	last.AllocEnded, last.Alloc.Name = true, "as reported last"
 	source.setAssignments(last)
 	eventually(t, "it is the one to have", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return r.entries["a"].alloc == last.Alloc
+		return r.entryOfAlloc["a"].alloc == last.Alloc
 	})
 	if err := r.Collect(t.Context(), "a"); err != nil || len(allocDirNames(t, root)) != 0 {
 		t.Errorf("collect: %v; on disk: %q", err, allocDirNames(t, root))
@@ -562,14 +562,14 @@ func (r *Runner) allocIDs() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var ids []string
-	for id := range r.entries {
+	for id := range r.entryOfAlloc {
 		ids = append(ids, id)
 	}
 	return ids
 }
 
 func TestEndIsReportedOnceBeforeRemoval(t *testing.T) {
-	r, source, root := startRunner(t, GC{DiskUsage: 101, InodeUsage: 101}, newAssignment("a", 1))
+	r, source, root := startRunner(t, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, newAssignment("a", 1))
 	eventually(t, "it has failed", func() bool { _, yes := source.endError("a"); return yes })
 	if err, _ := source.endError("a"); err != nil {
 		t.Errorf("it was run, and ended with %v", err)
@@ -595,7 +595,7 @@ func TestEndIsReportedOnceBeforeRemoval(t *testing.T) {
 func TestStartedAllocationWithoutRecordsIsRestored(t *testing.T) {
 	lost := newAssignment("a", 1)
 	lost.Alloc.ClientStatus = api.AllocClientStatusRunning
-	_, source, _ := startRunner(t, GC{DiskUsage: 101, InodeUsage: 101}, lost)
+	_, source, _ := startRunner(t, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, lost)
 	eventually(t, "it has ended", func() bool { _, yes := source.endError("a"); return yes })
 	if err, _ := source.endError("a"); err == nil || !strings.Contains(err.Error(), "no records to restore it from") {
 		t.Errorf("it ended with %v, want it to be restored", err)
@@ -605,7 +605,7 @@ func TestStartedAllocationWithoutRecordsIsRestored(t *testing.T) {
 func TestRunnerThatCannotBeBuilt(t *testing.T) {
 	bad := newAssignment("a", 1)
 	bad.Alloc.TaskGroup = "nope"
-	_, source, _ := startRunner(t, GC{DiskUsage: 101, InodeUsage: 101}, bad)
+	_, source, _ := startRunner(t, GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101}, bad)
 	eventually(t, "it is told", func() bool { err, _ := source.endError("a"); return err != nil })
 	source.setAssignments()
 	eventually(t, "it is removed", func() bool {
@@ -637,14 +637,14 @@ func TestRunnersAreBuiltWithoutTheLock(t *testing.T) {
 			Drivers: blockingDrivers{}, AllocDirRoot: t.TempDir(), Logs: failingLogs{},
 			Services: new(servicestest.Registry), Logger: hclog.NewNullLogger(),
 		},
-		TaskEnvNode: func() taskenv.Node {
+		NodeForTasks: func() taskenv.Node {
 			built++
 			if !r.mu.TryLock() {
 				t.Error("the lock is held while a runner is built")
 				return taskenv.Node{}
 			}
 			r.mu.Unlock()
-			if wait.IsClosed(r.tasksEnded("a")) || wait.IsClosed(r.tasksEnded("b")) {
+			if wait.IsClosed(r.runReturnedChan("a")) || wait.IsClosed(r.runReturnedChan("b")) {
 				t.Error("an allocation that is being built counts as ended")
 			}
 			if built == 2 {
@@ -652,8 +652,8 @@ func TestRunnersAreBuiltWithoutTheLock(t *testing.T) {
 			}
 			return taskenv.Node{}
 		},
-		GC:     GC{DiskUsage: 101, InodeUsage: 101},
-		Logger: hclog.NewNullLogger(),
+		GCLimits: GCLimits{MaxDiskUsagePercent: 101, MaxInodeUsagePercent: 101},
+		Logger:   hclog.NewNullLogger(),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	var runningWG sync.WaitGroup

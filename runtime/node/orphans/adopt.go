@@ -29,7 +29,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// AdoptedJob is a job that the environments of running tasks describe, whose own record was lost.
+// AdoptedJob is a job whose record was lost, rebuilt from the environments of its running tasks.
 type AdoptedJob struct {
 	Job    *api.Job
 	Allocs []*api.Allocation // running allocations, without Job
@@ -38,29 +38,29 @@ type AdoptedJob struct {
 }
 
 // jobKey identifies a job.
-type jobKey struct{ namespace, id string }
+type jobKey struct{ namespace, jobID string }
 
-// adoptedAlloc is an unknown allocation all of whose running tasks their drivers have.
+// adoptedAlloc is an unknown allocation whose drivers have returned the handles of all of its running tasks.
 type adoptedAlloc struct {
-	id    string
-	env   taskEnviron // of one of its tasks
-	tasks []adoptedTask
+	allocID string
+	env     taskEnviron // environment of one of its tasks
+	tasks   []adoptedTask
 }
 
-// adoptedTask is a running task with its handle.
+// adoptedTask is a running task of an adopted allocation, with the data from its processes and its driver.
 type adoptedTask struct {
 	unknownTask
-	env         taskEnviron
-	user        string // user of the processes; empty for the user of the agent
-	dynamicUser uint32 // id of the user if the agent has chosen it, otherwise 0
-	handle      *driver.Handle
-	network     *driver.NetworkOverride
+	env           taskEnviron
+	user          string // user of the processes; empty for the user of the agent
+	dynamicUserID uint32 // user id if an earlier agent has chosen it from DynamicUserIDs; otherwise 0
+	handle        *driver.Handle
+	network       *driver.NetworkOverride
 }
 
-// adoptUnknown stores jobs, allocations and tasks for the unknown allocations whose tasks their drivers find, and removes
-// these allocations from unknown. Of an allocation with a task that cannot be adopted, nothing is adopted. The result has the ids of
-// the adopted allocations.
-func (c *Cleaner) adoptUnknown(ctx context.Context, up driverSource, unknown map[string]bool) map[string]bool {
+// adoptUnknownAllocs stores records of jobs, allocations and tasks for the unknown allocations whose drivers find all of their running
+// tasks. It removes these allocations from the map unknown, and returns their ids. If one task of an allocation cannot be adopted, it
+// adopts no task of the allocation.
+func (c *Cleaner) adoptUnknownAllocs(ctx context.Context, up driverFinder, unknown map[string]bool) map[string]bool {
 	adopted := make(map[string]bool)
 	jobs := make(map[jobKey][]*adoptedAlloc)
 	for id := range unknown {
@@ -75,17 +75,17 @@ func (c *Cleaner) adoptUnknown(ctx context.Context, up driverSource, unknown map
 		jobs[key] = append(jobs[key], alloc)
 	}
 	for key, allocs := range jobs {
-		if err := c.StoreAdopted(ctx, c.newAdoptedJob(key, allocs)); err != nil {
-			c.Logger.Error("unknown allocations not adopted", "job_id", key.id, "namespace", key.namespace, "error", err)
+		if err := c.StoreAdoptedJob(ctx, c.newAdoptedJob(key, allocs)); err != nil {
+			c.Logger.Error("unknown allocations not adopted", "job_id", key.jobID, "namespace", key.namespace, "error", err)
 			continue
 		}
 		for _, alloc := range allocs {
-			delete(unknown, alloc.id)
-			adopted[alloc.id] = true
+			delete(unknown, alloc.allocID)
+			adopted[alloc.allocID] = true
 			for _, t := range alloc.tasks {
-				c.Logger.Warn("task of an unknown allocation adopted", "alloc_id", alloc.id, "job_id", key.id, "task", t.name, "driver", t.driver, "task_id", t.startID)
+				c.Logger.Warn("task of an unknown allocation adopted", "alloc_id", alloc.allocID, "job_id", key.jobID, "task", t.taskName, "driver", t.driverName, "task_id", t.startID)
 				for _, p := range t.processes {
-					c.OnUnknownProcess(alloc.id, t.name, p)
+					c.OnUnknownProcess(alloc.allocID, t.taskName, p)
 				}
 			}
 		}
@@ -93,21 +93,21 @@ func (c *Cleaner) adoptUnknown(ctx context.Context, up driverSource, unknown map
 	return adopted
 }
 
-// findAdoptable returns an unknown allocation with the handles of its running tasks, nil if none runs.
-func (c *Cleaner) findAdoptable(ctx context.Context, up driverSource, allocID string) (*adoptedAlloc, error) {
+// findAdoptable returns an unknown allocation with the handles of its running tasks. It returns nil if no task of it runs.
+func (c *Cleaner) findAdoptable(ctx context.Context, up driverFinder, allocID string) (*adoptedAlloc, error) {
 	tasks, err := c.findUnknownTasks(allocID)
 	if err != nil || len(tasks) == 0 {
 		return nil, err
 	}
-	dir, err := allocdir.New(c.AllocDirs, allocID)
+	dir, err := allocdir.New(c.AllocDirRoot, allocID)
 	if err != nil {
 		return nil, err
 	}
-	alloc := &adoptedAlloc{id: allocID}
+	alloc := &adoptedAlloc{allocID: allocID}
 	for _, found := range tasks {
 		t := adoptedTask{unknownTask: found}
 		if err := c.findHandle(ctx, up, dir, &t); err != nil {
-			return nil, fmt.Errorf("task %q: %w", t.name, err)
+			return nil, fmt.Errorf("task %q: %w", t.taskName, err)
 		}
 		alloc.tasks = append(alloc.tasks, t)
 	}
@@ -115,54 +115,54 @@ func (c *Cleaner) findAdoptable(ctx context.Context, up driverSource, allocID st
 	return alloc, nil
 }
 
-// adoptTimeout limits the calls of a driver for one task.
+// adoptTimeout limits how long the driver calls for one task may take together.
 const adoptTimeout = 30 * time.Second
 
-// findHandle asks the driver of a task for its handle.
-func (c *Cleaner) findHandle(ctx context.Context, up driverSource, dir *allocdir.Dir, t *adoptedTask) error {
-	if t.startID == "" || t.driver == "" {
+// findHandle sets the handle and the network of a task from an answer of its driver, after it has read the processes of the task.
+func (c *Cleaner) findHandle(ctx context.Context, up driverFinder, dir *allocdir.Dir, t *adoptedTask) error {
+	if t.startID == "" || t.driverName == "" {
 		return errors.New("its start is not in the time line of the allocation")
 	}
-	if err := t.readProcess(c); err != nil {
+	if err := t.readOldestProcess(c); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
 	defer cancel()
-	d, err := up.Driver(ctx, t.driver)
+	d, err := up.Driver(ctx, t.driverName)
 	if err != nil {
 		return err
 	}
 	status, err := d.InspectTask(ctx, t.startID)
 	if err == nil && status.Start != nil && status.Start.Phase == driver.StartNotFound {
-		// The plugin process that has the task waits for it, and would take its exit status.
-		if err := c.EndFormerPlugins(ctx, t.driver); err != nil {
-			return fmt.Errorf("end the former process of driver %q: %w", t.driver, err)
+		// The former plugin process still waits for the task's process, and would take its exit status.
+		if err := c.EndFormerPlugins(ctx, t.driverName); err != nil {
+			return fmt.Errorf("end the former process of driver %q: %w", t.driverName, err)
 		}
-		if err := d.RecoverTask(ctx, &driver.Handle{Config: t.config(dir, c.Node), State: driver.TaskRunning}); err != nil {
-			return fmt.Errorf("driver %q does not find it: %w", t.driver, err)
+		if err := d.RecoverTask(ctx, &driver.Handle{Config: t.newDriverConfig(dir, c.Node), State: driver.TaskRunning}); err != nil {
+			return fmt.Errorf("driver %q does not find it: %w", t.driverName, err)
 		}
 		status, err = d.InspectTask(ctx, t.startID)
 	}
 	if err != nil {
-		return fmt.Errorf("driver %q: %w", t.driver, err)
+		return fmt.Errorf("driver %q: %w", t.driverName, err)
 	}
 	if status.Start == nil || status.Start.Phase != driver.StartReturned {
-		return fmt.Errorf("driver %q returns no handle, because it is not made with the SDK of nomad-lite: its tasks are known only to the plugin process that has started them", t.driver)
+		return fmt.Errorf("driver %q returns no handle, because it is not made with the SDK of nomad-lite: its tasks are known only to the plugin process that has started them", t.driverName)
 	}
 	t.handle, t.network = status.Start.Handle, status.NetworkOverride
 	return nil
 }
 
-// taskEnviron is the environment of a process of a task.
+// taskEnviron is the environment of a task's process, by variable.
 type taskEnviron map[string]string
 
-func (e taskEnviron) int(name string) int {
-	n, _ := strconv.Atoi(e[name]) // a missing or wrong value counts as not set
+func (e taskEnviron) intOrZero(name string) int {
+	n, _ := strconv.Atoi(e[name]) // a missing or invalid value counts as 0
 	return n
 }
 
-// readProcess sets what the oldest readable process of the task tells.
-func (t *adoptedTask) readProcess(c *Cleaner) error {
+// readOldestProcess sets the environment and the user of the task from its oldest readable process.
+func (t *adoptedTask) readOldestProcess(c *Cleaner) error {
 	processes := slices.Clone(t.processes)
 	slices.SortFunc(processes, func(a, b osprocess.ID) int { return cmp.Compare(a.StartTime, b.StartTime) })
 	for _, p := range processes {
@@ -182,8 +182,8 @@ func (t *adoptedTask) readProcess(c *Cleaner) error {
 		}
 		t.env = env
 		switch {
-		case c.DynamicUsers.First <= st.Uid && st.Uid <= c.DynamicUsers.Last && st.Uid != 0:
-			t.dynamicUser = st.Uid
+		case c.DynamicUserIDs.First <= st.Uid && st.Uid <= c.DynamicUserIDs.Last && st.Uid != 0:
+			t.dynamicUserID = st.Uid
 		case int(st.Uid) != os.Geteuid():
 			t.user = fmt.Sprintf("%d:%d", st.Uid, st.Gid)
 		}
@@ -192,35 +192,37 @@ func (t *adoptedTask) readProcess(c *Cleaner) error {
 	return errors.New("no process of the task has the names of its job and its group in a readable environment")
 }
 
-// config returns the config of the task's start, as far as it is known.
-func (t *adoptedTask) config(dir *allocdir.Dir, node model.NodeFacts) *driver.TaskConfig {
-	stdout, stderr := logs.FIFOPaths(logs.Task{AllocID: t.allocID, Name: t.name, Dir: dir.LogDir()})
+// newDriverConfig returns the driver.TaskConfig of the task's start, without the parts that the environment does not contain.
+func (t *adoptedTask) newDriverConfig(dir *allocdir.Dir, node model.NodeFacts) *driver.TaskConfig {
+	stdout, stderr := logs.FIFOPaths(logs.Task{AllocID: t.allocID, Name: t.taskName, Dir: dir.LogDir()})
 	for _, path := range []*string{&stdout, &stderr} {
 		if _, err := os.Lstat(*path); err != nil {
 			*path = os.DevNull // the output of the task is not collected
 		}
 	}
 	config := &driver.TaskConfig{
-		ID: t.startID, Name: t.name, AllocID: t.allocID, AllocDir: dir.Path(), StdoutPath: stdout, StderrPath: stderr,
+		ID: t.startID, Name: t.taskName, AllocID: t.allocID, AllocDir: dir.Path(), StdoutPath: stdout, StderrPath: stderr,
 		JobName: t.env["NOMAD_JOB_NAME"], JobID: t.env["NOMAD_JOB_ID"], ParentJobID: t.env["NOMAD_JOB_PARENT_ID"],
 		TaskGroupName: t.env["NOMAD_GROUP_NAME"], Namespace: t.env["NOMAD_NAMESPACE"],
-		NodeID: node.ID, NodeName: node.Name, NetworkIsolation: groupNetwork(t.allocID), Env: t.env, User: cmp.Or(t.user, runnerhooks.WorkloadUserName(t.dynamicUser)),
-		Resources: &driver.Resources{CPUShares: int64(t.env.int("NOMAD_CPU_LIMIT")), MemoryMB: int64(t.env.int("NOMAD_MEMORY_LIMIT")), MemoryMaxMB: int64(t.env.int("NOMAD_MEMORY_MAX_LIMIT"))},
+		NodeID: node.ID, NodeName: node.Name, NetworkIsolation: existingGroupNetwork(t.allocID), Env: t.env, User: cmp.Or(t.user, runnerhooks.WorkloadUserName(t.dynamicUserID)),
+		Resources: &driver.Resources{CPUShares: int64(t.env.intOrZero("NOMAD_CPU_LIMIT")), MemoryMB: int64(t.env.intOrZero("NOMAD_MEMORY_LIMIT")), MemoryMaxMB: int64(t.env.intOrZero("NOMAD_MEMORY_MAX_LIMIT"))},
 	}
-	if t.cores() > 0 {
-		// The agent has made the cgroup of such a task.
-		if groups, err := osprocess.TaskCgroups(t.allocID, t.name); err == nil && len(groups) > 0 {
+	if t.reservedCoreCount() > 0 {
+		// The earlier agent has created the cgroup of a task with reserved cores.
+		if groups, err := osprocess.TaskCgroups(t.allocID, t.taskName); err == nil && len(groups) > 0 {
 			config.Resources.Linux.CpusetCgroup, config.Resources.Linux.CpusetCpus = string(groups[0]), t.env["NOMAD_CPU_CORES"]
 		}
 	}
 	return config
 }
 
-// cores returns the number of cores that are reserved for the task.
-func (t *adoptedTask) cores() int { return len(cgroup.ParseCPUList(t.env["NOMAD_CPU_CORES"])) }
+// reservedCoreCount returns the number of cores that are reserved for the task.
+func (t *adoptedTask) reservedCoreCount() int {
+	return len(cgroup.ParseCPUList(t.env["NOMAD_CPU_CORES"]))
+}
 
-// groupNetwork returns the namespace that the agent has made for an allocation, nil if there is none.
-func groupNetwork(allocID string) *driver.NetworkIsolation {
+// existingGroupNetwork returns the network namespace that an earlier agent has created for an allocation, nil if there is none.
+func existingGroupNetwork(allocID string) *driver.NetworkIsolation {
 	path := netns.Path(allocID)
 	if _, err := os.Lstat(path); err != nil {
 		return nil
@@ -229,11 +231,11 @@ func groupNetwork(allocID string) *driver.NetworkIsolation {
 }
 
 // newAdoptedJob returns a job with these allocations. It is a batch job without restarts, because the configs of its tasks are
-// lost: nothing of it is started.
+// lost, so that no task of it can be started.
 func (c *Cleaner) newAdoptedJob(key jobKey, allocs []*adoptedAlloc) AdoptedJob {
 	env := allocs[0].env
 	adopted := AdoptedJob{Job: &api.Job{
-		ID: new(key.id), Name: new(cmp.Or(env["NOMAD_JOB_NAME"], key.id)), Namespace: new(key.namespace), Region: new(env["NOMAD_REGION"]),
+		ID: new(key.jobID), Name: new(cmp.Or(env["NOMAD_JOB_NAME"], key.jobID)), Namespace: new(key.namespace), Region: new(env["NOMAD_REGION"]),
 		Type: new(api.JobTypeBatch), Datacenters: []string{"*"}, Meta: map[string]string{model.AdoptedJobMeta: "true"},
 	}}
 	if parent := env["NOMAD_JOB_PARENT_ID"]; parent != "" {
@@ -247,7 +249,7 @@ func (c *Cleaner) newAdoptedJob(key jobKey, allocs []*adoptedAlloc) AdoptedJob {
 		adopted.Job.TaskGroups = append(adopted.Job.TaskGroups, newAdoptedGroup(name, groups[name]))
 	}
 	for _, alloc := range allocs {
-		record := alloc.allocation(key)
+		record := alloc.newAllocation(key)
 		record.NodeID, record.NodeName = c.Node.ID, c.Node.Name
 		adopted.Allocs = append(adopted.Allocs, record)
 	}
@@ -259,7 +261,7 @@ func (c *Cleaner) newAdoptedJob(key jobKey, allocs []*adoptedAlloc) AdoptedJob {
 	return adopted
 }
 
-// newAdoptedGroup returns a group with the tasks of its allocations.
+// newAdoptedGroup returns a group with all tasks that run in the given allocations.
 func newAdoptedGroup(name string, allocs []*adoptedAlloc) *api.TaskGroup {
 	group := &api.TaskGroup{
 		Name: &name, Count: new(len(allocs)),
@@ -268,22 +270,22 @@ func newAdoptedGroup(name string, allocs []*adoptedAlloc) *api.TaskGroup {
 	}
 	known := make(map[string]bool)
 	for _, alloc := range allocs {
-		if groupNetwork(alloc.id) != nil {
+		if existingGroupNetwork(alloc.allocID) != nil {
 			group.Networks = []*api.NetworkResource{{Mode: "bridge"}}
 		}
 		for _, t := range alloc.tasks {
-			if known[t.name] {
+			if known[t.taskName] {
 				continue
 			}
-			known[t.name] = true
-			task := &api.Task{Name: t.name, Driver: t.driver, User: t.user, Config: map[string]any{}, Resources: &api.Resources{}}
-			if cpu := t.env.int("NOMAD_CPU_LIMIT"); cpu > 0 && t.cores() == 0 {
+			known[t.taskName] = true
+			task := &api.Task{Name: t.taskName, Driver: t.driverName, User: t.user, Config: map[string]any{}, Resources: &api.Resources{}}
+			if cpu := t.env.intOrZero("NOMAD_CPU_LIMIT"); cpu > 0 && t.reservedCoreCount() == 0 {
 				task.Resources.CPU = &cpu
 			}
-			if cores := t.cores(); cores > 0 {
+			if cores := t.reservedCoreCount(); cores > 0 {
 				task.Resources.Cores = &cores
 			}
-			if memory := t.env.int("NOMAD_MEMORY_LIMIT"); memory > 0 {
+			if memory := t.env.intOrZero("NOMAD_MEMORY_LIMIT"); memory > 0 {
 				task.Resources.MemoryMB = &memory
 			}
 			group.Tasks = append(group.Tasks, task)
@@ -292,11 +294,11 @@ func newAdoptedGroup(name string, allocs []*adoptedAlloc) *api.TaskGroup {
 	return group
 }
 
-// allocation returns the record of the allocation.
-func (a *adoptedAlloc) allocation(key jobKey) *api.Allocation {
+// newAllocation returns the api.Allocation for the adopted allocation, without its node.
+func (a *adoptedAlloc) newAllocation(key jobKey) *api.Allocation {
 	alloc := &api.Allocation{
-		ID: a.id, Name: cmp.Or(a.env["NOMAD_ALLOC_NAME"], fmt.Sprintf("%s.%s[0]", key.id, a.env["NOMAD_GROUP_NAME"])),
-		Namespace: key.namespace, JobID: key.id, TaskGroup: a.env["NOMAD_GROUP_NAME"],
+		ID: a.allocID, Name: cmp.Or(a.env["NOMAD_ALLOC_NAME"], fmt.Sprintf("%s.%s[0]", key.jobID, a.env["NOMAD_GROUP_NAME"])),
+		Namespace: key.namespace, JobID: key.jobID, TaskGroup: a.env["NOMAD_GROUP_NAME"],
 		DesiredStatus: api.AllocDesiredStatusRun, ClientStatus: api.AllocClientStatusRunning,
 		AllocatedResources: &api.AllocatedResources{Tasks: make(map[string]*api.AllocatedTaskResources)},
 		TaskStates:         make(map[string]*api.TaskState),
@@ -304,24 +306,24 @@ func (a *adoptedAlloc) allocation(key jobKey) *api.Allocation {
 	ports := make(map[string]bool)
 	network := &api.NetworkResource{}
 	for _, t := range a.tasks {
-		alloc.AllocatedResources.Tasks[t.name] = &api.AllocatedTaskResources{
-			Cpu:    api.AllocatedCpuResources{CpuShares: int64(t.env.int("NOMAD_CPU_LIMIT"))},
-			Memory: api.AllocatedMemoryResources{MemoryMB: int64(t.env.int("NOMAD_MEMORY_LIMIT")), MemoryMaxMB: int64(t.env.int("NOMAD_MEMORY_MAX_LIMIT"))},
+		alloc.AllocatedResources.Tasks[t.taskName] = &api.AllocatedTaskResources{
+			Cpu:    api.AllocatedCpuResources{CpuShares: int64(t.env.intOrZero("NOMAD_CPU_LIMIT"))},
+			Memory: api.AllocatedMemoryResources{MemoryMB: int64(t.env.intOrZero("NOMAD_MEMORY_LIMIT")), MemoryMaxMB: int64(t.env.intOrZero("NOMAD_MEMORY_MAX_LIMIT"))},
 		}
-		alloc.TaskStates[t.name] = t.state()
+		alloc.TaskStates[t.taskName] = t.newTaskState()
 		for _, variable := range slices.Sorted(maps.Keys(t.env)) {
 			label, ok := strings.CutPrefix(variable, "NOMAD_HOST_PORT_")
-			port := t.env.int(variable)
+			port := t.env.intOrZero(variable)
 			if !ok || port == 0 || ports[label] {
 				continue
 			}
 			ports[label] = true
-			mapping := api.PortMapping{Label: label, Value: port, To: t.env.int("NOMAD_PORT_" + label), HostIP: t.env["NOMAD_HOST_IP_"+label]}
+			mapping := api.PortMapping{Label: label, Value: port, To: t.env.intOrZero("NOMAD_PORT_" + label), HostIP: t.env["NOMAD_HOST_IP_"+label]}
 			alloc.AllocatedResources.Shared.Ports = append(alloc.AllocatedResources.Shared.Ports, mapping)
 			network.DynamicPorts = append(network.DynamicPorts, api.Port{Label: label, Value: port, To: mapping.To})
 		}
 	}
-	if groupNetwork(a.id) != nil {
+	if existingGroupNetwork(a.allocID) != nil {
 		network.Mode = "bridge"
 	}
 	if len(ports) > 0 || network.Mode != "" {
@@ -330,32 +332,32 @@ func (a *adoptedAlloc) allocation(key jobKey) *api.Allocation {
 	return alloc
 }
 
-// storeRecords stores what the runner of the allocation needs to restore it. A task of the group that does not run in this
-// allocation has ended.
+// storeRecords stores the records from which the runner of the allocation restores the tasks. A task of the group that does not run
+// in this allocation counts as ended.
 func (a *adoptedAlloc) storeRecords(tx *store.Txn, job *api.Job) {
 	for _, t := range model.FindGroup(job, a.env["NOMAD_GROUP_NAME"]).Tasks {
-		i := slices.IndexFunc(a.tasks, func(running adoptedTask) bool { return running.name == t.Name })
+		i := slices.IndexFunc(a.tasks, func(running adoptedTask) bool { return running.taskName == t.Name })
 		if i < 0 {
-			tx.PutTask(a.id, t.Name, state.LocalState{RunComplete: true}, &api.TaskState{State: model.TaskDead, FinishedAt: time.Now().UTC(), Events: []*api.TaskEvent{}})
+			tx.PutTask(a.allocID, t.Name, state.LocalState{RunComplete: true}, &api.TaskState{State: model.TaskDead, FinishedAt: time.Now().UTC(), Events: []*api.TaskEvent{}})
 			continue
 		}
-		tx.PutTask(a.id, t.Name, a.tasks[i].localState(), a.tasks[i].state())
+		tx.PutTask(a.allocID, t.Name, a.tasks[i].newLocalState(), a.tasks[i].newTaskState())
 	}
-	if isolation := groupNetwork(a.id); isolation != nil {
-		tx.PutMeta(state.NetworkPrefix+a.id, state.NewNetworkRecord(state.AllocNetwork{AllocID: a.id, Mode: "bridge", Isolation: isolation}))
+	if isolation := existingGroupNetwork(a.allocID); isolation != nil {
+		tx.PutAgentRecord(state.NetworkPrefix+a.allocID, state.NewNetworkRecord(state.AllocNetwork{AllocID: a.allocID, Mode: "bridge", Isolation: isolation}))
 	}
-	tx.DeleteMeta(state.UnknownAllocPrefix + a.id)
+	tx.DeleteAgentRecord(state.UnknownAllocPrefix + a.allocID)
 }
 
-func (t *adoptedTask) localState() state.LocalState {
+func (t *adoptedTask) newLocalState() state.LocalState {
 	local := state.LocalState{StartID: t.startID, Handle: t.handle, Network: t.network}
-	if t.dynamicUser != 0 {
-		local.Hooks = map[string]state.HookState{runnerhooks.WorkloadUserHookName: {Data: runnerhooks.NewWorkloadUserState(t.dynamicUser)}}
+	if t.dynamicUserID != 0 {
+		local.Hooks = map[string]state.HookState{runnerhooks.WorkloadUserHookName: {Data: runnerhooks.NewWorkloadUserState(t.dynamicUserID)}}
 	}
 	return local
 }
 
-func (t *adoptedTask) state() *api.TaskState {
+func (t *adoptedTask) newTaskState() *api.TaskState {
 	s := &api.TaskState{State: model.TaskRunning, StartedAt: t.startedAt.UTC()}
 	model.AppendTaskEvent(s, model.EventAdopted(), time.Now())
 	return s

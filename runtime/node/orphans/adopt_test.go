@@ -129,14 +129,14 @@ func TestUnknownTasksAreAdopted(t *testing.T) {
 	own := &sdkDriver{found: make(map[string]*driver.TaskConfig)}
 	var reserved []osprocess.ID
 	c := &Cleaner{
-		Logger: hclog.New(&hclog.LoggerOptions{Output: &log}), AllocDirs: allocDirs, Store: s,
-		AdoptUnknown: true, Node: model.NodeFacts{ID: "node", Name: "here"},
+		Logger: hclog.New(&hclog.LoggerOptions{Output: &log}), AllocDirRoot: allocDirs, Store: s,
+		AdoptUnknownAllocs: true, Node: model.NodeFacts{ID: "node", Name: "here"},
 		OnUnknownProcess: func(_, _ string, p osprocess.ID) { reserved = append(reserved, p) },
 		EndFormerPlugins: func(_ context.Context, name string) error {
 			own.formerEnded = own.formerEnded || name == "sdk"
 			return nil
 		},
-		StoreAdopted: func(ctx context.Context, j AdoptedJob) error {
+		StoreAdoptedJob: func(ctx context.Context, j AdoptedJob) error {
 			adopted = append(adopted, j)
 			_, err := s.Update(ctx, func(tx *store.Txn) error {
 				model.Canonicalize(j.Job)
@@ -185,13 +185,13 @@ func TestUnknownTasksAreAdopted(t *testing.T) {
 			t.Errorf("%v: %+v", key, local)
 		}
 	}
-	if got := snapshot.MetaKeys(state.UnknownAllocPrefix); !slices.Equal(got, []string{state.UnknownAllocPrefix + mixed}) {
+	if got := snapshot.AgentRecordNames(state.UnknownAllocPrefix); !slices.Equal(got, []string{state.UnknownAllocPrefix + mixed}) {
 		t.Errorf("unknown allocations %q, want only the one with a task of a foreign driver", got)
 	}
 	if want := `unknown allocation not adopted: alloc_id=` + mixed; !strings.Contains(log.String(), want) {
 		t.Errorf("no %q in the log:\n%s", want, log.String())
 	}
-	if !slices.Contains(reserved, side) || c.UnknownTaskHasPort(21000) || !c.isUnknown(mixed) || c.isUnknown(first) {
+	if !slices.Contains(reserved, side) || c.UnknownTaskHasPort(21000) || !c.isUnknownAlloc(mixed) || c.isUnknownAlloc(first) {
 		t.Errorf("reserved processes %v; port of an adopted allocation unknown: %t", reserved, c.UnknownTaskHasPort(21000))
 	}
 }

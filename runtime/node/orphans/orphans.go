@@ -27,73 +27,74 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// orphan is an allocation that is on the disk or in task records, but not in the
-// state.
+// orphan is an allocation that has a directory or task records, but is not in the allocations of
+// the state.
 type orphan struct {
-	id string
-	// hasRecords is true if the state has records of its tasks or of its removal. The
-	// files of an unknown orphan are kept, since their owner may need them.
+	allocID string
+	// hasRecords means that the state has records of its tasks or of its removal. The files of an
+	// orphan without records are kept, because their owner may need them.
 	hasRecords bool
-	// removalPending is true if the node runner continues its removal.
+	// removalPending means that the node runner continues the removal of the allocation.
 	removalPending bool
 }
 
-// Cleaner ends and removes allocations that an earlier agent left behind.
+// Cleaner ends and removes orphans: allocations that an earlier agent left behind and that are not
+// in the state.
 type Cleaner struct {
-	Store     *store.Store
-	AllocDirs string // the directory that contains the directories of the allocations
-	Rebooted  bool   // the machine has rebooted, so no process of an earlier agent is left
-	Logger    hclog.Logger
+	Store        *store.Store
+	AllocDirRoot string // the directory that contains the directories of the allocations
+	Rebooted     bool   // the machine has rebooted, so no process of an earlier agent is left
+	Logger       hclog.Logger
 
-	// EphemeralState means that earlier agents have deleted their state, and have kept the directories.
-	EphemeralState bool
+	// StateWasEphemeral means that earlier agents have deleted their state, and have kept the directories.
+	StateWasEphemeral bool
 
-	// EndUnknown means that the tasks of unknown allocations are ended, which are left running otherwise: see state.UnknownAllocPrefix.
-	EndUnknown bool
+	// EndUnknownTasks means that the tasks of unknown allocations are ended. Otherwise they are left running; see
+	// state.UnknownAllocPrefix.
+	EndUnknownTasks bool
 
-	// AdoptUnknown means that the tasks of unknown allocations are adopted: they get records, made from what their processes and their
-	// drivers tell. DynamicUsers are the ids of the users that the agent chooses for tasks, and Node is the node that runs them.
-	// EndFormerPlugins ends the processes of a driver that earlier agents have left and that this agent does not use. StoreAdopted stores
+	// AdoptUnknownAllocs means that the tasks of unknown allocations are adopted: the agent makes records for them from
+	// the environments of their processes and the answers of their drivers. DynamicUserIDs are the ids of the users that the agent chooses for tasks, and Node is the node that runs them.
+	// EndFormerPlugins ends the plugin processes of a driver that an earlier agent has started and that this agent does not use. StoreAdoptedJob stores
 	// a job whose allocations run.
-	AdoptUnknown     bool
-	DynamicUsers     idrange.Range
-	Node             model.NodeFacts
-	EndFormerPlugins func(ctx context.Context, driver string) error
-	StoreAdopted     func(context.Context, AdoptedJob) error
+	AdoptUnknownAllocs bool
+	DynamicUserIDs     idrange.Range
+	Node               model.NodeFacts
+	EndFormerPlugins   func(ctx context.Context, driver string) error
+	StoreAdoptedJob    func(context.Context, AdoptedJob) error
 
 	// OnUnknownProcess is called for each process of an unknown task that is left running. It may be nil.
 	OnUnknownProcess func(allocID, task string, p osprocess.ID)
 
-	ports            unknownPorts
+	unknownTaskPorts unknownPorts
 	mu               sync.Mutex
-	unknown          map[string]bool // ids of unknown allocations
+	unknownAllocs    map[string]bool // ids of the unknown allocations, whose tasks are left running
 	orphansDestroyed atomic.Bool     // DestroyOrphans has completed
 }
 
 // OrphansDestroyed reports whether DestroyOrphans has completed.
 func (c *Cleaner) OrphansDestroyed() bool { return c.orphansDestroyed.Load() }
 
-// findOrphans returns the allocations that an earlier agent left behind and that are not in
-// the state.
+// findOrphans returns the orphans, sorted by id.
 func (c *Cleaner) findOrphans() (orphans []orphan) {
 	snapshot := c.Store.Snapshot()
 	known := make(map[string]bool)
-	for _, id := range snapshot.LocalAllocations() {
+	for _, id := range snapshot.AllocationsWithLocalRecords() {
 		known[id] = true
 	}
-	for _, fact := range snapshot.MetaKeys(state.PendingRemovalPrefix) {
+	for _, fact := range snapshot.AgentRecordNames(state.PendingRemovalPrefix) {
 		known[strings.TrimPrefix(fact, state.PendingRemovalPrefix)] = true
 	}
 	for _, d := range c.Store.Damage() {
 		if id, ok := strings.CutPrefix(d.Key, state.PendingRemovalPrefix); ok {
-			known[id] = true // the removal record of the allocation was quarantined
+			known[id] = true // the store has quarantined the damaged removal record of the allocation
 		}
 	}
 	removed := make(map[string]bool)
 	for _, alloc := range snapshot.PendingRemovals() {
 		removed[alloc.ID] = true
 	}
-	dirs, err := os.ReadDir(c.AllocDirs)
+	dirs, err := os.ReadDir(c.AllocDirRoot)
 	if err != nil {
 		c.Logger.Warn("directories of allocations not read", "error", err)
 	}
@@ -110,109 +111,109 @@ func (c *Cleaner) findOrphans() (orphans []orphan) {
 	return orphans
 }
 
-// orphanCleanupTimeout is the time limit for clearing one orphan.
+// orphanCleanupTimeout limits how long the cleanup of one orphan may take.
 const orphanCleanupTimeout = 10 * time.Second
 
-// driverSource is the part of the supervisor that a Cleaner needs.
-type driverSource interface {
+// driverFinder is the part of the supervisor that a Cleaner needs.
+type driverFinder interface {
 	Drivers() map[string]supervisor.DriverInfo
 	Driver(ctx context.Context, name string) (driver.Driver, error)
 }
 
-// DestroyOrphans ends the tasks of allocations that are not in the state. The scheduler would
-// otherwise start second copies of these tasks. If the whole state was lost, it leaves the tasks running and logs them.
-func (c *Cleaner) DestroyOrphans(ctx context.Context, up driverSource) {
+// DestroyOrphans ends the tasks of orphans, because the scheduler may start second copies of these tasks. If the whole state
+// was lost, it leaves the tasks running and logs them, or adopts them if AdoptUnknownAllocs is set.
+func (c *Cleaner) DestroyOrphans(ctx context.Context, up driverFinder) {
 	orphans := c.findOrphans()
-	unknown, err := c.findUnknown(ctx, orphans)
+	unknown, err := c.findUnknownAllocs(ctx, orphans)
 	if err != nil && ctx.Err() == nil {
 		c.Logger.Error("unknown allocations not recorded; the next agent may end their tasks", "error", err)
 	}
-	c.setUnknown(unknown)
+	c.setUnknownAllocs(unknown)
 	adopted := make(map[string]bool)
-	if c.AdoptUnknown {
-		adopted = c.adoptUnknown(ctx, up, unknown)
-		c.setUnknown(unknown)
+	if c.AdoptUnknownAllocs {
+		adopted = c.adoptUnknownAllocs(ctx, up, unknown)
+		c.setUnknownAllocs(unknown)
 	}
-	c.reportUnknown(unknown)
+	c.reportUnknownAllocs(unknown)
 	for _, o := range orphans {
-		if unknown[o.id] || adopted[o.id] {
+		if unknown[o.allocID] || adopted[o.allocID] {
 			continue
 		}
 		if err := c.cleanOrphan(ctx, up, o); err != nil {
-			c.Logger.Error("tasks of a lost allocation may still run", "alloc_id", o.id, "error", err)
+			c.Logger.Error("tasks of a lost allocation may still run", "alloc_id", o.allocID, "error", err)
 			continue
 		}
 		switch {
 		case o.removalPending:
-			c.Logger.Debug("removal of an allocation continues", "alloc_id", o.id)
+			c.Logger.Debug("removal of an allocation continues", "alloc_id", o.allocID)
 		case o.hasRecords:
-			c.Logger.Warn("tasks of a lost allocation are ended", "alloc_id", o.id)
+			c.Logger.Warn("tasks of a lost allocation are ended", "alloc_id", o.allocID)
 		default:
 			level := hclog.Warn
-			if c.EphemeralState {
-				level = hclog.Info // the agent has no records of earlier runs, and keeps their directories
+			if c.StateWasEphemeral {
+				level = hclog.Info // the orphans of such an agent are expected
 			}
 			c.Logger.Log(level, "tasks of a lost allocation are ended; remove its directory when its files are not needed",
-				"alloc_id", o.id, "dir", filepath.Join(c.AllocDirs, o.id))
+				"alloc_id", o.allocID, "dir", filepath.Join(c.AllocDirRoot, o.allocID))
 		}
 	}
 	c.orphansDestroyed.Store(ctx.Err() == nil)
 }
 
-func (c *Cleaner) setUnknown(ids map[string]bool) {
+func (c *Cleaner) setUnknownAllocs(ids map[string]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.unknown = ids
+	c.unknownAllocs = ids
 }
 
-func (c *Cleaner) isUnknown(allocID string) bool {
+func (c *Cleaner) isUnknownAlloc(allocID string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.unknown[allocID]
+	return c.unknownAllocs[allocID]
 }
 
-func (c *Cleaner) cleanOrphan(ctx context.Context, up driverSource, o orphan) error {
+func (c *Cleaner) cleanOrphan(ctx context.Context, up driverFinder, o orphan) error {
 	ctx, cancel := context.WithTimeout(ctx, orphanCleanupTimeout)
 	defer cancel()
 	var errs []error
 	records := c.Store.Snapshot()
-	tasks := append(records.LocalTasks(o.id), c.taskDirs(o.id)...)
+	tasks := append(records.TasksWithLocalRecords(o.allocID), c.taskDirNames(o.allocID)...)
 	slices.Sort(tasks)
 	for _, task := range slices.Compact(tasks) {
-		local, known, err := records.TaskLocalState(o.id, task)
+		local, known, err := records.TaskLocalState(o.allocID, task)
 		starts := local.PendingDestroys()
 		if err != nil || !known {
-			starts = []state.PendingDestroy{{ID: o.id + "/" + task + "/" + driver.WildcardStart}}
+			starts = []state.PendingDestroy{{ID: o.allocID + "/" + task + "/" + driver.WildcardStart}}
 		}
 		for _, start := range starts {
 			errs = append(errs, c.destroyTaskStart(ctx, up, start))
 		}
 	}
-	if c.EndUnknown {
-		errs = append(errs, c.endProcesses(ctx, o.id, slices.Compact(tasks)))
+	if c.EndUnknownTasks {
+		errs = append(errs, c.endTaskProcesses(ctx, o.allocID, slices.Compact(tasks)))
 	}
-	errs = append(errs, hostnet.RemoveLeftover(o.id))
+	errs = append(errs, hostnet.RemoveLeftover(o.allocID))
 	if !o.hasRecords || o.removalPending {
 		return errors.Join(errs...)
 	}
-	if dir, err := allocdir.New(c.AllocDirs, o.id); err != nil {
+	if dir, err := allocdir.New(c.AllocDirRoot, o.allocID); err != nil {
 		errs = append(errs, err)
 	} else {
 		errs = append(errs, dir.Destroy())
 	}
 	_, err := c.Store.Update(ctx, func(tx *store.Txn) error {
-		tx.FinishAllocationRemoval(o.id)
+		tx.FinishAllocationRemoval(o.allocID)
 		return nil
 	})
 	if err := errors.Join(append(errs, err)...); err != nil {
-		return fmt.Errorf("clear what is left of alloc %s: %w", o.id, err)
+		return fmt.Errorf("clear what is left of alloc %s: %w", o.allocID, err)
 	}
 	return nil
 }
 
-// destroyTaskStart destroys a start. Its driver is not recorded, so DestroyTask is called on
-// each driver; drivers that did not start it do not find the task.
-func (c *Cleaner) destroyTaskStart(ctx context.Context, up driverSource, start state.PendingDestroy) error {
+// destroyTaskStart destroys a start of an orphan's task. The records do not name the driver, so it calls DestroyTask of each
+// driver; drivers that have not started the task do not find it.
+func (c *Cleaner) destroyTaskStart(ctx context.Context, up driverFinder, start state.PendingDestroy) error {
 	var errs []error
 	for name := range up.Drivers() {
 		d, err := up.Driver(ctx, name)
@@ -230,22 +231,22 @@ func (c *Cleaner) destroyTaskStart(ctx context.Context, up driverSource, start s
 	return errors.Join(errs...)
 }
 
-// CleanEndedAllocs cleans up after allocations in the state that have ended: it closes their
-// directories to other accounts and removes their empty cgroups.
+// CleanEndedAllocs cleans up after the ended allocations of the state: it denies other accounts access to their directories
+// and removes their empty cgroups.
 func (c *Cleaner) CleanEndedAllocs() {
-	c.denyAccessToEndedAllocs()
+	c.denyAccessToDirsOfEndedAllocs()
 	c.removeEmptyCgroups()
 }
 
-// denyAccessToEndedAllocs denies other accounts access to the directories of ended allocations,
-// which an earlier version left open.
-func (c *Cleaner) denyAccessToEndedAllocs() {
+// denyAccessToDirsOfEndedAllocs denies other accounts access to the directories of ended allocations, which an earlier version
+// of this program left accessible.
+func (c *Cleaner) denyAccessToDirsOfEndedAllocs() {
 	if os.Geteuid() != 0 {
 		return
 	}
-	dirs, err := os.ReadDir(c.AllocDirs)
+	dirs, err := os.ReadDir(c.AllocDirRoot)
 	if err != nil {
-		return // find has logged it
+		return // findOrphans has logged the error
 	}
 	snapshot := c.Store.Snapshot()
 	for _, entry := range dirs {
@@ -254,12 +255,12 @@ func (c *Cleaner) denyAccessToEndedAllocs() {
 			continue
 		}
 		if alloc := snapshot.Allocation(nil, entry.Name()); alloc != nil && !alloc.ClientTerminalStatus() {
-			continue // its runner sets the mode
+			continue // the runner of the allocation sets the mode of the directory
 		}
-		if c.isUnknown(entry.Name()) {
-			continue // its tasks may run
+		if c.isUnknownAlloc(entry.Name()) {
+			continue // tasks of the unknown allocation may run and need the directory
 		}
-		dir, err := allocdir.New(c.AllocDirs, entry.Name())
+		dir, err := allocdir.New(c.AllocDirRoot, entry.Name())
 		if err == nil {
 			err = dir.DenyAccess()
 		}
@@ -269,9 +270,8 @@ func (c *Cleaner) denyAccessToEndedAllocs() {
 	}
 }
 
-// removeEmptyCgroups removes empty cgroups of ended allocations, left behind when
-// both a driver's process and the agent died. Cgroups of allocations that are not
-// in the state belong to another agent and stay.
+// removeEmptyCgroups removes the empty cgroups of ended allocations, which stay when both the process of a driver and the agent
+// die. It keeps the cgroups of allocations that are not in the state, because they may belong to another agent.
 func (c *Cleaner) removeEmptyCgroups() {
 	snapshot := c.Store.Snapshot()
 	cgroup.RemoveEmptyOfEndedAllocs(func(allocID string) bool {
@@ -280,9 +280,9 @@ func (c *Cleaner) removeEmptyCgroups() {
 	})
 }
 
-// taskDirs returns the names of the tasks that have a directory.
-func (c *Cleaner) taskDirs(id string) (names []string) {
-	entries, _ := os.ReadDir(filepath.Join(c.AllocDirs, id))
+// taskDirNames returns the names of the tasks that have a directory in the directory of an allocation.
+func (c *Cleaner) taskDirNames(id string) (names []string) {
+	entries, _ := os.ReadDir(filepath.Join(c.AllocDirRoot, id))
 	for _, e := range entries {
 		if e.IsDir() && e.Name() != "alloc" {
 			names = append(names, e.Name())

@@ -31,9 +31,9 @@ func TestOrphansIncludeInterruptedRemovals(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, filepath.Join(dir, "state.db"))
 	defer s.Close()
-	c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirs: filepath.Join(dir, "alloc"), Store: s}
+	c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s}
 	for _, id := range []string{"here", "gone"} {
-		if err := os.MkdirAll(filepath.Join(c.AllocDirs, id, "alloc"), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(c.AllocDirRoot, id, "alloc"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -44,17 +44,17 @@ func TestOrphansIncludeInterruptedRemovals(t *testing.T) {
 		}
 	}
 	put(func(tx *store.Txn) { tx.PutAllocation(&api.Allocation{ID: "here", Job: &api.Job{}}) })
-	if got := c.findOrphans(); !slices.Equal(got, []orphan{{id: "gone"}}) {
+	if got := c.findOrphans(); !slices.Equal(got, []orphan{{allocID: "gone"}}) {
 		t.Errorf("orphans %v, want the one that has only a directory", got)
 	}
 	// The agent may receive a request to delete the allocation before the node
 	// runner first lists the allocations.
 	put(func(tx *store.Txn) { tx.DeleteAllocation("here") })
-	if got := c.findOrphans(); !slices.Equal(got, []orphan{{id: "gone"}, {id: "here", hasRecords: true, removalPending: true}}) {
+	if got := c.findOrphans(); !slices.Equal(got, []orphan{{allocID: "gone"}, {allocID: "here", hasRecords: true, removalPending: true}}) {
 		t.Errorf("orphans %v, want the one that was being removed too", got)
 	}
 	c.DestroyOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}))
-	if _, err := os.Stat(filepath.Join(c.AllocDirs, "here")); err != nil {
+	if _, err := os.Stat(filepath.Join(c.AllocDirRoot, "here")); err != nil {
 		t.Error("its hooks were not told yet that it is removed:", err)
 	}
 	if left := s.Snapshot().PendingRemovals(); len(left) != 1 || left[0].ID != "here" {
@@ -71,10 +71,10 @@ func TestDirectoriesOfEndedAllocationsAreClosed(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, filepath.Join(dir, "state.db"))
 	defer s.Close()
-	c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirs: filepath.Join(dir, "alloc"), Store: s}
+	c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s}
 	want := map[string]fs.FileMode{"running": 0o755, "complete": 0o700, "unknown": 0o700}
 	for id := range want {
-		if err := os.MkdirAll(filepath.Join(c.AllocDirs, id, "alloc"), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(c.AllocDirRoot, id, "alloc"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		if id != "unknown" {
@@ -88,9 +88,9 @@ func TestDirectoriesOfEndedAllocationsAreClosed(t *testing.T) {
 		}
 	}
 	for range 2 {
-		c.denyAccessToEndedAllocs()
+		c.denyAccessToDirsOfEndedAllocs()
 		for id, mode := range want {
-			if info, err := os.Stat(filepath.Join(c.AllocDirs, id)); err != nil || info.Mode().Perm() != mode {
+			if info, err := os.Stat(filepath.Join(c.AllocDirRoot, id)); err != nil || info.Mode().Perm() != mode {
 				t.Errorf("%s: %v, %v; want mode %o", id, info.Mode(), err, mode)
 			}
 		}
@@ -103,12 +103,12 @@ func TestOrphanWithQuarantinedRecordIsRemoved(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, filepath.Join(dir, "state.db"))
 	defer s.Close()
-	c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirs: filepath.Join(dir, "alloc"), Store: s}
-	if err := os.MkdirAll(filepath.Join(c.AllocDirs, "gone", "alloc"), 0o755); err != nil {
+	c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s}
+	if err := os.MkdirAll(filepath.Join(c.AllocDirRoot, "gone", "alloc"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range []func(*store.Txn){
-		func(tx *store.Txn) { tx.PutMeta(state.PendingRemovalPrefix+"gone", "text") },
+		func(tx *store.Txn) { tx.PutAgentRecord(state.PendingRemovalPrefix+"gone", "text") },
 		func(*store.Txn) { s.Snapshot().PendingRemovals() },
 		func(*store.Txn) {},
 	} {
@@ -116,11 +116,11 @@ func TestOrphanWithQuarantinedRecordIsRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := c.findOrphans(); !slices.Equal(got, []orphan{{id: "gone", hasRecords: true}}) {
+	if got := c.findOrphans(); !slices.Equal(got, []orphan{{allocID: "gone", hasRecords: true}}) {
 		t.Errorf("orphans %v", got)
 	}
 	c.DestroyOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}))
-	if _, err := os.Stat(filepath.Join(c.AllocDirs, "gone")); err == nil {
+	if _, err := os.Stat(filepath.Join(c.AllocDirRoot, "gone")); err == nil {
 		t.Error("its directory is left")
 	}
 }
@@ -175,7 +175,7 @@ func TestEachStartOfAnOrphanIsDestroyed(t *testing.T) {
 			t.Fatal(err)
 		}
 		put(func(tx *store.Txn) { tx.DeleteAllocation("gone") })
-		c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirs: filepath.Join(dir, "alloc"), Store: s}
+		c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s}
 		d := &recordingDriver{}
 		c.DestroyOrphans(t.Context(), singleDriverSource{d})
 		if got := strings.Join(d.destroyed, " "); got != tt.want {

@@ -20,73 +20,73 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// unknownTask is a task of an unknown allocation that runs.
+// unknownTask is a running task of an unknown allocation.
 type unknownTask struct {
-	allocID, name string
+	allocID, taskName string
 	taskRun
 	processes []osprocess.ID
 }
 
-// taskRun is the last run of a task according to its time line. It is the zero value if the time line has none.
+// taskRun is the last run of a task's process according to the time line of the allocation. It is the zero value if the time
+// line has none.
 type taskRun struct {
-	startID, driver string
-	startedAt       time.Time
+	startID, driverName string
+	startedAt           time.Time
 }
 
-// unknownPorts has the ports that the processes of unknown tasks use. Its methods may be called concurrently.
+// unknownPorts holds the ports of the host that the processes of unknown tasks may use. Its methods may be called concurrently.
 type unknownPorts struct {
-	mu    sync.Mutex
-	users map[int][]osprocess.ID
+	mu              sync.Mutex
+	processesOfPort map[int][]osprocess.ID
 }
 
-func (u *unknownPorts) add(port int, p osprocess.ID) {
+func (u *unknownPorts) addUser(port int, p osprocess.ID) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.users == nil {
-		u.users = make(map[int][]osprocess.ID)
+	if u.processesOfPort == nil {
+		u.processesOfPort = make(map[int][]osprocess.ID)
 	}
-	u.users[port] = append(u.users[port], p)
+	u.processesOfPort[port] = append(u.processesOfPort[port], p)
 }
 
-// UnknownTaskHasPort reports whether a task of an unknown allocation runs that got a port of the host.
+// UnknownTaskHasPort reports whether a port of the host was assigned to a running task of an unknown allocation.
 func (c *Cleaner) UnknownTaskHasPort(port int) bool {
-	c.ports.mu.Lock()
-	defer c.ports.mu.Unlock()
-	return slices.ContainsFunc(c.ports.users[port], osprocess.ID.Alive)
+	c.unknownTaskPorts.mu.Lock()
+	defer c.unknownTaskPorts.mu.Unlock()
+	return slices.ContainsFunc(c.unknownTaskPorts.processesOfPort[port], osprocess.ID.Alive)
 }
 
-// isStateLost reports whether the state has nothing from which the scheduler could start a task, as after the state file was
-// removed or emptied.
+// isStateLost reports whether the state has no job, no allocation and no task record, so the state file was removed or emptied.
 func (c *Cleaner) isStateLost() bool {
 	snapshot := c.Store.Snapshot()
-	return len(snapshot.Jobs(nil, store.AnyNamespace, "")) == 0 && len(snapshot.Allocations(nil, "")) == 0 && len(snapshot.LocalAllocations()) == 0
+	return len(snapshot.Jobs(nil, store.AnyNamespace, "")) == 0 && len(snapshot.Allocations(nil, "")) == 0 && len(snapshot.AllocationsWithLocalRecords()) == 0
 }
 
-// findUnknown returns the ids of the orphans whose tasks must be left running. It records them for the next agent, and deletes the
-// records of those that no longer exist.
-func (c *Cleaner) findUnknown(ctx context.Context, orphans []orphan) (map[string]bool, error) {
+// findUnknownAllocs returns the ids of the unknown allocations: the orphans whose tasks must be left running. It records the ids for
+// the next agent, and deletes the recorded ids that are no longer among them.
+func (c *Cleaner) findUnknownAllocs(ctx context.Context, orphans []orphan) (map[string]bool, error) {
 	unknown := make(map[string]bool)
 	recorded := make(map[string]bool)
-	for _, name := range c.Store.Snapshot().MetaKeys(state.UnknownAllocPrefix) {
+	for _, name := range c.Store.Snapshot().AgentRecordNames(state.UnknownAllocPrefix) {
 		recorded[strings.TrimPrefix(name, state.UnknownAllocPrefix)] = true
 	}
-	if !c.EphemeralState && !c.EndUnknown {
+	if !c.StateWasEphemeral && !c.EndUnknownTasks {
 		lost := c.isStateLost()
 		for _, o := range orphans {
-			if !o.hasRecords && (lost || recorded[o.id]) {
-				unknown[o.id] = true
+			if !o.hasRecords && (lost || recorded[o.allocID]) {
+				unknown[o.allocID] = true
 			}
 		}
 	}
 	_, err := c.Store.Update(ctx, func(tx *store.Txn) error {
 		for id := range unknown {
 			if !recorded[id] {
-				tx.PutMeta(state.UnknownAllocPrefix+id, true)
+				tx.PutAgentRecord(state.UnknownAllocPrefix+id, true)
 			}
 		}
 		for id := range recorded {
 			if !unknown[id] {
-				tx.DeleteMeta(state.UnknownAllocPrefix + id)
+				tx.DeleteAgentRecord(state.UnknownAllocPrefix + id)
 			}
 		}
 		return nil
@@ -94,8 +94,8 @@ func (c *Cleaner) findUnknown(ctx context.Context, orphans []orphan) (map[string
 	return unknown, err
 }
 
-// reportUnknown logs the running tasks of unknown allocations, and records their ports.
-func (c *Cleaner) reportUnknown(ids map[string]bool) {
+// reportUnknownAllocs logs the running tasks of unknown allocations, and records the ports that were assigned to them.
+func (c *Cleaner) reportUnknownAllocs(ids map[string]bool) {
 	running := 0
 	for id := range ids {
 		tasks, err := c.findUnknownTasks(id)
@@ -107,17 +107,17 @@ func (c *Cleaner) reportUnknown(ids map[string]bool) {
 			for _, p := range t.processes {
 				pids = append(pids, p.PID)
 				if c.OnUnknownProcess != nil {
-					c.OnUnknownProcess(id, t.name, p)
+					c.OnUnknownProcess(id, t.taskName, p)
 				}
-				for _, port := range hostPorts(p) {
-					c.ports.add(port, p)
+				for _, port := range hostPortsInEnv(p) {
+					c.unknownTaskPorts.addUser(port, p)
 				}
 			}
-			c.Logger.Warn("task of an unknown allocation runs, and continues", "alloc_id", id, "task", t.name, "driver", t.driver, "pids", pids)
+			c.Logger.Warn("task of an unknown allocation runs, and continues", "alloc_id", id, "task", t.taskName, "driver", t.driverName, "pids", pids)
 			running++
 		}
 		if len(tasks) == 0 {
-			c.Logger.Warn("allocation is unknown, and no process of its tasks was found; remove its directory when its files are not needed", "alloc_id", id, "dir", filepath.Join(c.AllocDirs, id))
+			c.Logger.Warn("allocation is unknown, and no process of its tasks was found; remove its directory when its files are not needed", "alloc_id", id, "dir", filepath.Join(c.AllocDirRoot, id))
 		}
 	}
 	if running > 0 {
@@ -128,8 +128,8 @@ func (c *Cleaner) reportUnknown(ids map[string]bool) {
 // findUnknownTasks returns the running tasks of an unknown allocation.
 func (c *Cleaner) findUnknownTasks(allocID string) (tasks []unknownTask, err error) {
 	var errs []error
-	runs := c.runsOfTimeline(allocID)
-	for _, name := range c.taskDirs(allocID) {
+	runs := c.lastRunsInTimeline(allocID)
+	for _, name := range c.taskDirNames(allocID) {
 		processes, err := osprocess.FindLeftovers(allocID, name)
 		errs = append(errs, err)
 		if len(processes) > 0 {
@@ -139,10 +139,10 @@ func (c *Cleaner) findUnknownTasks(allocID string) (tasks []unknownTask, err err
 	return tasks, errors.Join(errs...)
 }
 
-// runsOfTimeline returns the last runs of the tasks of an allocation, which its time line has.
-func (c *Cleaner) runsOfTimeline(allocID string) map[string]taskRun {
+// lastRunsInTimeline returns the last run of each task in the time line of an allocation, by task name.
+func (c *Cleaner) lastRunsInTimeline(allocID string) map[string]taskRun {
 	runs := make(map[string]taskRun)
-	dir, err := allocdir.New(c.AllocDirs, allocID)
+	dir, err := allocdir.New(c.AllocDirRoot, allocID)
 	if err != nil {
 		return runs
 	}
@@ -158,8 +158,8 @@ func (c *Cleaner) runsOfTimeline(allocID string) map[string]taskRun {
 	return runs
 }
 
-// hostPorts returns the ports of the host that a process of a task got.
-func hostPorts(p osprocess.ID) (ports []int) {
+// hostPortsInEnv returns the ports of the host in the NOMAD_HOST_PORT_ variables of a task's process.
+func hostPortsInEnv(p osprocess.ID) (ports []int) {
 	env, err := osprocess.ReadEnv(p.PID)
 	if err != nil {
 		return nil // the process has exited, or belongs to another user
@@ -176,8 +176,9 @@ func hostPorts(p osprocess.ID) (ports []int) {
 	return ports
 }
 
-// endProcesses ends the processes of an orphan that no driver has ended, because their driver does not search for tasks.
-func (c *Cleaner) endProcesses(ctx context.Context, allocID string, tasks []string) error {
+// endTaskProcesses ends the processes of an orphan's tasks that no driver has ended. A driver that does not search for tasks does
+// not find them.
+func (c *Cleaner) endTaskProcesses(ctx context.Context, allocID string, tasks []string) error {
 	var errs []error
 	for _, task := range tasks {
 		ended, err := osprocess.EndLeftovers(ctx, allocID, task)

@@ -28,11 +28,11 @@ func TestTasksOfALostStateContinue(t *testing.T) {
 		s := openStore(t, path)
 		defer s.Close()
 		var text bytes.Buffer
-		c = &Cleaner{Logger: hclog.New(&hclog.LoggerOptions{Output: &text}), AllocDirs: allocDirs, Store: s}
+		c = &Cleaner{Logger: hclog.New(&hclog.LoggerOptions{Output: &text}), AllocDirRoot: allocDirs, Store: s}
 		change(c)
 		d := &recordingDriver{}
 		c.DestroyOrphans(t.Context(), singleDriverSource{d})
-		c.denyAccessToEndedAllocs()
+		c.denyAccessToDirsOfEndedAllocs()
 		return c, text.String(), d.destroyed
 	}
 	for _, name := range []string{"first", "second, which has a job"} {
@@ -61,7 +61,7 @@ func TestTasksOfALostStateContinue(t *testing.T) {
 		}
 		s.Close()
 	}
-	if c, _, destroyed := nextAgent(func(c *Cleaner) { c.EndUnknown = true }); len(destroyed) != 1 || pid.Alive() || c.UnknownTaskHasPort(21000) {
+	if c, _, destroyed := nextAgent(func(c *Cleaner) { c.EndUnknownTasks = true }); len(destroyed) != 1 || pid.Alive() || c.UnknownTaskHasPort(21000) {
 		t.Errorf("with the order to end unknown tasks: destroyed %q, process alive: %t", destroyed, pid.Alive())
 	}
 	if _, log, _ := nextAgent(func(*Cleaner) {}); strings.Contains(log, "unknown") {
@@ -77,7 +77,7 @@ func TestTasksOfAnEphemeralStateAreEnded(t *testing.T) {
 	}
 	s := openStore(t, filepath.Join(dir, "run.db"))
 	defer s.Close()
-	c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirs: filepath.Join(dir, "alloc"), Store: s, EphemeralState: true}
+	c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirRoot: filepath.Join(dir, "alloc"), Store: s, StateWasEphemeral: true}
 	d := &recordingDriver{}
 	c.DestroyOrphans(t.Context(), singleDriverSource{d})
 	if len(d.destroyed) != 1 {

@@ -20,15 +20,15 @@ const (
 	addressModeAllocIPv6 = "alloc_ipv6"
 )
 
-// addressResolver has the data from which the address of a service or a check is resolved.
+// addressResolver resolves the address mode and the port label of a service or a check to an IP address and a port.
 type addressResolver struct {
 	spec           *Spec
-	task           string                  // empty for the group
-	network        *driver.NetworkOverride // network of the task, if its driver made one
-	serviceAddress string                  // address of the service block
+	task           string                  // task of the service; empty for a service of the group
+	network        *driver.NetworkOverride // network that the driver has made for the task; nil if there is none
+	serviceAddress string                  // field address of the service block; may be empty
 }
 
-// resolve resolves an address mode and a port label. Port zero means no port.
+// resolve resolves an address mode and a port label. Port 0 means that the label is empty.
 func (p addressResolver) resolve(mode, label string) (ip string, port int, err error) {
 	switch mode {
 	case "", addressModeAuto:
@@ -57,10 +57,10 @@ func (p addressResolver) resolve(mode, label string) (ip string, port int, err e
 
 func (p addressResolver) resolveHost(label string) (string, int, error) {
 	if m, ok := p.portByLabel(label); ok {
-		return m.HostIP, m.Value, nil
+		return m.HostIP, m.HostPort, nil
 	}
 	ip := p.spec.HostIP
-	if n, ok := p.spec.TaskNets[p.task]; ok && p.task != "" {
+	if n, ok := p.spec.TaskNetworks[p.task]; ok && p.task != "" {
 		ip = n.IP
 	}
 	port, err := parseLiteralPort(label)
@@ -68,14 +68,14 @@ func (p addressResolver) resolveHost(label string) (string, int, error) {
 }
 
 func (p addressResolver) resolveDriver(label string) (string, int, error) {
-	if m, ok := p.portByLabel(label); ok && m.To > 0 {
-		return p.network.Addr, m.To, nil
+	if m, ok := p.portByLabel(label); ok && m.AllocPort > 0 {
+		return p.network.Addr, m.AllocPort, nil
 	}
 	if port, ok := p.network.PortMap[label]; ok {
 		return p.network.Addr, port, nil
 	}
 	if m, ok := p.portByLabel(label); ok {
-		return p.network.Addr, m.Value, nil
+		return p.network.Addr, m.HostPort, nil
 	}
 	port, err := parseLiteralPort(label)
 	return p.network.Addr, port, err
@@ -86,21 +86,21 @@ func (p addressResolver) resolveAlloc(mode, ip, label string) (string, int, erro
 		return "", 0, fmt.Errorf("cannot use address_mode=%q: no allocation network status reported", mode)
 	}
 	if m, ok := p.portByLabel(label); ok {
-		if m.To > 0 {
-			return ip, m.To, nil
+		if m.AllocPort > 0 {
+			return ip, m.AllocPort, nil
 		}
-		return ip, m.Value, nil
+		return ip, m.HostPort, nil
 	}
 	port, err := parseLiteralPort(label)
 	return ip, port, err
 }
 
-// portByLabel returns the port with a label from the ports of the group and of the task.
+// portByLabel returns the port with a label: of the group, or else of the task.
 func (p addressResolver) portByLabel(label string) (taskenv.Port, bool) {
 	if label == "" {
 		return taskenv.Port{}, false
 	}
-	for _, ports := range [][]taskenv.Port{p.spec.Ports, p.spec.TaskNets[p.task].Ports} {
+	for _, ports := range [][]taskenv.Port{p.spec.Ports, p.spec.TaskNetworks[p.task].Ports} {
 		if i := slices.IndexFunc(ports, func(m taskenv.Port) bool { return m.Label == label }); i >= 0 {
 			return ports[i], true
 		}
@@ -108,7 +108,7 @@ func (p addressResolver) portByLabel(label string) (taskenv.Port, bool) {
 	return taskenv.Port{}, false
 }
 
-// parseLiteralPort parses a label that is a port number.
+// parseLiteralPort parses a label that is a port number. An empty label is port 0.
 func parseLiteralPort(label string) (int, error) {
 	if label == "" {
 		return 0, nil

@@ -14,7 +14,7 @@ func TestAddress(t *testing.T) {
 	bare := testSpec()
 	bare.Ports, bare.HostIP = nil, ""
 	own := testSpec()
-	own.TaskNets = map[string]TaskNetwork{"t": {IP: "10.0.0.9", Ports: []taskenv.Port{{Label: "db", Value: 21000, HostIP: "10.0.0.9"}}}}
+	own.TaskNetworks = map[string]TaskNetwork{"t": {IP: "10.0.0.9", Ports: []taskenv.Port{{Label: "db", HostPort: 21000, HostIP: "10.0.0.9"}}}}
 	network := &driver.NetworkOverride{Addr: "172.17.0.5", PortMap: map[string]int{"admin": 9000}}
 	advertised := &driver.NetworkOverride{Addr: "172.17.0.5", AutoAdvertise: true}
 

@@ -22,11 +22,11 @@ func BenchmarkCheckRun(b *testing.B) {
 	defer server.Close()
 	for _, kind := range []string{"tcp", "http"} {
 		b.Run(kind, func(b *testing.B) {
-			c := &checker{allocID: testAllocID, logger: hclog.NewNullLogger(), dial: new(net.Dialer).DialContext, resultsChanged: make(chan struct{})}
+			c := &checkRunner{allocID: testAllocID, logger: hclog.NewNullLogger(), dial: new(net.Dialer).DialContext, resultsChanged: make(chan struct{})}
 			check := Check{Name: "c", Type: kind, Path: "/", Interval: time.Hour, Timeout: time.Second}
-			c.setTargets([]checkTarget{{id: "x", check: check, address: server.Listener.Addr().String()}}, func(string) bool { return true })
+			c.setChecks([]resolvedCheck{{id: "x", check: check, address: server.Listener.Addr().String()}}, func(string) bool { return true })
 			defer c.stop(true)
-			o := c.observersByID["x"]
+			o := c.runningChecks["x"]
 			run := o.target.newProbe(c.dial)
 			before := processCPUTime()
 			for b.Loop() {
@@ -62,9 +62,9 @@ func BenchmarkIdleChecks(b *testing.B) {
 	before := heapBytes()
 	for b.Loop() {
 		s := New(Config{
-			AllocID: testAllocID,
-			Spec:    func() *Spec { return spec },
-			Env: func(string) *taskenv.Env {
+			AllocID:     testAllocID,
+			CurrentSpec: func() *Spec { return spec },
+			CurrentEnv: func(string) *taskenv.Env {
 				return taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{}).Build()
 			},
 			Registry: new(servicestest.Registry),

@@ -20,7 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// Modes of a check.
+// Modes of a check, as in Nomad's API.
 const (
 	checkModeHealthiness = "healthiness"
 	checkModeReadiness   = "readiness" // a readiness check has no effect on the health of a deployment
@@ -28,18 +28,18 @@ const (
 	onUpdateIgnore = "ignore"
 )
 
-// checkTarget is a check that is ready to run. Equal targets share one observer.
-type checkTarget struct {
+// resolvedCheck is a check with its references, and the address that it connects to, resolved. It runs once for several equal checks.
+type resolvedCheck struct {
 	id          string
 	task        string // workload of the check: a task, or empty for the group
-	service     string
+	serviceName string
 	check       Check
 	address     string
 	configError string // error that prevents a run
 }
 
-func newCheckTarget(p addressResolver, s *Service, c Check) checkTarget {
-	t := checkTarget{id: checkID(p.spec, s, &c), task: s.Task, service: s.Name, check: c}
+func resolveCheckTarget(p addressResolver, s *Service, c Check) resolvedCheck {
+	t := resolvedCheck{id: checkID(p.spec, s, &c), task: s.Task, serviceName: s.Name, check: c}
 	address, err := p.resolveCheck(s, &c)
 	if err != nil {
 		t.configError = err.Error()
@@ -48,15 +48,15 @@ func newCheckTarget(p addressResolver, s *Service, c Check) checkTarget {
 	return t
 }
 
-func (t *checkTarget) newProbe(dial DialFunc) probe {
+func (t *resolvedCheck) newProbe(dial DialFunc) probe {
 	if t.configError != "" {
-		return failingProbe(fmt.Errorf("%s", t.configError))
+		return alwaysFailingProbe(fmt.Errorf("%s", t.configError))
 	}
 	return newProbe(&t.check, t.address, dial)
 }
 
-// checkID returns the id of a check within its allocation: the same check has the same id after
-// each update and in each agent.
+// checkID returns a hash of the allocation and of the fields of a check, so that a check that has not changed keeps
+// its id after an update and after a restart of the agent.
 func checkID(spec *Spec, s *Service, c *Check) string {
 	port := c.Port
 	if port == "" {
@@ -81,81 +81,81 @@ type CheckResult struct {
 	RunStarted time.Time
 	// StatusSince is the time of the last change of the status.
 	StatusSince time.Time
-	// For is the task to whose health the check contributes; it may be empty.
-	For string
+	// ForTask is the task to whose health the check contributes; it may be empty.
+	ForTask string
 }
 
-// IsReadiness reports whether the result has no effect on the health of a deployment.
+// IsReadiness reports whether the check is a readiness check, whose result has no effect on the health of a deployment.
 func (r CheckResult) IsReadiness() bool { return r.Mode == checkModeReadiness }
 
-// checker runs the checks of one allocation.
-type checker struct {
-	allocID     string
-	allocName   string
-	dial        DialFunc
-	resultStore CheckResultStore                               // store for results; nil if they are not stored
-	restart     func(ctx context.Context, task, reason string) // may block
-	logger      hclog.Logger
+// checkRunner runs the checks of one allocation regularly, keeps their latest results, and restarts workloads.
+type checkRunner struct {
+	allocID        string
+	allocName      string
+	dial           DialFunc
+	resultStore    CheckResultStore                               // nil if results are not stored
+	requestRestart func(ctx context.Context, task, reason string) // restarts a workload; blocks until it is restarted
+	logger         hclog.Logger
 
-	wg sync.WaitGroup // wg counts the observers and the calls of restart
+	wg sync.WaitGroup // counts the goroutines of running checks and the calls of requestRestart
 
-	// The mutex writeMu keeps the writes of results in order: unlike mu, it is held during
+	// The mutex writeMu keeps the writes to resultStore in order: unlike mu, it is held during
 	// each write.
 	writeMu sync.Mutex // locked before mu
 
 	mu             sync.Mutex
-	observersByID  map[string]*checkObserver  // observers by check id; nil before the checks are started
+	runningChecks  map[string]*runningCheck   // check id -> running check; nil before the first setChecks, and after stop
 	resultsChanged chan struct{}              // channel, closed and replaced by each change of a result
 	activeRestarts map[int]context.CancelFunc // active calls of restart, by number
 	lastRestartID  int                        // number of the latest call of restart
 }
 
-// checkObserver is the state of one running check.
-type checkObserver struct {
-	target checkTarget
+// runningCheck is a running check: its goroutine, latest result and pending restart.
+type runningCheck struct {
+	target resolvedCheck
 	cancel context.CancelFunc
 
 	// Guarded by checker.mu.
 	result             CheckResult
-	storedStatus       api.AllocCheckStatus // the stored form of result, without its timestamp
+	storedStatus       api.AllocCheckStatus // latest result that was written to resultStore, without its timestamp
 	restartWatch       restartWatch
 	restartTimer       *time.Timer // calls onRestartTimer when a restart can become due; nil if no restart is pending
 	restartTimerNumber int         // identifies the current timer; an older timer has no effect
 }
 
-// setTargets replaces the checks. A running check that has not changed continues; a changed check keeps
-// only its id. armed reports whether a workload is registered.
-func (c *checker) setTargets(targets []checkTarget, armed func(task string) bool) {
+// setChecks starts, replaces and stops checks, so that exactly the targets run. A check that has not changed continues.
+// isRegistered reports whether a workload is registered, so that check_restart applies to its checks.
+func (c *checkRunner) setChecks(targets []resolvedCheck, isRegistered func(task string) bool) {
 	stored := c.storedResults()
 	c.writeMu.Lock()
 	defer c.writeMu.Unlock()
 
 	c.mu.Lock()
-	if c.observersByID == nil {
-		c.observersByID = make(map[string]*checkObserver)
+	if c.runningChecks == nil {
+		c.runningChecks = make(map[string]*runningCheck)
 	}
 	wanted := make(map[string]bool, len(targets))
-	var newObservers []*checkObserver
+	var newObservers []*runningCheck
 	for _, t := range targets {
 		if wanted[t.id] {
-			continue // equal checks share one observer
+			continue // equal checks run once
 		}
 		wanted[t.id] = true
-		old := c.observersByID[t.id]
+		old := c.runningChecks[t.id]
 		if old != nil && reflect.DeepEqual(old.target, t) {
 			continue
 		}
-		o := c.newObserverLocked(t, old, stored[t.id])
-		if armed(t.task) {
+		o := c.startCheckLocked(t, old, stored[t.id])
+		if isRegistered(t.task) {
 			o.restartWatch.arm(time.Now(), t.check.Restart)
 		}
 		newObservers = append(newObservers, o)
 	}
 	var removedIDs []string
-	for id, o := range c.observersByID {
+	for id, o := range c.runningChecks {
 		if !wanted[id] {
 			o.stopLocked()
-			delete(c.observersByID, id)
+			delete(c.runningChecks, id)
 			removedIDs = append(removedIDs, id)
 		}
 	}
@@ -178,10 +178,10 @@ func (c *checker) setTargets(targets []checkTarget, armed func(task string) bool
 	c.deleteResults(removedIDs)
 }
 
-// storedResults returns the results of an earlier agent if no check has started.
-func (c *checker) storedResults() map[string]*api.AllocCheckStatus {
+// storedResults returns check id -> result of an earlier agent, or nil if setChecks was called before.
+func (c *checkRunner) storedResults() map[string]*api.AllocCheckStatus {
 	c.mu.Lock()
-	started := c.observersByID != nil
+	started := c.runningChecks != nil
 	c.mu.Unlock()
 	if started || c.resultStore == nil {
 		return nil
@@ -193,21 +193,21 @@ func (c *checker) storedResults() map[string]*api.AllocCheckStatus {
 	return stored
 }
 
-// newObserverLocked starts an observer that replaces old, which may be nil. It starts with the
-// result of an earlier agent, if there is one.
-func (c *checker) newObserverLocked(t checkTarget, old *checkObserver, stored *api.AllocCheckStatus) *checkObserver {
+// startCheckLocked starts a check. It stops old, the running check with the same id, which may be nil. The first result is
+// stored, that of an earlier agent, or pending if stored is nil.
+func (c *checkRunner) startCheckLocked(t resolvedCheck, old *runningCheck, stored *api.AllocCheckStatus) *runningCheck {
 	if old != nil {
 		old.stopLocked()
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	now := time.Now()
-	o := &checkObserver{target: t, cancel: cancel}
-	o.result = CheckResult{StatusSince: now, For: cmp.Or(t.task, t.check.For), AllocCheckStatus: api.AllocCheckStatus{
+	o := &runningCheck{target: t, cancel: cancel}
+	o.result = CheckResult{StatusSince: now, ForTask: cmp.Or(t.task, t.check.ForTask), AllocCheckStatus: api.AllocCheckStatus{
 		ID:        t.id,
 		Check:     t.check.Name,
 		Group:     c.allocName,
 		Mode:      checkModeHealthiness,
-		Service:   t.service,
+		Service:   t.serviceName,
 		Task:      t.task,
 		Status:    model.CheckPending,
 		Output:    pendingOutput,
@@ -219,14 +219,14 @@ func (c *checker) newObserverLocked(t checkTarget, old *checkObserver, stored *a
 	if stored != nil {
 		o.result.AllocCheckStatus, o.storedStatus = *stored, withoutTimestamp(*stored)
 	}
-	c.observersByID[t.id] = o
-	c.wg.Go(func() { c.runObserver(ctx, o) })
+	c.runningChecks[t.id] = o
+	c.wg.Go(func() { c.runRegularly(ctx, o) })
 	return o
 }
 
-// runObserver runs the check after half an interval, and then an interval after the end of each run,
+// runRegularly runs a check after half an interval, and again one interval after the end of each run,
 // until ctx ends.
-func (c *checker) runObserver(ctx context.Context, o *checkObserver) {
+func (c *checkRunner) runRegularly(ctx context.Context, o *runningCheck) {
 	run := o.target.newProbe(c.dial)
 	timer := time.NewTimer(o.target.check.Interval / 2)
 	defer timer.Stop()
@@ -236,32 +236,32 @@ func (c *checker) runObserver(ctx context.Context, o *checkObserver) {
 		case <-ctx.Done():
 			return
 		}
-		began := time.Now()
-		found := run(ctx)
-		if !c.recordOutcome(o, began, found) {
+		runStart := time.Now()
+		outcome := run(ctx)
+		if !c.recordOutcome(o, runStart, outcome) {
 			return
 		}
 		timer.Reset(o.target.check.Interval)
 	}
 }
 
-// recordOutcome records the result of a run. It returns false when the observer was replaced or stopped.
-func (c *checker) recordOutcome(o *checkObserver, began time.Time, found probeResult) bool {
+// recordOutcome records the result of a run. It returns false if the check was replaced or stopped during the run.
+func (c *checkRunner) recordOutcome(o *runningCheck, runStart time.Time, outcome probeResult) bool {
 	c.writeMu.Lock()
 	defer c.writeMu.Unlock()
 
 	c.mu.Lock()
-	if c.observersByID[o.target.id] != o {
+	if c.runningChecks[o.target.id] != o {
 		c.mu.Unlock()
 		return false
 	}
 	now := time.Now()
 	r := &o.result
-	if r.Status != found.status || r.RunStarted.IsZero() {
+	if r.Status != outcome.status || r.RunStarted.IsZero() {
 		r.StatusSince = now
 	}
-	r.Status, r.StatusCode, r.Output = found.status, found.code, found.output
-	r.RunStarted, r.Timestamp = began, now.Unix()
+	r.Status, r.StatusCode, r.Output = outcome.status, outcome.httpStatusCode, outcome.output
+	r.RunStarted, r.Timestamp = runStart, now.Unix()
 	c.evaluateRestartLocked(o)
 	c.notifyChangedLocked()
 	c.mu.Unlock()
@@ -270,14 +270,14 @@ func (c *checker) recordOutcome(o *checkObserver, began time.Time, found probeRe
 	return true
 }
 
-func (c *checker) notifyChangedLocked() {
+func (c *checkRunner) notifyChangedLocked() {
 	close(c.resultsChanged)
 	c.resultsChanged = make(chan struct{})
 }
 
-// storeResult stores the result of an observer if it has changed, apart from its timestamp. The caller
+// storeResult writes the latest result of a check to resultStore, unless only its timestamp has changed. The caller
 // must hold writeMu.
-func (c *checker) storeResult(o *checkObserver) {
+func (c *checkRunner) storeResult(o *runningCheck) {
 	if c.resultStore == nil {
 		return
 	}
@@ -299,7 +299,7 @@ func withoutTimestamp(s api.AllocCheckStatus) api.AllocCheckStatus {
 	return s
 }
 
-func (c *checker) deleteResults(ids []string) {
+func (c *checkRunner) deleteResults(ids []string) {
 	if c.resultStore == nil || len(ids) == 0 {
 		return
 	}
@@ -308,19 +308,19 @@ func (c *checker) deleteResults(ids []string) {
 	}
 }
 
-// stop stops all checks, and blocks until all goroutines have returned. purge also deletes the
-// results; otherwise they are kept for the next agent.
-func (c *checker) stop(purge bool) {
+// stop stops all checks, and blocks until all goroutines have returned. With purge it deletes the stored
+// results; otherwise the next agent uses them.
+func (c *checkRunner) stop(purge bool) {
 	c.mu.Lock()
 	var ids []string
-	for id, o := range c.observersByID {
+	for id, o := range c.runningChecks {
 		o.stopLocked()
 		ids = append(ids, id)
 	}
 	for _, cancel := range c.activeRestarts {
 		cancel()
 	}
-	c.observersByID = nil
+	c.runningChecks = nil
 	c.notifyChangedLocked()
 	c.mu.Unlock()
 	c.wg.Wait()
@@ -329,14 +329,14 @@ func (c *checker) stop(purge bool) {
 	}
 }
 
-func (o *checkObserver) stopLocked() {
+func (o *runningCheck) stopLocked() {
 	o.cancel()
 	o.restartWatch.disarm()
-	o.setTimerLocked(time.Time{}, nil)
+	o.setRestartTimerLocked(time.Time{}, nil)
 }
 
-// setTimerLocked replaces the timer; a zero time removes it.
-func (o *checkObserver) setTimerLocked(at time.Time, look func(attempt int)) {
+// setRestartTimerLocked replaces the restart timer by one that calls onTimer at a time. A zero time only stops the timer.
+func (o *runningCheck) setRestartTimerLocked(at time.Time, onTimer func(attempt int)) {
 	o.restartTimerNumber++
 	if o.restartTimer != nil {
 		o.restartTimer.Stop()
@@ -344,51 +344,51 @@ func (o *checkObserver) setTimerLocked(at time.Time, look func(attempt int)) {
 	}
 	if !at.IsZero() {
 		attempt := o.restartTimerNumber
-		o.restartTimer = time.AfterFunc(time.Until(at), func() { look(attempt) })
+		o.restartTimer = time.AfterFunc(time.Until(at), func() { onTimer(attempt) })
 	}
 }
 
-// armRestarts enables check_restart for the checks of a workload.
-func (c *checker) armRestarts(task string) {
-	c.forEachObserverOfTask(task, func(o *checkObserver) {
+// armRestarts starts a new grace period of check_restart for the checks of a workload.
+func (c *checkRunner) armRestarts(task string) {
+	c.forEachCheckOfTask(task, func(o *runningCheck) {
 		o.restartWatch.arm(time.Now(), o.target.check.Restart)
 		c.evaluateRestartLocked(o)
 	})
 }
 
-// disarmRestarts disables check_restart for the checks of a workload.
-func (c *checker) disarmRestarts(task string) {
-	c.forEachObserverOfTask(task, func(o *checkObserver) {
+// disarmRestarts prevents restarts by the checks of a workload until armRestarts is called.
+func (c *checkRunner) disarmRestarts(task string) {
+	c.forEachCheckOfTask(task, func(o *runningCheck) {
 		o.restartWatch.disarm()
 		c.evaluateRestartLocked(o)
 	})
 }
 
-func (c *checker) forEachObserverOfTask(task string, f func(*checkObserver)) {
+func (c *checkRunner) forEachCheckOfTask(task string, f func(*runningCheck)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, o := range c.observersByID {
+	for _, o := range c.runningChecks {
 		if o.target.task == task {
 			f(o)
 		}
 	}
 }
 
-// evaluateRestartLocked updates the restartWatch of a check, and restarts the workload
-// if a restart is due. It disarms the other checks of the workload until the workload
-// is registered again, so that it is restarted only once.
-func (c *checker) evaluateRestartLocked(o *checkObserver) {
+// evaluateRestartLocked updates the restartWatch of a check after a new result or a timer, and restarts the workload
+// if a restart is due. It then disarms all checks of the workload until the workload
+// is registered again, so that the workload is restarted only once.
+func (c *checkRunner) evaluateRestartLocked(o *runningCheck) {
 	r := o.target.check.Restart
 	unhealthy := o.result.Status == model.CheckFailure && !o.result.RunStarted.IsZero() && !o.result.RunStarted.Before(o.restartWatch.armedAt)
 	due, next := o.restartWatch.evaluate(time.Now(), unhealthy, o.target.check.Interval, r.Limit)
-	o.setTimerLocked(next, func(attempt int) { c.onRestartTimer(o, attempt) })
+	o.setRestartTimerLocked(next, func(attempt int) { c.onRestartTimer(o, attempt) })
 	if !due {
 		return
 	}
-	for _, other := range c.observersByID {
+	for _, other := range c.runningChecks {
 		if other.target.task == o.target.task {
 			other.restartWatch.disarm()
-			other.setTimerLocked(time.Time{}, nil)
+			other.setRestartTimerLocked(time.Time{}, nil)
 		}
 	}
 	task, reason := o.target.task, fmt.Sprintf("healthcheck: check %q unhealthy", o.target.check.Name)
@@ -399,17 +399,17 @@ func (c *checker) evaluateRestartLocked(o *checkObserver) {
 	c.activeRestarts[number] = cancel
 	c.wg.Go(func() {
 		defer cancel()
-		c.restart(ctx, task, reason)
+		c.requestRestart(ctx, task, reason)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(c.activeRestarts, number)
 	})
 }
 
-func (c *checker) onRestartTimer(o *checkObserver, attempt int) {
+func (c *checkRunner) onRestartTimer(o *runningCheck, attempt int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if o.restartTimerNumber == attempt && c.observersByID[o.target.id] == o {
+	if o.restartTimerNumber == attempt && c.runningChecks[o.target.id] == o {
 		c.evaluateRestartLocked(o)
 	}
 }
@@ -419,17 +419,17 @@ func firstLine(s string) string {
 	return line
 }
 
-// snapshot returns all results, sorted by task, service and name, and a channel that
-// closes when a result changes. started is false before setTargets and after stop.
-func (c *checker) snapshot() (results []CheckResult, started bool, changed <-chan struct{}) {
+// resultsSnapshot returns the results of all checks, sorted by task, service and name, and a channel that
+// is closed when a result changes. started is false before the first setChecks and after stop.
+func (c *checkRunner) resultsSnapshot() (results []CheckResult, started bool, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	inOrder := func(x, y *checkObserver) int {
+	inOrder := func(x, y *runningCheck) int {
 		a, b := x.result, y.result
 		return slices.Compare([]string{a.Task, a.Service, a.Check, a.ID}, []string{b.Task, b.Service, b.Check, b.ID})
 	}
-	for _, o := range slices.SortedFunc(maps.Values(c.observersByID), inOrder) {
+	for _, o := range slices.SortedFunc(maps.Values(c.runningChecks), inOrder) {
 		results = append(results, o.result)
 	}
-	return results, c.observersByID != nil, c.resultsChanged
+	return results, c.runningChecks != nil, c.resultsChanged
 }

@@ -52,8 +52,8 @@ func TestEndToEnd(t *testing.T) {
 	newSet := func() *services.Set {
 		return services.New(services.Config{
 			AllocID: allocID, AllocName: "j.g[0]",
-			Spec: func() *services.Spec { return spec },
-			Env: func(task string) *taskenv.Env {
+			CurrentSpec: func() *services.Spec { return spec },
+			CurrentEnv: func(task string) *taskenv.Env {
 				return taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{Ports: spec.Ports}, taskenv.Task{Name: task}).Build()
 			},
 			Registry: db, CheckResultStore: db, Logger: hclog.NewNullLogger(),
@@ -67,7 +67,7 @@ func TestEndToEnd(t *testing.T) {
 	awaitResults(t, set, "http success 200 nomad: http ok", "tcp success 0 nomad: tcp ok")
 
 	registered := db.ServicesByAllocation(allocID)
-	if len(registered) != 1 || registered[0].Port != spec.Ports[0].Value || registered[0].CreateIndex == 0 {
+	if len(registered) != 1 || registered[0].Port != spec.Ports[0].HostPort || registered[0].CreateIndex == 0 {
 		t.Fatalf("registered: %+v", registered)
 	}
 	serverBroken.Store(true)
@@ -104,7 +104,7 @@ func TestEndToEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := db.Update(t.Context(), func(tx *store.Txn) error {
-		tx.ForgetAllocation(allocID)
+		tx.DeleteRunnerRecords(allocID)
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -132,7 +132,7 @@ func localSpec(t *testing.T, addr net.Addr) *services.Spec {
 	}
 	return &services.Spec{
 		AllocID: allocID, AllocName: "j.g[0]", Namespace: "default", JobID: "j", Group: "g",
-		Ports:    []taskenv.Port{{Label: "http", Value: number, HostIP: host}},
+		Ports:    []taskenv.Port{{Label: "http", HostPort: number, HostIP: host}},
 		Services: []services.Service{{Task: "t", Name: "web", Port: "http", Checks: []services.Check{check("http"), check("tcp")}}},
 	}
 }

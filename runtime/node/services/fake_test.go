@@ -33,8 +33,8 @@ func testSpec(services ...Service) *Spec {
 		NodeID: "node-id", Datacenter: "dc1",
 		HostIP: "10.0.0.1",
 		Ports: []taskenv.Port{
-			{Label: "http", Value: 20000, To: 8080, HostIP: "10.0.0.1"},
-			{Label: "admin", Value: 20001, HostIP: "10.0.0.2"},
+			{Label: "http", HostPort: 20000, AllocPort: 8080, HostIP: "10.0.0.1"},
+			{Label: "admin", HostPort: 20001, HostIP: "10.0.0.2"},
 		},
 		Services: services,
 	}
@@ -279,12 +279,12 @@ func newTestSet(t *testing.T, services ...Service) *setFixture {
 func (w *setFixture) newSet() *Set {
 	return New(Config{
 		AllocID: testAllocID, AllocName: "j.g[0]",
-		Spec: func() *Spec {
+		CurrentSpec: func() *Spec {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			return w.spec
 		},
-		Env:              w.env,
+		CurrentEnv:       w.env,
 		Restart:          w.restartRecorder.restart,
 		Registry:         w.registry,
 		CheckResultStore: w.results,
@@ -298,7 +298,7 @@ func (w *setFixture) env(task string) *taskenv.Env {
 	defer w.mu.Unlock()
 	node := taskenv.Node{NodeFacts: model.NodeFacts{Attributes: map[string]string{"kernel.name": "linux"}, Datacenter: "dc1"}}
 	alloc := taskenv.Alloc{ID: testAllocID, Name: "j.g[0]", JobName: "j", Group: "g", Ports: w.spec.Ports}
-	return taskenv.NewBuilder(node, alloc, taskenv.Task{Name: task, Env: w.taskVars[task]}).Build()
+	return taskenv.NewBuilder(node, alloc, taskenv.Task{Name: task, EnvBlock: w.taskVars[task]}).Build()
 }
 
 // setServices replaces the services by a new version of the job.

@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// Clients of Nomad match these texts.
+// Outputs of checks that clients of Nomad compare with these texts.
 const (
 	pendingOutput     = "nomad: waiting to run"
 	tcpSuccessOutput  = "nomad: tcp ok"
@@ -34,20 +34,20 @@ type DialFunc func(ctx context.Context, network, address string) (net.Conn, erro
 
 // probeResult is the result of one run of a check.
 type probeResult struct {
-	status string
-	code   int
-	output string
+	status         string
+	httpStatusCode int
+	output         string
 }
 
 func failureResult(err error) probeResult {
-	return probeResult{status: model.CheckFailure, output: "nomad: " + printableText(err.Error())}
+	return probeResult{status: model.CheckFailure, output: "nomad: " + toValidUTF8(err.Error())}
 }
 
-// probe runs a check once, for no longer than its timeout.
+// probe is a function that runs a check once and returns the result, after the check's timeout at the latest.
 type probe func(context.Context) probeResult
 
-// newProbe returns the probe of a resolved check. Its transport and settings are not shared with
-// other checks.
+// newProbe returns the probe of a check that connects to an address. Probes of several checks share no HTTP
+// transport.
 func newProbe(c *Check, address string, dial DialFunc) probe {
 	var run probe
 	switch strings.ToLower(c.Type) {
@@ -56,7 +56,7 @@ func newProbe(c *Check, address string, dial DialFunc) probe {
 	case "http":
 		run = probeHTTP(c, address, dial)
 	default:
-		return failingProbe(fmt.Errorf("invalid check type (%q), must be one of tcp, http", c.Type))
+		return alwaysFailingProbe(fmt.Errorf("invalid check type (%q), must be one of tcp, http", c.Type))
 	}
 	return func(ctx context.Context) probeResult {
 		ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout, timeoutError(c.Timeout))
@@ -78,7 +78,7 @@ func timeoutCause(ctx context.Context, err error) error {
 	return err
 }
 
-func failingProbe(err error) probe {
+func alwaysFailingProbe(err error) probe {
 	return func(context.Context) probeResult { return failureResult(err) }
 }
 
@@ -88,7 +88,7 @@ func probeTCP(address string, dial DialFunc) probe {
 		if err != nil {
 			return failureResult(timeoutCause(ctx, err))
 		}
-		_ = conn.Close() // a successful connection is the result of the check
+		_ = conn.Close() // the check succeeds if the connection is accepted, so nothing is sent
 		return probeResult{status: model.CheckSuccess, output: tcpSuccessOutput}
 	}
 }
@@ -96,7 +96,7 @@ func probeTCP(address string, dial DialFunc) probe {
 func probeHTTP(c *Check, address string, dial DialFunc) probe {
 	target, err := checkURL(c.Protocol, address, c.Path)
 	if err != nil {
-		return failingProbe(err)
+		return alwaysFailingProbe(err)
 	}
 	method := strings.ToUpper(c.Method)
 	if method == "" {
@@ -121,9 +121,9 @@ func probeHTTP(c *Check, address string, dial DialFunc) probe {
 		if resp.StatusCode == http.StatusOK {
 			return probeResult{model.CheckSuccess, resp.StatusCode, httpSuccessOutput}
 		}
-		// An incomplete body says more about the failure than the error of the read.
+		// The error of the read is ignored: the output is the part of the body that has arrived.
 		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxOutputSize))
-		result := probeResult{model.CheckSuccess, resp.StatusCode, printableText(string(body))}
+		result := probeResult{model.CheckSuccess, resp.StatusCode, toValidUTF8(string(body))}
 		if resp.StatusCode >= http.StatusBadRequest {
 			result.status = model.CheckFailure
 		}
@@ -145,7 +145,7 @@ func addHeaders(req *http.Request, header map[string][]string) {
 	}
 }
 
-// checkURL returns the URL of a check. Its host is always the address, whatever the path is:
+// checkURL returns the URL of an HTTP check. The path cannot change the host of the URL, which is the address:
 // "//host/" is a path, not another host.
 func checkURL(protocol, address, path string) (*url.URL, error) {
 	u := &url.URL{Scheme: strings.ToLower(protocol), Host: address}
@@ -172,7 +172,7 @@ func checkURL(protocol, address, path string) (*url.URL, error) {
 	return u, nil
 }
 
-// printableText makes valid text of a response body.
-func printableText(s string) string {
+// toValidUTF8 replaces invalid UTF-8 by U+FFFD.
+func toValidUTF8(s string) string {
 	return strings.ToValidUTF8(s, "\uFFFD")
 }

@@ -175,7 +175,7 @@ func FuzzProbeHTTP(f *testing.F) {
 			Header: map[string][]string{name: {value}},
 		}
 		// References to the environment also insert arbitrary texts.
-		env := taskenv.NewBuilder(taskenv.Node{NodeFacts: model.NodeFacts{Attributes: map[string]string{"a": name}}}, taskenv.Alloc{}, taskenv.Task{Env: map[string]string{"X": value}}).Build()
+		env := taskenv.NewBuilder(taskenv.Node{NodeFacts: model.NodeFacts{Attributes: map[string]string{"a": name}}}, taskenv.Alloc{}, taskenv.Task{EnvBlock: map[string]string{"X": value}}).Build()
 		check = check.interpolate(env)
 		if u, err := checkURL(check.Protocol, address, check.Path); err == nil && u.Host != address {
 			t.Fatalf("path %q leads to %q", check.Path, u)

@@ -2,15 +2,15 @@ package services
 
 import "time"
 
-// restartWatch decides when a check has been unhealthy for too long. It is a value without clock
-// or timer: its owner calls evaluate at the returned time and after each result.
+// restartWatch decides by the rules of check_restart when a check was unhealthy for too long. It has no clock and no
+// timer: the checker calls evaluate at the returned time and after each result.
 //
-// The owner arms it when the workload of the check is registered. Results before the end of the
+// The checker arms the watch when the workload of the check is registered. Results before the end of the
 // grace period are ignored. The first unhealthy result sets a deadline; if the check is still
-// unhealthy at the deadline, a restart is due, and the watch is disarmed.
+// unhealthy at the deadline, a restart is due, and the watch disarms itself.
 type restartWatch struct {
 	isArmed         bool
-	armedAt         time.Time // results of runs before this time are about an earlier process
+	armedAt         time.Time // results of runs that started before this time are about an earlier process of the workload
 	graceEnd        time.Time // results before this time are ignored
 	restartDeadline time.Time // time at which a restart is due; zero unless the check is unhealthy
 }
@@ -21,8 +21,8 @@ func (w *restartWatch) arm(now time.Time, r CheckRestart) {
 
 func (w *restartWatch) disarm() { *w = restartWatch{} }
 
-// evaluate records the present state of the check. It reports whether the restart is due, and
-// otherwise when to call evaluate again; zero means after the next result.
+// evaluate updates the deadline with the present state of the check. It reports whether a restart is due. Otherwise next is
+// the time at which evaluate must be called again; zero means after the next result.
 func (w *restartWatch) evaluate(now time.Time, unhealthy bool, interval time.Duration, limit int) (due bool, next time.Time) {
 	switch {
 	case !w.isArmed:

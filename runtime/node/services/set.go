@@ -19,26 +19,26 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 )
 
-// GroupWorkload is the workload name of the group; every other name is a task.
+// GroupWorkload is the name that methods take for the services of the group, instead of the name of a task.
 const GroupWorkload = ""
 
-// Pauses between attempts to remove a registration. Each pause is longer than the previous one.
+// The first and the longest pause between attempts to remove a registration. The pause doubles after each attempt.
 const (
 	minRemovalRetryDelay = 100 * time.Millisecond
 	maxRemovalRetryDelay = time.Second
 )
 
-// Config configures a Set. Spec, Env, Registry and Logger are required.
+// Config configures a Set. CurrentSpec, CurrentEnv, Registry and Logger are required.
 type Config struct {
 	AllocID   string
 	AllocName string
 
-	// Spec returns the services of the current version of the allocation. It must not block.
-	Spec func() *Spec
-	// Env returns the current environment of a task, or of the allocation for GroupWorkload.
-	Env func(task string) *taskenv.Env
-	// Restart restarts a task, or all running tasks for GroupWorkload, because a check has failed; the
-	// restart counts as a failure. It blocks until the restart is complete; ctx ends when the
+	// CurrentSpec returns the services of the current version of the allocation. It must not block.
+	CurrentSpec func() *Spec
+	// CurrentEnv returns the current environment of a task, or of the allocation for GroupWorkload.
+	CurrentEnv func(task string) *taskenv.Env
+	// Restart restarts a task, or all running tasks for GroupWorkload, because a check has failed. The restart policy
+	// counts the restart as a failure. Restart blocks until the restart is complete; ctx ends when the
 	// checks are stopped. Restart may be nil.
 	Restart func(ctx context.Context, task, reason string) error
 
@@ -48,31 +48,31 @@ type Config struct {
 	Logger           hclog.Logger
 }
 
-// Set is the services and checks of one allocation. All methods may be called
+// Set registers the services and runs the checks of one allocation. All methods may be called
 // concurrently.
 type Set struct {
 	config   Config
 	registry Registry
-	checker  *checker
+	checker  *checkRunner
 	logger   hclog.Logger
 
-	// The mutex writeMu keeps changes of registrations in order: unlike mu, it is held
+	// The mutex writeMu keeps changes of the registry in order: unlike mu, it is held
 	// during each change.
 	writeMu             sync.Mutex                                     // locked before mu
-	storedRegistrations map[string]map[string]*api.ServiceRegistration // registrations by workload and id; guarded by writeMu
+	storedRegistrations map[string]map[string]*api.ServiceRegistration // workload -> id -> registration in the registry; guarded by writeMu
 
-	// The mutex refreshMu prevents an older version of the checks from replacing a newer
-	// version. It is held while the checks are replaced or stopped.
+	// The mutex refreshMu is held while the checks are replaced or stopped, so that checks of an older version of the
+	// allocation cannot replace those of a newer version.
 	refreshMu     sync.Mutex // locked before mu
 	checksStarted bool       // set from StartChecks to StopChecks; guarded by refreshMu
 
 	mu                  sync.Mutex
-	registeredWorkloads map[string]*workloadRegistration // by name
+	registeredWorkloads map[string]*workloadRegistration // name of a task, or GroupWorkload -> registration
 }
 
 // workloadRegistration is a registered task, or the registered group.
 type workloadRegistration struct {
-	network *driver.NetworkOverride // network of a task whose driver made one
+	taskNetwork *driver.NetworkOverride // network of a task whose driver made one
 }
 
 // New returns a set without registrations.
@@ -87,12 +87,12 @@ func New(c Config) *Set {
 		storedRegistrations: make(map[string]map[string]*api.ServiceRegistration),
 		registeredWorkloads: make(map[string]*workloadRegistration),
 	}
-	s.checker = &checker{
+	s.checker = &checkRunner{
 		allocID:        c.AllocID,
 		allocName:      c.AllocName,
 		dial:           c.Dial,
 		resultStore:    c.CheckResultStore,
-		restart:        s.requestRestart,
+		requestRestart: s.requestRestart,
 		logger:         s.logger,
 		resultsChanged: make(chan struct{}),
 		activeRestarts: make(map[int]context.CancelFunc),
@@ -109,11 +109,11 @@ func (s *Set) requestRestart(ctx context.Context, task, reason string) {
 	}
 }
 
-// Validate returns an error for invalid names of a workload's services in the current environment.
+// Validate returns an error if a service of a workload has an invalid name after its references are resolved in the current environment.
 func (s *Set) Validate(task string) error {
-	env := s.config.Env(task)
+	env := s.config.CurrentEnv(task)
 	var errs []error
-	for _, service := range s.config.Spec().Services {
+	for _, service := range s.config.CurrentSpec().Services {
 		if service.Task == task {
 			errs = append(errs, validateName(service.Interpolate(env).Name))
 		}
@@ -121,15 +121,15 @@ func (s *Set) Validate(task string) error {
 	return errors.Join(errs...)
 }
 
-// Register registers the services of a workload that has started, with the network that the driver
-// has made for a task, and arms its check_restart. On an error no new service is registered.
+// Register registers the services of a workload that has started, and arms check_restart for its checks. network is the
+// network that the driver has made for a task, or nil. On an error no new service is registered.
 func (s *Set) Register(task string, network *driver.NetworkOverride) error {
 	s.mu.Lock()
 	s.registeredWorkloads[task] = &workloadRegistration{network}
 	s.mu.Unlock()
 	err := s.syncRegistrations(task)
-	// The environment and the network of a task are complete only after its start, so the
-	// checks are resolved again.
+	// Checks that were started before the task are resolved again, because the environment and the
+	// network of a task are complete only after its start.
 	s.UpdateChecks()
 	s.checker.armRestarts(task)
 	if task != GroupWorkload && s.isRegistered(GroupWorkload) {
@@ -138,15 +138,15 @@ func (s *Set) Register(task string, network *driver.NetworkOverride) error {
 	return err
 }
 
-// Update applies a new version of the allocation or of the environment to a workload, if it is
-// registered: it registers new services before it removes old services.
+// Update changes the registrations of a registered workload to those of the current version of the allocation and of the
+// environment, in one transaction.
 func (s *Set) Update(task string) error {
 	return s.syncRegistrations(task)
 }
 
 // Deregister removes the registrations of a workload, including registrations of an
-// earlier agent. It makes at least one attempt, and retries until ctx ends. It may be
-// called again, and without Register.
+// earlier agent. It makes at least one attempt, and retries until ctx ends. It does nothing
+// if the workload has no registrations.
 func (s *Set) Deregister(ctx context.Context, task string) error {
 	s.mu.Lock()
 	delete(s.registeredWorkloads, task)
@@ -197,15 +197,16 @@ func (s *Set) registeredWorkload(task string) *workloadRegistration {
 	return s.registeredWorkloads[task]
 }
 
-// syncRegistrations makes the registrations of a workload match its services.
+// syncRegistrations changes the registry so that a workload has exactly the registrations of its services, or none if the
+// workload is not registered.
 func (s *Set) syncRegistrations(task string) error {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
-	spec := s.config.Spec()
+	spec := s.config.CurrentSpec()
 	var wantedRegistrations []*api.ServiceRegistration
 	if w := s.registeredWorkload(task); w != nil {
 		var err error
-		if wantedRegistrations, err = s.buildRegistrations(spec, task, w.network); err != nil {
+		if wantedRegistrations, err = s.buildRegistrations(spec, task, w.taskNetwork); err != nil {
 			return fmt.Errorf("register services: %w", err)
 		}
 	}
@@ -237,8 +238,8 @@ func (s *Set) syncRegistrations(task string) error {
 	return nil
 }
 
-// currentRegistrations returns the registrations of a workload. Its first call reads the registry, where an
-// earlier agent may have left registrations.
+// currentRegistrations returns id -> registration of a workload in the registry. The first call for a workload reads the
+// registry, where an earlier agent may have left registrations.
 func (s *Set) currentRegistrations(spec *Spec, task string) map[string]*api.ServiceRegistration {
 	if have, ok := s.storedRegistrations[task]; ok {
 		return have
@@ -253,9 +254,9 @@ func (s *Set) currentRegistrations(spec *Spec, task string) map[string]*api.Serv
 	return have
 }
 
-// buildRegistrations returns the registrations of a workload.
+// buildRegistrations returns the registrations that the services of a workload must have.
 func (s *Set) buildRegistrations(spec *Spec, task string, network *driver.NetworkOverride) ([]*api.ServiceRegistration, error) {
-	env := s.config.Env(task)
+	env := s.config.CurrentEnv(task)
 	var list []*api.ServiceRegistration
 	var errs []error
 	for _, raw := range spec.Services {
@@ -282,7 +283,7 @@ func newRegistration(spec *Spec, service Service, network *driver.NetworkOverrid
 		return nil, err
 	}
 	tags := service.Tags
-	if spec.Canary && len(service.CanaryTags) > 0 {
+	if spec.IsCanary && len(service.CanaryTags) > 0 {
 		tags = service.CanaryTags
 	}
 	return &api.ServiceRegistration{
@@ -308,8 +309,8 @@ func registrationPrefix(spec *Spec, task string) string {
 	return "_nomad-task-" + spec.AllocID + "-" + owner + "-"
 }
 
-// workloadOf returns the workload of a registration, which is the workload with the longest matching
-// prefix; GroupWorkload if no workload matches.
+// workloadOf returns the workload whose registrationPrefix is the longest prefix of a registration's id; GroupWorkload if
+// there is none.
 func workloadOf(spec *Spec, id string) string {
 	owner, length := GroupWorkload, 0
 	for _, service := range spec.Services {
@@ -321,7 +322,7 @@ func workloadOf(spec *Spec, id string) string {
 	return owner
 }
 
-// sameRegistration compares all fields but the indexes that the registry sets.
+// sameRegistration reports whether two registrations are equal except in the indexes, which the registry sets.
 func sameRegistration(a, b *api.ServiceRegistration) bool {
 	x, y := *a, *b
 	x.CreateIndex, x.ModifyIndex, x.Tags = 0, 0, nil
@@ -329,8 +330,8 @@ func sameRegistration(a, b *api.ServiceRegistration) bool {
 	return reflect.DeepEqual(x, y) && slices.Equal(a.Tags, b.Tags)
 }
 
-// StartChecks starts the checks of all services. The results of an earlier agent are valid until
-// the first new results.
+// StartChecks starts the checks of all services. A check has the result of an earlier agent until its
+// first run has ended.
 func (s *Set) StartChecks() {
 	s.refreshMu.Lock()
 	defer s.refreshMu.Unlock()
@@ -338,16 +339,16 @@ func (s *Set) StartChecks() {
 	s.refreshChecksLocked()
 }
 
-// UpdateChecks applies a new version of the allocation. A check that has not changed continues
-// undisturbed.
+// UpdateChecks changes the running checks to those of the current version of the allocation. A check that has not
+// changed continues. It does nothing before StartChecks and after StopChecks.
 func (s *Set) UpdateChecks() {
 	s.refreshMu.Lock()
 	defer s.refreshMu.Unlock()
 	s.refreshChecksLocked()
 }
 
-// StopChecks stops all checks and blocks until their goroutines have returned. purge also deletes
-// their results. It may be called again.
+// StopChecks stops all checks and blocks until their goroutines have returned. With purge it deletes
+// their stored results. It may be called again.
 func (s *Set) StopChecks(purge bool) {
 	s.refreshMu.Lock()
 	defer s.refreshMu.Unlock()
@@ -355,13 +356,13 @@ func (s *Set) StopChecks(purge bool) {
 	s.checker.stop(purge)
 }
 
-// refreshChecksLocked replaces the checks by the checks of the current version.
+// refreshChecksLocked replaces the running checks by those of the current version of the allocation, if checks are started.
 func (s *Set) refreshChecksLocked() {
 	if !s.checksStarted {
 		return
 	}
-	spec := s.config.Spec()
-	var targets []checkTarget
+	spec := s.config.CurrentSpec()
+	var targets []resolvedCheck
 	envs := make(map[string]*taskenv.Env)
 	for _, raw := range spec.Services {
 		if len(raw.Checks) == 0 {
@@ -369,23 +370,23 @@ func (s *Set) refreshChecksLocked() {
 		}
 		env := envs[raw.Task]
 		if env == nil {
-			env = s.config.Env(raw.Task)
+			env = s.config.CurrentEnv(raw.Task)
 			envs[raw.Task] = env
 		}
 		service := raw.Interpolate(env)
 		where := addressResolver{spec: spec, task: service.Task, serviceAddress: service.Address}
 		if w := s.registeredWorkload(service.Task); w != nil {
-			where.network = w.network
+			where.network = w.taskNetwork
 		}
 		for _, check := range service.Checks {
-			targets = append(targets, newCheckTarget(where, &service, check))
+			targets = append(targets, resolveCheckTarget(where, &service, check))
 		}
 	}
-	s.checker.setTargets(targets, s.isRegistered)
+	s.checker.setChecks(targets, s.isRegistered)
 }
 
-// Checks returns the results of all checks, in a fixed order, and a channel that closes when a
-// result changes. ready is false while no check is known: before StartChecks and after StopChecks.
+// Checks returns the results of all checks, in a fixed order, and a channel that is closed when a
+// result changes. ready is false before StartChecks and after StopChecks.
 func (s *Set) Checks() (results []CheckResult, ready bool, changed <-chan struct{}) {
-	return s.checker.snapshot()
+	return s.checker.resultsSnapshot()
 }

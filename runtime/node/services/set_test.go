@@ -53,7 +53,7 @@ func TestCanaryTags(t *testing.T) {
 	tagged := Service{Task: "t", Name: "db", Port: "http", Tags: []string{"a"}, CanaryTags: []string{"c"}}
 	untagged := Service{Task: "t", Name: "web", Port: "http", Tags: []string{"a"}}
 	w := newTestSet(t, tagged, untagged)
-	w.spec.Canary = true
+	w.spec.IsCanary = true
 	tags := func() string {
 		var all []string
 		for _, s := range w.registry.ServicesByAllocation(testAllocID) {
@@ -70,7 +70,7 @@ func TestCanaryTags(t *testing.T) {
 	wantCalls(t, w.registry, "start", "+t-db-http +t-web-http")
 
 	promoted := *w.spec
-	promoted.Canary = false
+	promoted.IsCanary = false
 	w.spec = &promoted
 	if err := w.Update("t"); err != nil {
 		t.Fatal(err)

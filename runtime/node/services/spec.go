@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 )
 
-// Spec is the service data of one version of an allocation. Maps and slices are shared and never
-// changed.
+// Spec has the services of one version of an allocation, and the fields of the allocation that their registrations
+// need. Maps and slices are shared with other values, so they must not be changed.
 type Spec struct {
 	AllocID    string
 	AllocName  string // "<job>.<group>[<index>]"
@@ -20,24 +20,24 @@ type Spec struct {
 	Group      string
 	NodeID     string
 	Datacenter string
-	Canary     bool // an unpromoted canary
+	IsCanary   bool // the allocation is a canary that is not promoted
 
-	HostIP      string                 // IP address of the group's network, if it has one
-	Ports       []taskenv.Port         // ports of the group
-	TaskNets    map[string]TaskNetwork // deprecated in job files
-	Address     string                 // address of the allocation's own network; may be empty
-	AddressIPv6 string
+	HostIP       string                 // IP address of the group's network, if it has one
+	Ports        []taskenv.Port         // ports of the group
+	TaskNetworks map[string]TaskNetwork // task -> network of its deprecated network block
+	Address      string                 // IPv4 address of the allocation's network namespace; may be empty
+	AddressIPv6  string                 // IPv6 address of the allocation's network namespace; may be empty
 
 	Services []Service // only services of provider nomad
 }
 
-// TaskNetwork is the network of a single task.
+// TaskNetwork is the network of a task that has a network block in the job, which is deprecated.
 type TaskNetwork struct {
 	IP    string
 	Ports []taskenv.Port
 }
 
-// Service is one service of the job.
+// Service is a service block of the job.
 type Service struct {
 	Task        string // task of the service; empty for a service of the group
 	Name        string
@@ -49,7 +49,7 @@ type Service struct {
 	Checks      []Check
 }
 
-// Check is one check of the job, with the values that it inherits from its service.
+// Check is a check block of the job, with the values that it inherits from its service.
 type Check struct {
 	Name          string
 	Type          string // "tcp" or "http"
@@ -65,18 +65,17 @@ type Check struct {
 	Body          string
 	TLSSkipVerify bool
 	Restart       CheckRestart
-	For           string // task to whose health a check of the group contributes; may be empty
+	ForTask       string // task to whose health a check of the group contributes; may be empty
 }
 
-// CheckRestart is the check_restart block. A zero Limit disables it.
+// CheckRestart is the check_restart block of a check. With Limit 0, the check never restarts its workload.
 type CheckRestart struct {
-	Limit int
-	Grace time.Duration
+	Limit int           // number of consecutive unhealthy results that restart the workload
+	Grace time.Duration // time after the start of the workload in which results are ignored
 }
 
-// Interpolate returns the service with all references to the environment resolved. Registrations
-// and checks both use it, at the start and at each update: a service of a task is resolved with
-// the environment of that task, a service of the group with the environment of the allocation.
+// Interpolate returns the service with all references to the environment resolved. env must be the environment of
+// the service's task, or that of the allocation for a service of the group.
 func (s Service) Interpolate(env *taskenv.Env) Service {
 	s.Name = env.Replace(s.Name)
 	s.Port = env.Replace(s.Port)
@@ -116,7 +115,7 @@ func interpolateAll(env *taskenv.Env, list []string) []string {
 	return out
 }
 
-// validateName rejects a name that is invalid after interpolation.
+// validateName returns an error if the name of a service, after interpolation, is invalid.
 func validateName(name string) error {
 	if model.ValidServiceName(name) {
 		return nil

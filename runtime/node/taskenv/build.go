@@ -12,30 +12,30 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// taskDirs are the directories in the environment of a task.
-type taskDirs struct{ alloc, local, secrets string }
+// visibleTaskDirs are the paths of the task's directories in its environment variables.
+type visibleTaskDirs struct{ alloc, local, secrets string }
 
-// visibleDirs returns the directories as the task sees them.
-func (in *envInputs) visibleDirs() taskDirs {
+// visibleDirs returns the paths at which the task sees its directories, which depend on the isolation of its driver.
+func (in *envInputs) visibleDirs() visibleTaskDirs {
 	if in.dir.AllocDir == "" {
-		return taskDirs{} // there is no task, or it has no directories yet
+		return visibleTaskDirs{} // there is no task, or it has no directories yet
 	}
 	switch in.isolation {
 	case driver.FSIsolationChroot, driver.FSIsolationImage:
-		return taskDirs{alloc: "/alloc", local: "/local", secrets: "/secrets"}
+		return visibleTaskDirs{alloc: "/alloc", local: "/local", secrets: "/secrets"}
 	case driver.FSIsolationUnveil:
-		return taskDirs{alloc: in.dir.MountsAllocDir, local: in.dir.MountsTaskDir, secrets: in.dir.MountsSecretsDir}
+		return visibleTaskDirs{alloc: in.dir.MountsAllocDir, local: in.dir.MountsTaskDir, secrets: in.dir.MountsSecretsDir}
 	}
-	return taskDirs{alloc: in.dir.SharedAllocDir, local: in.dir.LocalDir, secrets: in.dir.SecretsDir}
+	return visibleTaskDirs{alloc: in.dir.SharedAllocDir, local: in.dir.LocalDir, secrets: in.dir.SecretsDir}
 }
 
-// buildEnv makes an environment from layers, in the order of ascending precedence.
+// buildEnv returns all variables of an environment. It adds them in the order of ascending precedence.
 func buildEnv(in *envInputs) map[string]string {
-	v := &layeredVars{env: make(map[string]string, 24+len(in.hostEnv)+len(in.task.Env)), in: in, remainingBytes: maxInsertedBytes}
+	v := &layeredVars{vars: make(map[string]string, 24+len(in.hostEnv)+len(in.task.EnvBlock)), inputs: in, remainingBytes: maxInsertedBytes}
 	in.addBuiltinVars(v, in.visibleDirs())
 
 	meta := make(map[string]string)
-	for _, kv := range metaVars(in.mergedMeta(), func(key string) string { return expandReferences(key, &v.remainingBytes, v.lookup) }) {
+	for _, kv := range metaVars(in.mergedMeta(), func(key string) string { return expandReferences(key, &v.remainingBytes, v.lookupReference) }) {
 		meta[kv.key] = kv.value
 	}
 	v.addLayer(meta)
@@ -43,24 +43,24 @@ func buildEnv(in *envInputs) map[string]string {
 	if in.isolation != driver.FSIsolationImage && len(in.hostEnv) > 0 {
 		absent := make(map[string]string, len(in.hostEnv))
 		for key, value := range in.hostEnv {
-			if _, exists := v.env[replaceInvalidKeyChars(key)]; !exists {
+			if _, exists := v.vars[replaceInvalidKeyChars(key)]; !exists {
 				absent[key] = value
 			}
 		}
 		v.addLayer(absent)
 	}
-	v.addLayer(in.task.Env)
-	for _, h := range in.hookEnvs {
+	v.addLayer(in.task.EnvBlock)
+	for _, h := range in.envOfHooks {
 		v.addLayer(h.env)
 	}
 	for key, value := range replaceInvalidCharsOfKeys(in.templateEnv) {
-		v.env[key] = value
+		v.vars[key] = value
 	}
-	return v.env
+	return v.vars
 }
 
-// addBuiltinVars sets the variables that come from the job and the placement.
-func (in *envInputs) addBuiltinVars(v *layeredVars, d taskDirs) {
+// addBuiltinVars sets the NOMAD_ variables that come from the job and the placement, except those of the meta blocks.
+func (in *envInputs) addBuiltinVars(v *layeredVars, d visibleTaskDirs) {
 	some := func(key, value string) {
 		if value != "" {
 			v.setVar(key, value)
@@ -96,32 +96,33 @@ func (in *envInputs) addBuiltinVars(v *layeredVars, d taskDirs) {
 
 	if t := &in.task; t.Name != "" {
 		v.setVar("NOMAD_TASK_NAME", t.Name)
-		number("NOMAD_CPU_LIMIT", t.CPU)
+		number("NOMAD_CPU_LIMIT", t.CPUMHz)
 		number("NOMAD_MEMORY_LIMIT", t.MemoryMB)
 		number("NOMAD_MEMORY_MAX_LIMIT", t.MemoryMaxMB)
-		// Without reserved cores, Nomad sets one space, and scripts compare with it.
-		v.setVar("NOMAD_CPU_CORES", cmp.Or(t.Cores, " "))
+		// Without reserved cores, Nomad sets the value to one space, and existing scripts compare with it.
+		v.setVar("NOMAD_CPU_CORES", cmp.Or(t.ReservedCores, " "))
 	}
 }
 
 // TaskAPISocketName is the name of the socket in a task's secrets directory at which the task reaches the API.
 const TaskAPISocketName = "api.sock"
 
-// addTokens sets the variables of workload identities. A task has the address of the API only if it has a token.
-func (in *envInputs) addTokens(v *layeredVars, d taskDirs) {
-	for name, token := range in.tokens {
+// addTokens sets the variables with the tokens of workload identities. Only a task with a token gets the address of the
+// API.
+func (in *envInputs) addTokens(v *layeredVars, d visibleTaskDirs) {
+	for name, token := range in.tokenOfIdentity {
 		if name == model.DefaultIdentity {
 			v.setVar("NOMAD_TOKEN", token)
 		} else {
 			v.setVar("NOMAD_TOKEN_"+name, token)
 		}
 	}
-	if len(in.tokens) > 0 && d.secrets != "" {
+	if len(in.tokenOfIdentity) > 0 && d.secrets != "" {
 		v.setVar("NOMAD_UNIX_ADDR", "unix://"+d.secrets+"/"+TaskAPISocketName)
 	}
 }
 
-// allocIndex returns the index in the name of an allocation, "job.group[3]".
+// allocIndex returns the index in the name of an allocation: "3" for "job.group[3]". It returns "" for an invalid name.
 func allocIndex(name string) string {
 	open := strings.LastIndexByte(name, '[')
 	if open < 0 || !strings.HasSuffix(name, "]") {
@@ -136,10 +137,10 @@ func allocIndex(name string) string {
 
 func (in *envInputs) addGroupPorts(v *layeredVars) {
 	for _, p := range in.alloc.Ports {
-		host := strconv.Itoa(p.Value)
+		host := strconv.Itoa(p.HostPort)
 		inside := host
-		if p.To > 0 {
-			inside = strconv.Itoa(p.To)
+		if p.AllocPort > 0 {
+			inside = strconv.Itoa(p.AllocPort)
 		}
 		addr := net.JoinHostPort(p.HostIP, host)
 
@@ -158,12 +159,12 @@ func (in *envInputs) addGroupPorts(v *layeredVars) {
 	}
 }
 
-// addTaskPorts sets the ports of the deprecated networks of single tasks: the ports of this task, and
-// under longer names the ports of other tasks.
+// addTaskPorts sets the variables for the ports of the deprecated networks of single tasks. The variables of another task's
+// ports contain the name of that task.
 func (in *envInputs) addTaskPorts(v *layeredVars) {
 	for _, task := range slices.Sorted(maps.Keys(in.alloc.TaskPorts)) {
 		for _, p := range in.alloc.TaskPorts[task] {
-			host := strconv.Itoa(p.Value)
+			host := strconv.Itoa(p.HostPort)
 			addr := net.JoinHostPort(p.HostIP, host)
 			if task != in.task.Name {
 				suffix := task + "_" + p.Label
@@ -173,7 +174,7 @@ func (in *envInputs) addTaskPorts(v *layeredVars) {
 				continue
 			}
 			inside := host
-			if mapped := in.driverPorts[p.Label]; mapped > 0 {
+			if mapped := in.driverPortOfLabel[p.Label]; mapped > 0 {
 				inside = strconv.Itoa(mapped)
 			}
 			family := "NOMAD_IPv4_"
@@ -189,11 +190,11 @@ func (in *envInputs) addTaskPorts(v *layeredVars) {
 	}
 }
 
-// setRawAndCleanName sets a variable under its name as written, as Nomad does, and under
-// the name in which invalid characters are replaced.
+// setRawAndCleanName sets two variables: one with the name as written, as Nomad does, and one with the name in which invalid
+// characters are replaced.
 func (v *layeredVars) setRawAndCleanName(key, value string) {
-	v.env[key] = value
-	v.env[cleanVarName(key)] = value
+	v.vars[key] = value
+	v.vars[cleanVarName(key)] = value
 }
 
 // mergedMeta merges the meta of job, group and task; the task has the highest precedence.
@@ -208,19 +209,19 @@ func (in *envInputs) mergedMeta() map[string]string {
 	return meta
 }
 
-type keyValue struct{ key, value string }
+type metaVar struct{ key, value string }
 
-// metaVars returns two variables for each meta key, in upper case and as written.
-// Variables of lower precedence come first: a key as written overrides a key that is only
-// equal in upper case.
-func metaVars(meta map[string]string, name func(string) string) []keyValue {
+// metaVars returns two variables for each meta key: with the key in upper case, and with the key as written. The function
+// name interpolates a key. Variables with lower precedence come first: a key as written overrides a key that is equal to it
+// only in upper case.
+func metaVars(meta map[string]string, name func(string) string) []metaVar {
 	keys := slices.Sorted(maps.Keys(meta))
-	list := make([]keyValue, 0, 2*len(keys))
+	list := make([]metaVar, 0, 2*len(keys))
 	for _, key := range keys {
-		list = append(list, keyValue{"NOMAD_META_" + strings.ToUpper(name(key)), meta[key]})
+		list = append(list, metaVar{"NOMAD_META_" + strings.ToUpper(name(key)), meta[key]})
 	}
 	for _, key := range keys {
-		list = append(list, keyValue{"NOMAD_META_" + name(key), meta[key]})
+		list = append(list, metaVar{"NOMAD_META_" + name(key), meta[key]})
 	}
 	return list
 }

@@ -13,28 +13,28 @@ import (
 // all variables by their full names; the object secret with the values of secret blocks;
 // and the objects node, attr and meta with the facts of the node.
 //
-// If a name is both a value and the prefix of others, the tree wins. A name with an empty part
-// ("a..b"), or with more than 100 parts, is available only in env.
+// If a name is both a variable and the prefix of longer names, the object with the longer names has precedence. A name with
+// an empty part ("a..b"), or with more than 100 parts, is available only in env.
 func (e *Env) ConfigVars() map[string]cty.Value {
 	root := make(dottedNameTree)
 	for key, value := range e.vars {
-		root.insert(key, value)
+		root.insertName(key, value)
 	}
-	for name, value := range e.in.secrets {
-		root.insert(name, value)
+	for name, value := range e.inputs.secretValues {
+		root.insertName(name, value)
 	}
-	n := &e.in.node
+	n := &e.inputs.node
 	for _, name := range model.NodePropertyNames {
 		value, _ := n.Lookup(name)
-		root.insert(name, value)
+		root.insertName(name, value)
 	}
 	for key, value := range n.Attributes {
-		root.insert("attr."+key, value)
-		root.insert("node.attr."+key, value)
+		root.insertName("attr."+key, value)
+		root.insertName("node.attr."+key, value)
 	}
 	for key, value := range n.Meta {
-		root.insert("meta."+key, value)
-		root.insert("node.meta."+key, value)
+		root.insertName("meta."+key, value)
+		root.insertName("node.meta."+key, value)
 	}
 
 	config := make(map[string]cty.Value, len(root)+1)
@@ -49,20 +49,20 @@ func (e *Env) ConfigVars() map[string]cty.Value {
 	return config
 }
 
-// maxNameParts limits the depth of the trees, and with it the size of the stack.
+// maxNameParts limits the depth of a dottedNameTree, and with it the recursion of toCty.
 const maxNameParts = 100
 
-// dottedNameTree is a level of names; a branch is a tree or a leaf.
+// dottedNameTree maps the next part of dotted names to a node, which holds a value or a further level of names.
 type dottedNameTree map[string]*dottedNameNode
 
 type dottedNameNode struct {
-	leafValue string
-	children  dottedNameTree // nil for a leaf
+	value    string
+	children dottedNameTree // nil for a leaf
 }
 
-// insert adds one dotted name. It ignores a name with an empty part or with more than maxNameParts
+// insertName adds one dotted name. It ignores a name with an empty part or with more than maxNameParts
 // parts.
-func (t dottedNameTree) insert(name, value string) {
+func (t dottedNameTree) insertName(name, value string) {
 	if strings.Count(name, ".") >= maxNameParts || strings.Contains("."+name+".", "..") {
 		return
 	}
@@ -74,7 +74,7 @@ func (t dottedNameTree) insert(name, value string) {
 			t[part] = b
 		}
 		if !more {
-			b.leafValue = value
+			b.value = value
 			return
 		}
 		if b.children == nil {
@@ -86,7 +86,7 @@ func (t dottedNameTree) insert(name, value string) {
 
 func (b *dottedNameNode) toCty() cty.Value {
 	if b.children == nil {
-		return cty.StringVal(b.leafValue)
+		return cty.StringVal(b.value)
 	}
 	object := make(map[string]cty.Value, len(b.children))
 	for name, child := range b.children {

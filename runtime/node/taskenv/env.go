@@ -7,11 +7,11 @@ import (
 // Env is the environment of a task or of an allocation at one point in time. It never changes and
 // is safe for concurrent use.
 type Env struct {
-	in   *envInputs
-	vars map[string]string
+	inputs *envInputs
+	vars   map[string]string
 }
 
-func newEnv(in *envInputs) *Env { return &Env{in: in, vars: buildEnv(in)} }
+func newEnv(in *envInputs) *Env { return &Env{inputs: in, vars: buildEnv(in)} }
 
 // Vars returns all variables. The map belongs to e and must not be changed.
 func (e *Env) Vars() map[string]string { return e.vars }
@@ -27,11 +27,13 @@ func (e *Env) List() []string {
 }
 
 // Replace replaces every ${name} in s that is a variable, a value of a secret block
-// (secret.<name>.<key>) or an attribute of the node (node.*, attr.*, meta.*), and keeps the rest of s. This is the text engine, for all fields but a task's
-// config (see [Env.ConfigVars]).
+// (secret.<name>.<key>) or an attribute of the node (node.*, attr.*, meta.*), and leaves the other text unchanged. It is
+// for all fields of a job except a task's config, for which see [Env.ConfigVars].
 func (e *Env) Replace(s string) string {
 	remaining := maxInsertedBytes
-	return expandReferences(s, &remaining, e.lookup)
+	return expandReferences(s, &remaining, e.lookupReference)
 }
 
-func (e *Env) lookup(name string) (string, bool) { return lookupVar(e.vars, e.in, name) }
+func (e *Env) lookupReference(name string) (string, bool) {
+	return lookupReference(e.vars, e.inputs, name)
+}

@@ -60,7 +60,7 @@ func expectVars(t *testing.T, e *Env, want map[string]string) {
 }
 
 func TestBuiltinVariables(t *testing.T) {
-	b := NewBuilder(testNode(), testAlloc(), Task{Name: "app", CPU: 500, MemoryMB: 256})
+	b := NewBuilder(testNode(), testAlloc(), Task{Name: "app", CPUMHz: 500, MemoryMB: 256})
 	b.SetDirs(testDir(), driver.FSIsolationNone)
 	expectVars(t, b.Build(), map[string]string{
 		"NOMAD_ALLOC_DIR": allocPath + "/alloc", "NOMAD_TASK_DIR": allocPath + "/app/local", "NOMAD_SECRETS_DIR": allocPath + "/app/secrets",
@@ -74,7 +74,7 @@ func TestBuiltinVariables(t *testing.T) {
 
 	alloc := testAlloc()
 	alloc.ParentJobID = "parent"
-	b.SetAlloc(alloc, Task{Name: "app", Cores: "0-1,3", MemoryMaxMB: -1})
+	b.SetAlloc(alloc, Task{Name: "app", ReservedCores: "0-1,3", MemoryMaxMB: -1})
 	expectVars(t, b.Build(), map[string]string{
 		"NOMAD_CPU_LIMIT": "-", "NOMAD_MEMORY_LIMIT": "-", "NOMAD_MEMORY_MAX_LIMIT": "-1", "NOMAD_CPU_CORES": "0-1,3",
 		"NOMAD_JOB_PARENT_ID": "parent",
@@ -110,11 +110,11 @@ func TestDirsByIsolation(t *testing.T) {
 func TestGroupPorts(t *testing.T) {
 	alloc := testAlloc()
 	alloc.Ports = []Port{
-		{Label: "http", Value: 20001, To: 8080, HostIP: "192.0.2.2"},
-		{Label: "my-port", Value: 20002, HostIP: "192.0.2.2"},
-		{Label: "d.ot", Value: 20003, To: -1, HostIP: "2001:db8::1"},
+		{Label: "http", HostPort: 20001, AllocPort: 8080, HostIP: "192.0.2.2"},
+		{Label: "my-port", HostPort: 20002, HostIP: "192.0.2.2"},
+		{Label: "d.ot", HostPort: 20003, AllocPort: -1, HostIP: "2001:db8::1"},
 	}
-	task := Task{Name: "app", Env: map[string]string{
+	task := Task{Name: "app", EnvBlock: map[string]string{
 		"RAW": "${NOMAD_ADDR_my-port} ${NOMAD_HOST_IP_my-port}", "CLEAN": "${NOMAD_ADDR_my_port} ${NOMAD_HOST_IP_my_port}",
 	}}
 	b := NewBuilder(testNode(), alloc, task)
@@ -148,8 +148,8 @@ func TestGroupPorts(t *testing.T) {
 func TestTaskPorts(t *testing.T) {
 	alloc := testAlloc()
 	alloc.TaskPorts = map[string][]Port{
-		"app": {{Label: "web", Value: 21000, HostIP: "192.0.2.2"}, {Label: "v6", Value: 21001, HostIP: "::1"}},
-		"db":  {{Label: "sql-1", Value: 22000, HostIP: "192.0.2.2"}},
+		"app": {{Label: "web", HostPort: 21000, HostIP: "192.0.2.2"}, {Label: "v6", HostPort: 21001, HostIP: "::1"}},
+		"db":  {{Label: "sql-1", HostPort: 22000, HostIP: "192.0.2.2"}},
 	}
 	b := NewBuilder(testNode(), alloc, Task{Name: "app"})
 	b.SetDriverPorts(map[string]int{"web": 80})
@@ -184,7 +184,7 @@ func TestMeta(t *testing.T) {
 func TestKeysThatBecomeTheSame(t *testing.T) {
 	alloc := testAlloc()
 	alloc.JobMeta = map[string]string{"a-b": "dash", "a_b": "underscore", "a+b": "plus", "x+y": "1", "x-y": "2", "low": "l", "LOW": "u"}
-	task := Task{Name: "app", Env: map[string]string{"NOMAD_META_e-f": "dash", "NOMAD_META_e_f": "underscore", "PLAIN-KEY": "kept"}}
+	task := Task{Name: "app", EnvBlock: map[string]string{"NOMAD_META_e-f": "dash", "NOMAD_META_e_f": "underscore", "PLAIN-KEY": "kept"}}
 	for range 20 {
 		expectVars(t, NewBuilder(testNode(), alloc, task).Build(), map[string]string{
 			"NOMAD_META_a_b": "underscore", "NOMAD_META_x_y": "2", "NOMAD_META_low": "l", "NOMAD_META_LOW": "u",
@@ -203,7 +203,7 @@ func TestPrecedence(t *testing.T) {
 	b.SetAlloc(alloc, Task{Name: "app"})
 	expectVars(t, b.Build(), map[string]string{"NOMAD_META_a_b": "meta"})
 
-	b.SetAlloc(alloc, Task{Name: "app", Env: map[string]string{"X": "task", "NOMAD_TASK_NAME": "override"}})
+	b.SetAlloc(alloc, Task{Name: "app", EnvBlock: map[string]string{"X": "task", "NOMAD_TASK_NAME": "override"}})
 	expectVars(t, b.Build(), map[string]string{"X": "task", "NOMAD_TASK_NAME": "override"})
 
 	// RS-056
@@ -223,7 +223,7 @@ func TestPrecedence(t *testing.T) {
 // RS-074
 func TestHostEnv(t *testing.T) {
 	host := HostEnv([]string{"HOSTVAR=h", "AWS_SECRET_ACCESS_KEY=s", "EMPTY=", "EQ=a=b", "=odd", "noequals", "REF=${HOSTVAR}"}, nil, nil)
-	b := NewBuilder(testNode(), testAlloc(), Task{Name: "app", Env: map[string]string{"T": "<${HOSTVAR}>", "PATH": "/mine:${HOSTVAR}"}})
+	b := NewBuilder(testNode(), testAlloc(), Task{Name: "app", EnvBlock: map[string]string{"T": "<${HOSTVAR}>", "PATH": "/mine:${HOSTVAR}"}})
 	b.SetHostEnv(host)
 	expectVars(t, b.Build(), map[string]string{
 		"HOSTVAR": "h", "AWS_SECRET_ACCESS_KEY": "-", "EMPTY": "", "EQ": "a=b", "": "-", "noequals": "-",
@@ -258,7 +258,7 @@ func TestTasksInheritNoSecret(t *testing.T) {
 
 // RS-073
 func TestReferences(t *testing.T) {
-	b := NewBuilder(testNode(), testAlloc(), Task{Name: "app", Env: map[string]string{
+	b := NewBuilder(testNode(), testAlloc(), Task{Name: "app", EnvBlock: map[string]string{
 		"A": "${NOMAD_ALLOC_ID}", "B": "${node.unique.name}", "C": "${attr.kernel.name}", "D": "${nope.nope}",
 		"E": "${meta.rack}${node.region}${node.pool}${node.unique.id}", "F": "[${node.class}]", "G": "${attr.driver.mock}",
 	}})
@@ -269,7 +269,7 @@ func TestReferences(t *testing.T) {
 }
 
 func TestReplace(t *testing.T) {
-	b := NewBuilder(testNode(), testAlloc(), Task{Name: "app", Env: map[string]string{"X": "x", "REF": "${Y}", "a..b": "dots"}})
+	b := NewBuilder(testNode(), testAlloc(), Task{Name: "app", EnvBlock: map[string]string{"X": "x", "REF": "${Y}", "a..b": "dots"}})
 	e := b.Build()
 	for text, want := range map[string]string{
 		"":                  "",
@@ -340,7 +340,7 @@ func TestEntriesThatReferToEachOther(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for range 10 { // map iteration is random
-				b := NewBuilder(testNode(), testAlloc(), Task{Name: "app", Env: c.env})
+				b := NewBuilder(testNode(), testAlloc(), Task{Name: "app", EnvBlock: c.env})
 				b.SetHostEnv(c.host)
 				expectVars(t, b.Build(), c.want)
 			}
@@ -355,7 +355,7 @@ func TestExpansionIsBounded(t *testing.T) {
 	for i := 1; i < 200; i++ {
 		env[fmt.Sprintf("V%03d", i)] = fmt.Sprintf("${V%03d}${V%03d}", i-1, i-1)
 	}
-	e := NewBuilder(testNode(), testAlloc(), Task{Name: "app", Env: env}).Build()
+	e := NewBuilder(testNode(), testAlloc(), Task{Name: "app", EnvBlock: env}).Build()
 	total := 0
 	for _, kv := range e.List() {
 		total += len(kv)
@@ -367,7 +367,7 @@ func TestExpansionIsBounded(t *testing.T) {
 		t.Errorf("below the bound, V003 has %d bytes", len(got))
 	}
 
-	long := NewBuilder(testNode(), testAlloc(), Task{Name: "app", Env: map[string]string{"L": strings.Repeat("x", 1<<20)}}).Build()
+	long := NewBuilder(testNode(), testAlloc(), Task{Name: "app", EnvBlock: map[string]string{"L": strings.Repeat("x", 1<<20)}}).Build()
 	text := strings.Repeat("${L}", 1000)
 	if got := len(long.Replace(text)); got > maxInsertedBytes+len(text) {
 		t.Errorf("a text has become %d bytes long", got)
@@ -378,7 +378,7 @@ func TestExpansionIsBounded(t *testing.T) {
 		deep[fmt.Sprint("D", i)] = fmt.Sprintf("${D%d}", i+1)
 	}
 	deep["D20000"] = "end"
-	if got := NewBuilder(testNode(), testAlloc(), Task{Name: "app", Env: deep}).Build().Replace("${D0}"); got != "end" {
+	if got := NewBuilder(testNode(), testAlloc(), Task{Name: "app", EnvBlock: deep}).Build().Replace("${D0}"); got != "end" {
 		t.Errorf("the end of a long chain = %q", got)
 	}
 }
@@ -401,7 +401,7 @@ func TestEnvIsImmutable(t *testing.T) {
 func TestConfigVars(t *testing.T) {
 	node := testNode()
 	node.Attributes["a..b"] = "bad"
-	b := NewBuilder(node, testAlloc(), Task{Name: "app", Env: map[string]string{
+	b := NewBuilder(node, testAlloc(), Task{Name: "app", EnvBlock: map[string]string{
 		"X": "x", "a.b.c": "deep", "a.b": "shadowed", "..bad": "b", "end.": "e", "env": "mine", "node": "mine", "dash-ed": "d",
 		strings.Repeat("d.", 200) + "d": "too deep",
 	}})
@@ -450,8 +450,8 @@ func TestConfigVars(t *testing.T) {
 // The HCL engine evaluates expressions with the variables of ConfigVars.
 func TestConfigVarsInHCL(t *testing.T) {
 	alloc := testAlloc()
-	alloc.Ports = []Port{{Label: "http", Value: 20446, HostIP: "192.0.2.2"}, {Label: "my-port", Value: 20447, HostIP: "192.0.2.2"}}
-	b := NewBuilder(testNode(), alloc, Task{Name: "app", Env: map[string]string{"X": "x", "..bad": "dots", "F": "${UNKNOWN}"}})
+	alloc.Ports = []Port{{Label: "http", HostPort: 20446, HostIP: "192.0.2.2"}, {Label: "my-port", HostPort: 20447, HostIP: "192.0.2.2"}}
+	b := NewBuilder(testNode(), alloc, Task{Name: "app", EnvBlock: map[string]string{"X": "x", "..bad": "dots", "F": "${UNKNOWN}"}})
 	b.SetHostEnv(map[string]string{"PATH": "/bin"})
 	e := b.Build()
 	spec := hclspec.Object(map[string]*hclspec.Spec{"arg": hclspec.Attr("arg", "string", false)})
@@ -508,10 +508,10 @@ func FuzzReplace(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text, x, y string) {
 		alloc := testAlloc()
 		alloc.JobMeta = map[string]string{y: x, x: y}
-		alloc.Ports = []Port{{Label: x, Value: 1, HostIP: y}}
+		alloc.Ports = []Port{{Label: x, HostPort: 1, HostIP: y}}
 		env := map[string]string{"X": x, "Y": y, "Z": "${X}${Y}", x: text, text: y}
 		build := func() *Env {
-			b := NewBuilder(testNode(), alloc, Task{Name: "app", Env: env})
+			b := NewBuilder(testNode(), alloc, Task{Name: "app", EnvBlock: env})
 			b.SetDirs(testDir(), driver.FSIsolationChroot)
 			return b.Build()
 		}
@@ -535,8 +535,8 @@ func FuzzReplace(f *testing.F) {
 
 func BenchmarkBuild(b *testing.B) {
 	alloc := testAlloc()
-	alloc.Ports = []Port{{Label: "http", Value: 20001, HostIP: "192.0.2.2"}}
-	builder := NewBuilder(testNode(), alloc, Task{Name: "app", Env: map[string]string{"A": "${NOMAD_ADDR_http}", "B": "${A}/x"}})
+	alloc.Ports = []Port{{Label: "http", HostPort: 20001, HostIP: "192.0.2.2"}}
+	builder := NewBuilder(testNode(), alloc, Task{Name: "app", EnvBlock: map[string]string{"A": "${NOMAD_ADDR_http}", "B": "${A}/x"}})
 	host := map[string]string{}
 	for i := range 40 {
 		host[fmt.Sprint("HOST_", i)] = "value"

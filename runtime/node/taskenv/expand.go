@@ -2,16 +2,16 @@ package taskenv
 
 import "strings"
 
-// maxInsertedBytes limits how many bytes one build or replacement may insert. References that refer to each
-// other can double the text at each step; a process cannot have an environment of this size.
+// maxInsertedBytes limits how many bytes references may insert in one call of Build or Replace. Variables that
+// refer to each other could otherwise double the text at each step. No process can have an environment of this size.
 const maxInsertedBytes = 8 << 20
 
 // expandReferences replaces each ${name} for which lookup returns a value, in one pass: it does not expand
 // the inserted text. Other text is unchanged, including references whose value is longer than
-// remaining. expand subtracts the inserted bytes from remaining.
+// remaining. expandReferences subtracts the number of inserted bytes from remaining.
 func expandReferences(s string, remaining *int, lookup func(name string) (string, bool)) string {
 	var out strings.Builder
-	done := 0 // s[:done] is in out
+	done := 0 // s[:done] is already written to out, with its references replaced
 	for i := 0; ; {
 		name, start, end := nextReference(s, i)
 		if end < 0 {
@@ -37,7 +37,7 @@ func expandReferences(s string, remaining *int, lookup func(name string) (string
 	return out.String()
 }
 
-// nextReference returns the first ${name} in s[from:]. end is negative if there is none.
+// nextReference returns the first ${name} in s[from:], which is s[start:end]. end is negative if there is none.
 func nextReference(s string, from int) (name string, start, end int) {
 	for {
 		i := strings.Index(s[from:], "${")
@@ -46,7 +46,7 @@ func nextReference(s string, from int) (name string, start, end int) {
 		}
 		start = from + i
 		end = start + 2
-		for end < len(s) && isNameByte(s[end]) {
+		for end < len(s) && isReferenceNameByte(s[end]) {
 			end++
 		}
 		if end < len(s) && s[end] == '}' && end > start+2 {
@@ -56,12 +56,12 @@ func nextReference(s string, from int) (name string, start, end int) {
 	}
 }
 
-func isNameByte(c byte) bool {
+func isReferenceNameByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-' || c == '.'
 }
 
-// replaceInvalidKeyChars replaces invalid characters in the name of a variable, for the families of names that
-// are made from labels and meta keys.
+// replaceInvalidKeyChars returns the name of a variable with invalid characters replaced, if its prefix is one of
+// those that precede a port label or a meta key. It returns other names unchanged.
 func replaceInvalidKeyChars(key string) string {
 	for _, prefix := range []string{"NOMAD_ADDR_", "NOMAD_IP_", "NOMAD_PORT_", "NOMAD_HOST_PORT_", "NOMAD_META_"} {
 		if strings.HasPrefix(key, prefix) {
@@ -73,7 +73,7 @@ func replaceInvalidKeyChars(key string) string {
 
 // cleanVarName replaces each byte except letters, digits, dots and underscores by an underscore.
 func cleanVarName(key string) string {
-	dirty := func(c byte) bool { return !isNameByte(c) || c == '-' }
+	dirty := func(c byte) bool { return !isReferenceNameByte(c) || c == '-' }
 	for i := range len(key) {
 		if !dirty(key[i]) {
 			continue

@@ -5,20 +5,22 @@ import (
 	"slices"
 )
 
-// layeredVars is an environment that is built layer by layer.
+// layeredVars is an environment that is built layer by layer; later layers have precedence.
 type layeredVars struct {
-	env            map[string]string
-	in             *envInputs // has secrets and the node
+	vars           map[string]string
+	inputs         *envInputs // source of the secret values and node attributes that references can name
 	remainingBytes int        // bytes that references may still insert
 }
 
 // setVar sets one variable under its name with invalid characters replaced.
-func (v *layeredVars) setVar(key, value string) { v.env[replaceInvalidKeyChars(key)] = value }
+func (v *layeredVars) setVar(key, value string) { v.vars[replaceInvalidKeyChars(key)] = value }
 
-// lookup returns the value of a variable, of a secret block or of an attribute of the node.
-func (v *layeredVars) lookup(name string) (string, bool) { return lookupVar(v.env, v.in, name) }
+// lookupReference returns the value of a variable, of a secret block or of an attribute of the node.
+func (v *layeredVars) lookupReference(name string) (string, bool) {
+	return lookupReference(v.vars, v.inputs, name)
+}
 
-func lookupVar(env map[string]string, in *envInputs, name string) (string, bool) {
+func lookupReference(env map[string]string, in *envInputs, name string) (string, bool) {
 	if value, ok := env[name]; ok {
 		return value, true
 	}
@@ -27,32 +29,32 @@ func lookupVar(env map[string]string, in *envInputs, name string) (string, bool)
 			return value, true
 		}
 	}
-	if value, ok := in.secrets[name]; ok {
+	if value, ok := in.secretValues[name]; ok {
 		return value, true
 	}
 	return in.node.Lookup(name)
 }
 
-// addLayer adds a layer. Its values may refer to variables of earlier layers and to each other in any
-// order. A reference in a cycle has the value of the earlier layers: PATH = "/x:${PATH}" extends
+// addLayer adds variables with precedence over all earlier layers. Their values may refer to variables of earlier layers
+// and to each other in any order. A reference in a cycle has the value of the earlier layers: PATH = "/x:${PATH}" extends
 // the earlier PATH; without an earlier value, the reference is unchanged.
 func (v *layeredVars) addLayer(layer map[string]string) {
 	layer = replaceInvalidCharsOfKeys(layer)
-	if !hasReference(layer) { // most layers have no references, above all the host's variables
-		maps.Copy(v.env, layer)
+	if !hasReference(layer) { // most layers have no references
+		maps.Copy(v.vars, layer)
 		return
 	}
-	circles := findCycles(layer)
+	circles := planResolution(layer)
 	resolved := make(map[string]string, len(layer))
 	for _, key := range circles.resolveOrder {
 		resolved[key] = expandReferences(layer[key], &v.remainingBytes, func(name string) (string, bool) {
 			if target, ok := referencedKey(layer, name); ok && circles.cycleOf[target] != circles.cycleOf[key] {
-				return resolved[target], true // the target precedes key in the order, so it is resolved already
+				return resolved[target], true // the target precedes key in resolveOrder, so it is resolved already
 			}
-			return v.lookup(name)
+			return v.lookupReference(name)
 		})
 	}
-	maps.Copy(v.env, resolved)
+	maps.Copy(v.vars, resolved)
 }
 
 // hasReference reports whether any value has a reference.
@@ -65,7 +67,7 @@ func hasReference(layer map[string]string) bool {
 	return false
 }
 
-// referencedKey returns the key in layer that name refers to.
+// referencedKey returns the key in layer to which a reference with this name refers, false if there is none.
 func referencedKey(layer map[string]string, name string) (string, bool) {
 	if _, ok := layer[name]; ok {
 		return name, true
@@ -100,16 +102,16 @@ func replaceInvalidCharsOfKeys(layer map[string]string) map[string]string {
 	return out
 }
 
-// referenceCycles has the order and the cycles of the references in a layer.
-type referenceCycles struct {
+// resolutionPlan says in which order the references in a layer are resolved, and which of them form cycles.
+type resolutionPlan struct {
 	resolveOrder []string       // keys in the order of their resolution: each after the keys that it refers to, except in cycles
-	cycleOf      map[string]int // number of the cycle of each key; keys with the same number form a cycle
+	cycleOf      map[string]int // key -> number of its cycle; keys with the same number form a cycle
 }
 
-// findCycles is Tarjan's algorithm for strongly connected components. The result depends only on
-// the layer, not on the order of a map.
-func findCycles(layer map[string]string) referenceCycles {
-	c := referenceCycles{cycleOf: make(map[string]int, len(layer))}
+// planResolution finds the cycles with Tarjan's algorithm for strongly connected components. The result depends only on
+// the layer, not on the iteration order of the map.
+func planResolution(layer map[string]string) resolutionPlan {
+	c := resolutionPlan{cycleOf: make(map[string]int, len(layer))}
 	index := make(map[string]int, len(layer)) // order of the first visit of each key, from 1
 	var visitStack []string
 

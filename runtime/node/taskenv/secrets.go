@@ -14,29 +14,30 @@ const SecretPrefix = "secret."
 // redactedText replaces the value of a secret.
 const redactedText = "<redacted>"
 
-// SetSecrets replaces the values of the task's secret blocks, by the name of their references with
-// SecretPrefix. They are no variables of the task.
+// SetSecrets replaces the values of the task's secret blocks. The keys of the map are the names in references,
+// secret.<name>.<key>. The values do not become variables of the task.
 func (b *Builder) SetSecrets(values map[string]string) {
-	b.set(func(in *envInputs) { in.secrets = values })
+	b.changeInputs(func(in *envInputs) { in.secretValues = values })
 }
 
 // HasSecrets reports whether the task has values of secret blocks.
 func (b *Builder) HasSecrets() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.in.secrets) > 0
+	return len(b.inputs.secretValues) > 0
 }
 
-// Redact replaces the values of the task's secret blocks in a text that others than the task can read.
+// Redact returns the text with the values of the task's secret blocks replaced by redactedText. It must be called
+// for a text that is shown outside the task, such as an event.
 func (b *Builder) Redact(text string) string {
 	b.mu.Lock()
-	values := slices.Collect(maps.Values(b.in.secrets))
+	values := slices.Collect(maps.Values(b.inputs.secretValues))
 	b.mu.Unlock()
 	if len(values) == 0 {
 		return text
 	}
-	// At each position of the text the first value is replaced that occurs there, so that a value must
-	// precede its own prefixes.
+	// The Replacer uses the first value in its list that matches at a position of the text. So a value must precede
+	// the values that are its prefixes.
 	slices.SortFunc(values, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
 	var oldNew []string
 	for _, value := range values {
@@ -51,14 +52,14 @@ func (b *Builder) Redact(text string) string {
 	return strings.NewReplacer(oldNew...).Replace(text)
 }
 
-// MissingSecret returns the first reference in s to a key of a secret block that has no value, without
-// ${ and }. It is empty if there is none.
+// MissingSecret returns the first reference in s to a key of a secret block that has no value, without ${ and }. It
+// returns "" if there is none.
 func (e *Env) MissingSecret(s string) string {
 	for name, _, end := nextReference(s, 0); end >= 0; name, _, end = nextReference(s, end) {
 		if !strings.HasPrefix(name, SecretPrefix) {
 			continue
 		}
-		if _, known := e.lookup(name); !known {
+		if _, known := e.lookupReference(name); !known {
 			return name
 		}
 	}

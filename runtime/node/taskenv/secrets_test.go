@@ -7,7 +7,7 @@ import (
 )
 
 func secretsBuilder() *Builder {
-	b := NewBuilder(testNode(), testAlloc(), Task{Name: "app", Env: map[string]string{
+	b := NewBuilder(testNode(), testAlloc(), Task{Name: "app", EnvBlock: map[string]string{
 		"USER": "${secret.db.user}", "URL": "db://${USER}@host", "NONE": "${secret.db.none}",
 	}})
 	b.SetSecrets(map[string]string{"secret.db.user": "alice", "secret.db.a key": "two\nlines", "secret.db.empty": ""})

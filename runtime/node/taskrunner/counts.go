@@ -6,16 +6,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/metrics"
 )
 
-// taskMetrics counts what happens to a task, in the metrics of the process. Allocations of the same group share the
-// counters.
+// taskMetrics holds the labels of a task's counters in the metrics of the agent, and increments the counters.
+// Allocations of the same group share the counters.
 type taskMetrics struct{ job, namespace, task, group string }
 
 func (c *taskMetrics) addToMetric(n int, to *metrics.Count) {
 	to.Add(n, c.job, c.namespace, c.task, c.group)
 }
 
-// countStart counts an attempt to start a process. The other counters are there from then on: Prometheus sees no increase
-// in a counter that begins with 1.
+// countStart counts an attempt to start a process. It also creates the other counters with the value 0, because
+// Prometheus sees no increase in a counter whose first value is 1.
 func (c *taskMetrics) countStart() {
 	c.addToMetric(1, metrics.TaskStarts)
 	for _, other := range []*metrics.Count{metrics.TaskRuns, metrics.TaskOOMKills, metrics.TaskCompletions, metrics.TaskFailures} {

@@ -16,21 +16,20 @@ type currentProcess struct {
 	records     *taskRecords
 	killRequest *killRequest
 	stopper     *stopper
-	env         *taskenv.Builder // the environment includes the ports of the process
+	env         *taskenv.Builder // receives the ports that the driver has mapped for the process
 	runReturned <-chan struct{}  // closed by Run
 
 	process *process // running process of the task; nil if none runs; guarded by mu of records
 }
 
-// get returns the process, nil unless the task runs.
+// get returns the process of the task. It returns nil if no process was started or recovered since the last exit.
 func (c *currentProcess) get() *process {
 	c.records.mu.Lock()
 	defer c.records.mu.Unlock()
 	return c.process
 }
 
-// setStarted sets a process that was started. Restart requests for the previous process
-// are dropped.
+// setStarted sets a process that this agent has started. It drops a restart request for the previous process.
 func (c *currentProcess) setStarted(p *process) {
 	c.setEnvPorts(p)
 	c.records.mu.Lock()
@@ -39,8 +38,8 @@ func (c *currentProcess) setStarted(p *process) {
 	c.records.killedSinceStart = c.killRequest.isRequested() // a kill during the start counts as a kill of this process
 }
 
-// setRecovered sets a process that an earlier agent has started, with the restart that
-// was requested under that agent.
+// setRecovered sets a process that an earlier agent has started. A restart that was requested under that agent becomes
+// the pending restart of the process.
 func (c *currentProcess) setRecovered(p *process) {
 	c.setEnvPorts(p)
 	c.records.mu.Lock()
@@ -54,7 +53,7 @@ func (c *currentProcess) setEnvPorts(p *process) {
 	}
 }
 
-// clearExited drops the process that has exited.
+// clearExited removes the process, which has exited, and the restart request for it.
 func (c *currentProcess) clearExited() {
 	c.records.mu.Lock()
 	defer c.records.mu.Unlock()
@@ -92,7 +91,7 @@ func (c *currentProcess) restartAndWait(ctx context.Context, event *api.TaskEven
 	}
 }
 
-// isRestartable implements [Runner.Restartable].
+// isRestartable implements [Runner.IsRestartable].
 func (c *currentProcess) isRestartable() bool {
 	c.records.mu.Lock()
 	defer c.records.mu.Unlock()

@@ -19,7 +19,7 @@ type driverDescription struct {
 	dispense dispenseFunc
 	task     func() Task
 	dir      hook.TaskDir
-	env      *taskenv.Builder // the environment includes the directories that the driver's filesystem isolation implies
+	env      *taskenv.Builder // receives the directories of the task, which depend on the driver's filesystem isolation
 
 	schema *hclspec.Spec // schema of the task config block; nil until fetched
 
@@ -27,20 +27,20 @@ type driverDescription struct {
 	capabilities *driver.Capabilities // capabilities of the driver; nil until fetched
 }
 
-// fetchOnce gets the description from the driver, once.
+// fetchOnce requests the schema and the capabilities from the driver, unless an earlier call has succeeded.
 func (d *driverDescription) fetchOnce(ctx context.Context) error {
 	if d.schema != nil {
 		return nil
 	}
 	schema, capabilities, err := d.queryDriver(ctx)
 	if errors.Is(err, driver.ErrPluginDown) && ctx.Err() == nil {
-		schema, capabilities, err = d.queryDriver(ctx) // the plugin exited during the call; the next plugin process returns the same description
+		schema, capabilities, err = d.queryDriver(ctx) // the plugin exited during the call; another plugin process returns the same description
 	}
 	if err != nil {
 		return fmt.Errorf("driver %q: %w", d.task().Driver, err)
 	}
 	d.schema = schema
-	d.records.localState.Capabilities = capabilities // the capabilities are stored with the next record
+	d.records.localState.Capabilities = capabilities // stored with the next put of the local state
 	d.setCapabilities(capabilities)
 	return nil
 }
@@ -64,7 +64,7 @@ func (d *driverDescription) queryDriver(ctx context.Context) (*hclspec.Spec, *dr
 
 // restoreCapabilities sets the capabilities that an earlier agent has stored; stored may be nil.
 func (d *driverDescription) restoreCapabilities(stored *driver.Capabilities) {
-	d.env.SetDirs(d.dir, driver.FSIsolationNone) // these directories are replaced when the driver's capabilities are known
+	d.env.SetDirs(d.dir, driver.FSIsolationNone) // setCapabilities replaces the directories when the isolation of the driver is known
 	if stored != nil {
 		d.setCapabilities(stored)
 	}

@@ -21,7 +21,7 @@ type EndTaskRequest struct {
 	AllocID         string
 	Task            string
 	Handle          *driver.Handle // handle of the process; nil if the task has none
-	DriverIsBuiltin bool           // the driver is builtin
+	DriverIsBuiltin bool           // the driver of the task is builtin
 }
 
 // EndTaskResult is the result of EndTaskFunc.
@@ -30,17 +30,16 @@ type EndTaskResult struct {
 	ExitResult     *driver.ExitResult // nil if the exit status is unknown
 }
 
-// EndTaskFunc ends the processes of a task without its driver: those in the task's
-// cgroup and those that carry its names in their environment. It returns when they
-// have exited.
+// EndTaskFunc ends the processes of a task without its driver: the processes in the task's cgroup, and the processes
+// whose environment contains the ids of the allocation and the task. It returns when these processes have exited.
 type EndTaskFunc func(context.Context, EndTaskRequest) (EndTaskResult, error)
 
 // AwaitExitFunc blocks until the main process of a task of a builtin driver has exited, and returns its exit
 // status without the driver. It returns an error if the exit status is unknown, or when ctx is done.
 type AwaitExitFunc func(ctx context.Context, driver string, handle *driver.Handle) (*driver.ExitResult, error)
 
-// destroyTimeout limits one call of DestroyTask. A driver whose process was replaced destroys all of its tasks at
-// the same time, and reads the processes of the machine for it.
+// destroyTimeout limits one call of DestroyTask. It is long because a driver whose plugin process was replaced can have
+// to destroy all of its tasks at the same time, and reads the processes of the machine to find them.
 const destroyTimeout = time.Minute
 
 // endTaskTimeout limits one call of EndTaskFunc.
@@ -56,21 +55,21 @@ type destroyer struct {
 	stopper        *stopper
 	logger         hclog.Logger
 
-	pendingEventEmitted bool // the event for the pending destroy was emitted
+	pendingEventEmitted bool // the task has the event for the current pending destroy
 }
 
 // pendingDestroy returns the start that the driver must destroy, nil if there is none.
 func (d *destroyer) pendingDestroy() *state.PendingDestroy { return d.records.localState.Destroy }
 
-// setPendingDestroy records a start that the driver must destroy. It is stored with the
-// next record of the task; until then the stored record contains the id of the start.
+// setPendingDestroy records a start that the driver must destroy. The change is stored with the next put of the local
+// state; until then the stored local state contains the id of the start, so the next agent finds the start.
 func (d *destroyer) setPendingDestroy(start state.PendingDestroy) {
 	d.records.localState.Destroy = &start
 	d.pendingEventEmitted = false
 }
 
-// destroyPendingStart tries once to destroy the pending start, if there is one, and then the start in
-// its Next field.
+// destroyPendingStart calls the driver once to destroy the start in localState.Destroy, if there is one. After a success
+// it destroys the start in the Next field.
 func (d *destroyer) destroyPendingStart(ctx context.Context) error {
 	start := d.pendingDestroy()
 	if start == nil {
@@ -103,13 +102,13 @@ func (d *destroyer) destroyPendingStart(ctx context.Context) error {
 		}
 		return fmt.Errorf("destroy task: %w", err)
 	}
-	d.records.localState.Destroy = start.Next // the change is stored with the next record of the task
+	d.records.localState.Destroy = start.Next // stored with the next put of the local state
 	return d.destroyPendingStart(ctx)
 }
 
-// destroyWithoutDriver destroys a start for which the driver has returned err. It handles two
-// cases, and returns err in all others: a builtin driver, whose tasks are only
-// processes, and a purged job whose driver no plugin serves.
+// destroyWithoutDriver ends the processes of a start whose DestroyTask call has failed with err. It does so in two cases,
+// and returns err in all others: for a builtin driver, whose tasks are only processes, and for a purged job whose driver
+// no plugin serves.
 func (d *destroyer) destroyWithoutDriver(ctx context.Context, start *state.PendingDestroy, err error) error {
 	var unavailableErr *driver.UnavailableError
 	builtin, allowed := d.stopper.canEndWithoutDriver(err)
@@ -127,8 +126,8 @@ func (d *destroyer) destroyWithoutDriver(ctx context.Context, start *state.Pendi
 	return nil
 }
 
-// endLostProcesses ends the processes of a start that its driver does not have any longer: the driver has lost the
-// task, or has failed to recover it. Processes that neither the cgroup nor the environment identifies continue.
+// endLostProcesses ends the processes of a start that the driver does not know: the driver has lost the task, or has
+// failed to recover it. Processes that neither the cgroup nor the environment identifies continue to run.
 func (d *destroyer) endLostProcesses(ctx context.Context, start *state.PendingDestroy) {
 	if d.stopper.endTask == nil {
 		return
@@ -142,14 +141,14 @@ func (d *destroyer) endLostProcesses(ctx context.Context, start *state.PendingDe
 	}
 }
 
-// reportUncertainDestroy emits the event for processes that may still run.
+// reportUncertainDestroy logs an error and emits an event: processes of an earlier start may still run.
 func (d *destroyer) reportUncertainDestroy(why string) {
 	text := "an earlier start of the task may still run: " + why
 	d.logger.Error(text)
 	d.records.emitEvent(model.EventDriverMessage(text, nil, time.Time{}))
 }
 
-// reportPendingDestroy emits the event for a pending destroy, once.
+// reportPendingDestroy logs each failed attempt to destroy a start. It emits an event only for the first one.
 func (d *destroyer) reportPendingDestroy(start *state.PendingDestroy, err error) {
 	d.logger.Warn("destroying the task is pending", "task_id", start.ID, "error", err)
 	if !d.pendingEventEmitted {
@@ -158,9 +157,8 @@ func (d *destroyer) reportPendingDestroy(start *state.PendingDestroy, err error)
 	}
 }
 
-// retryUntilDestroyed retries the pending destroy until it succeeds or ctx is done. It
-// retries without delay when an unavailable driver becomes available or the job is
-// purged.
+// retryUntilDestroyed calls destroyPendingStart until it succeeds or ctx is done. It retries without delay when an
+// unavailable driver becomes available or the job is purged.
 func (d *destroyer) retryUntilDestroyed(ctx context.Context) {
 	retry := backoff{initialDelay: time.Second, maxDelay: 5 * time.Minute}
 	for d.pendingDestroy() != nil && ctx.Err() == nil {
@@ -192,8 +190,8 @@ func (d *destroyer) retryUntilDestroyed(ctx context.Context) {
 	}
 }
 
-// retryWhileWaiting calls the function wait, and retries the pending destroy
-// concurrently. The function must not use the local state of the task.
+// retryWhileWaiting calls wait, and retries the pending destroy while wait runs. wait must not use the local state of
+// the task, because the retries change it.
 func (d *destroyer) retryWhileWaiting(ctx context.Context, wait func()) {
 	if d.pendingDestroy() == nil {
 		wait()

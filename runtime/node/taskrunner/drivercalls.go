@@ -10,27 +10,27 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 )
 
-// callRecorder records the calls of a driver for one task in the time line.
+// callRecorder records the driver calls for one task in the time line of the allocation.
 type callRecorder struct {
 	timeline timeline.Recorder
 	driver   string // name of the driver
 }
 
-// recordCallsOf returns d with recorded calls. The result is for one call: it must not be compared with other
-// drivers.
+// recordCallsOf returns a driver that calls d and records the calls. The result is a new value each time, so it must not
+// be compared with other drivers.
 func (c callRecorder) recordCallsOf(d driver.Driver) driver.Driver { return recordingDriver{d, c} }
 
 func (c callRecorder) recordCall(ctx context.Context, name string, call func(context.Context) error) error {
 	return c.timeline.Record(ctx, tracespan.KindDriver, name, c.driver, call)
 }
 
-// startRunSpan starts the span of a process, or continues the span that an earlier agent has started.
+// startRunSpan starts the span for the run of a process, or continues the span that an earlier agent has started.
 func (c callRecorder) startRunSpan(startID string, startedAt time.Time) *timeline.ActiveSpan {
 	return c.timeline.StartRun(startID, c.driver, startedAt)
 }
 
-// recordingDriver records the calls that change a task. WaitTask is not among them, because the run of a
-// process is a span of its own.
+// recordingDriver records the driver calls that change a task. It does not record WaitTask, because the run of a
+// process has its own span.
 type recordingDriver struct {
 	driver.Driver
 	recorder callRecorder
@@ -81,8 +81,8 @@ func (r recordingDriver) ExecTaskStreaming(ctx context.Context, taskID string, e
 	return exit, err
 }
 
-// describeCommand returns the name of a program and its exit code. The arguments are left out, because they
-// can contain secrets.
+// describeCommand returns the program of a command and, if the command has exited, the exit code. It leaves out the
+// arguments, because they can contain secrets.
 func describeCommand(command []string, exit *driver.ExitResult) string {
 	switch {
 	case len(command) == 0:

@@ -20,7 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// taskHooks calls the hooks of the task and keeps their responses. Except where a comment
+// taskHooks calls the hooks of the task and stores their responses in the local state. Except where a comment
 // says otherwise, its methods belong to the goroutine of Run and, before Run, to the
 // callers that prepare it.
 type taskHooks struct {
@@ -38,7 +38,7 @@ type taskHooks struct {
 	allocAttachments map[string]string  // hook attachments of the allocation
 }
 
-// setHooks implements [Runner.SetHooks].
+// setHooks implements [Runner.SetHooks], and sets the variables of the stored hook responses.
 func (t *taskHooks) setHooks(list []runnerhooks.OrderedHook, allocAttachments map[string]string) {
 	t.chain = runnerhooks.NewChain(runnerhooks.ChainConfig{Limits: t.limits, EmitEvent: t.records.emitEvent, Timeline: t.timeline, Logger: t.logger}, list)
 	t.allocAttachments = allocAttachments
@@ -53,17 +53,16 @@ func (t *taskHooks) restoreHookEnvs() {
 	}
 }
 
-// callPrestartHooks calls the Prestart hooks that are not done, in order, and stores their
-// responses. An error is reported as an event unless killCtx is done. It ends the
-// chain, except for a running task: such a task is not stopped because a hook failed a
-// second time.
+// callPrestartHooks calls the Prestart hooks that are not done, in order, and stores their responses. It emits an event for
+// an error unless killCtx is done. After an error it calls no further hooks, except for a running task: a task of an
+// earlier agent must not stop because a hook fails when it is called again.
 func (t *taskHooks) callPrestartHooks(killCtx context.Context, running bool) error {
 	return t.callPrestartHooksExcept(killCtx, running, func(runnerhooks.Hook) bool { return false })
 }
 
-// callBuiltinPrestartHooks does for the hooks of the agent what prestart does for all hooks of a running task.
+// callBuiltinPrestartHooks calls the builtin Prestart hooks that are not done, as callPrestartHooks does for a running task.
 func (t *taskHooks) callBuiltinPrestartHooks(killCtx context.Context) {
-	// The errors of a running task are reported as events only.
+	// CallUntilError tolerates the errors of a running task and emits events for them.
 	_ = t.callPrestartHooksExcept(killCtx, true, func(h runnerhooks.Hook) bool { return !runnerhooks.IsBuiltin(h) })
 }
 
@@ -107,17 +106,17 @@ func (t *taskHooks) callPrestartHook(ctx context.Context, h runnerhooks.Hook, at
 	if !reflect.DeepEqual(before, after) {
 		t.records.localState.SetHook(h.Name(), after)
 		if !running {
-			t.records.localState.StartID = "" // a start with a stored id makes no write of its own, so the response would not be stored before it
+			t.records.localState.StartID = "" // the next start gets a new id, whose write also stores the response
 		}
-		t.records.putLocalState(state.DurabilityAsync) // the response is stored with the id of the start at the latest
+		t.records.putLocalState(state.DurabilityAsync) // stored with the id of the start at the latest
 		t.setHookEnv(h, after.Env)
 	}
 	return response, err
 }
 
-// recordAttachments records the hooks that are attached to the task, so that the next
-// agent calls them at the end of the task even if its configuration no longer attaches
-// them. The record is stored with the start of the task at the latest.
+// recordAttachments records in the local state which hooks are attached to the task, so that the next agent calls them at
+// the end of the task even if its configuration no longer attaches them. The local state is stored with the start of the
+// task at the latest.
 func (t *taskHooks) recordAttachments() {
 	t.records.localState.AllocHooks = t.allocAttachments
 	for name, attachment := range t.chain.Attachments() {
@@ -136,10 +135,10 @@ func (t *taskHooks) setHookEnv(h runnerhooks.Hook, env map[string]string) {
 	t.env.SetHookEnv(h.Name(), env)
 }
 
-// callPoststartHooks calls the Poststart hooks. repeated means that an earlier agent may have
-// called them for the same process.
+// callPoststartHooks calls the Poststart hooks. repeated means that an earlier agent may already have called them for the
+// same process.
 func (t *taskHooks) callPoststartHooks(killCtx context.Context, p *process, repeated bool) {
-	runnerhooks.CallEach(killCtx, t.chain, hook.Poststart, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
+	runnerhooks.CallEachHook(killCtx, t.chain, hook.Poststart, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
 		point := failpoint.EnterStep(failpoint.StepPoststart)
 		defer point.Leave()
 		return h.Poststart(ctx, t.poststartRequest(p, repeated))
@@ -168,14 +167,13 @@ func (t *taskHooks) repeatPoststartHooks(ctx context.Context, wg *sync.WaitGroup
 
 // callPreKillingHooks calls the PreKilling hooks. It may be called from any goroutine.
 func (t *taskHooks) callPreKillingHooks(ctx context.Context) {
-	runnerhooks.CallEach(ctx, t.chain, hook.PreKilling, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPreKilling) (hook.TaskPreKillingResponse, error) {
+	runnerhooks.CallEachHook(ctx, t.chain, hook.PreKilling, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskPreKilling) (hook.TaskPreKillingResponse, error) {
 		return h.PreKilling(ctx, hook.TaskPreKillingRequest{Alloc: t.alloc.Alloc, Task: t.task().HookTask()})
 	})
 }
 
-// callExitedHooks calls the Exited hooks. A kill does not cut them short, because they clean up
-// after the process. A shutdown does; exited then returns false, and the next agent calls
-// them again.
+// callExitedHooks calls the Exited hooks. A kill does not interrupt them, because they clean up after the process. A
+// shutdown of the agent does: then callExitedHooks returns false, and the next agent calls the hooks again.
 func (t *taskHooks) callExitedHooks(forceKillCtx context.Context, exit *state.ProcessExit, willRestart bool) bool {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(forceKillCtx))
 	defer cancel()
@@ -187,14 +185,14 @@ func (t *taskHooks) callExitedHooks(forceKillCtx context.Context, exit *state.Pr
 	request := hook.TaskExitedRequest{
 		Alloc: t.alloc.Alloc, Task: t.task().HookTask(), Exit: exit.ExitResult(), WillRestart: willRestart,
 	}
-	runnerhooks.CallEach(ctx, t.chain, hook.Exited, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskExited) (hook.TaskExitedResponse, error) {
+	runnerhooks.CallEachHook(ctx, t.chain, hook.Exited, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskExited) (hook.TaskExitedResponse, error) {
 		return h.Exited(ctx, request)
 	})
 	return ctx.Err() == nil
 }
 
 func (t *taskHooks) callStopHooks(ctx context.Context) {
-	runnerhooks.CallEach(ctx, t.chain, hook.Stop, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskStop) (hook.TaskStopResponse, error) {
+	runnerhooks.CallEachHook(ctx, t.chain, hook.Stop, func(ctx context.Context, h runnerhooks.Hook, at hook.TaskStop) (hook.TaskStopResponse, error) {
 		return at.Stop(ctx, hook.TaskStopRequest{
 			Alloc:         t.alloc.Alloc,
 			Task:          t.task().HookTask(),
@@ -206,19 +204,19 @@ func (t *taskHooks) callStopHooks(ctx context.Context) {
 
 // callShutdownHooks calls the Shutdown hooks when the agent shuts down and the task stays.
 func (t *taskHooks) callShutdownHooks(ctx context.Context) {
-	runnerhooks.CallEach(context.WithoutCancel(ctx), t.chain, hook.Shutdown, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskShutdown) (hook.TaskShutdownResponse, error) {
+	runnerhooks.CallEachHook(context.WithoutCancel(ctx), t.chain, hook.Shutdown, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskShutdown) (hook.TaskShutdownResponse, error) {
 		return h.Shutdown(ctx, hook.TaskShutdownRequest{Alloc: t.alloc.Alloc, Task: t.task().HookTask()})
 	})
 }
 
 // callUpdateHooks calls the Update hooks. It may be called from any goroutine.
 func (t *taskHooks) callUpdateHooks(killCtx context.Context) {
-	runnerhooks.CallEach(killCtx, t.chain, hook.Update, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskUpdate) (hook.TaskUpdateResponse, error) {
+	runnerhooks.CallEachHook(killCtx, t.chain, hook.Update, func(ctx context.Context, _ runnerhooks.Hook, h hook.TaskUpdate) (hook.TaskUpdateResponse, error) {
 		return h.Update(ctx, hook.TaskUpdateRequest{Alloc: t.alloc.Alloc, Task: t.task().HookTask(), Env: t.env.Build().Vars()})
 	})
 }
 
-// deviceEnv returns the variables that the reservation of devices has set.
+// deviceEnv returns the variables that the devices hook has set for the reserved devices, interpolated.
 func (t *taskHooks) deviceEnv(env *taskenv.Env) map[string]string {
 	reserved := t.records.localState.Hooks[runnerhooks.DevicesName].Env
 	if len(reserved) == 0 {
@@ -231,9 +229,9 @@ func (t *taskHooks) deviceEnv(env *taskenv.Env) map[string]string {
 	return vars
 }
 
-// mergeMountsAndDevices merges the mounts and devices of the hooks, in the order of the hooks. If
-// several hooks use the same path in the task, the last hook wins. It returns an error for
-// mounts if the driver does not support them.
+// mergeMountsAndDevices returns the mounts and devices of all hook responses, in the order of the hooks. If several hooks
+// use the same path in the task, the last one has precedence. It returns an error if a hook mounts a path and the driver
+// does not support mounts.
 func (t *taskHooks) mergeMountsAndDevices() (mounts []driver.Mount, devices []driver.Device, err error) {
 	supported := t.description.driverCapabilities().MountConfigs != driver.MountConfigsNone
 	for _, h := range t.chain.Hooks() {
@@ -241,9 +239,9 @@ func (t *taskHooks) mergeMountsAndDevices() (mounts []driver.Mount, devices []dr
 		switch {
 		case supported || len(record.Mounts) == 0:
 		case h.Name() == runnerhooks.TaskDirName:
-			record.Mounts = nil // the task of such a driver has the directories that the agent has made
+			record.Mounts = nil // without mounts, the task uses the task directory on the host directly
 		case h.Name() == runnerhooks.DevicesName:
-			record.Mounts = nil // they are files of the host, which the tasks of such a driver see
+			record.Mounts = nil // without mounts, the task sees the device files of the host
 		case h.Name() == runnerhooks.VolumesName:
 			task := t.task()
 			return nil, nil, fmt.Errorf("task driver %q for %q does not support host volumes: remove its volume_mount blocks, or use another driver", task.Driver, task.Name)

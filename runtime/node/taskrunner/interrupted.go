@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// startAdopter decides about a start of an earlier agent that has no handle, because that agent or the plugin process has
-// died during StartTask. It belongs to the goroutine of Run and, before Run, to the callers that prepare it.
+// startAdopter decides about an interrupted start: a start of an earlier agent that has no stored handle, because that agent or
+// the plugin process died during StartTask. It belongs to the goroutine of Run and, before Run, to the callers that prepare it.
 type startAdopter struct {
 	ref            taskRef
 	records        *taskRecords
@@ -26,11 +26,11 @@ type startAdopter struct {
 	destroyer      *destroyer
 	restartDecider *restartDecider
 	currentProcess *currentProcess
-	reportOutage   func(error) // called once per outage of the driver
+	reportOutage   func(error) // emits the event for an outage of the driver; called once per outage
 	logger         hclog.Logger
 
-	startUndecided bool               // the driver has not answered yet, so Run asks it again
-	startConfig    *driver.TaskConfig // config of the start, built when the driver needs it
+	startUndecided bool               // the driver has not answered yet whether the start was executed, so Run asks again
+	startConfig    *driver.TaskConfig // config of the start; nil until queryWithConfig builds it
 }
 
 // classifyRecord returns what a record says about the last start.
@@ -52,7 +52,7 @@ func classifyRecord(local *state.LocalState, status string) recordedStart {
 	return recordNoStart
 }
 
-// queryStart asks the driver about the start without a handle.
+// queryStart asks the driver whether the interrupted start was executed.
 func (a *startAdopter) queryStart(ctx context.Context, record recordedStart) (startQueryAnswer, *foundTask, error) {
 	local := &a.records.localState
 	if record != recordNextID {
@@ -60,7 +60,8 @@ func (a *startAdopter) queryStart(ctx context.Context, record recordedStart) (st
 	}
 	answer, found, err := a.query.queryStart(ctx, local.NextStartID, a.startConfig)
 	if answer == answerUnknown {
-		// The driver destroys the former task before the next start. If it still has the former task, it did not start the next one.
+		// The agent lets the driver destroy a task before the next start. If the driver still has the former task, the next
+		// start was not executed.
 		if before, _, _ := a.query.queryStart(ctx, local.StartID, nil); before == answerTask || before == answerTaskWithoutHandle {
 			return answerNotExecuted, nil, nil
 		}
@@ -68,9 +69,9 @@ func (a *startAdopter) queryStart(ctx context.Context, record recordedStart) (st
 	return answer, found, err
 }
 
-// applyAnswer carries out the action for an answer, except that the driver destroys nothing yet. It returns false if
-// the driver must be asked again. uncertain is stored with a start that the driver must destroy, see
-// state.PendingDestroy.
+// applyAnswer does what startActions say for an answer. It only records a start that the driver must destroy; the caller calls
+// the destroyer. It returns false if the driver must be asked again. destroyUncertain becomes the field Uncertain of the
+// state.PendingDestroy of a lost start.
 func (a *startAdopter) applyAnswer(record recordedStart, answer startQueryAnswer, found *foundTask, cause error, destroyUncertain bool) bool {
 	action := startActionFor(record, answer)
 	a.startUndecided = action == actionAsk
@@ -98,9 +99,9 @@ func (a *startAdopter) applyAnswer(record recordedStart, answer startQueryAnswer
 	return true
 }
 
-// promoteNextStart makes the start that follows a stored exit the current one: it was executed, so the earlier agent had
-// decided about the exit. It returns false if the task does not run again now, because it was killed: then the start is
-// to be destroyed.
+// promoteNextStart makes the start that follows a stored exit the current one. That start may have been executed, so the earlier
+// agent had decided to restart the task. It returns false if the restart policy does not restart the task now, because the task
+// was killed: then it records that the driver must destroy the start.
 func (a *startAdopter) promoteNextStart() bool {
 	local := &a.records.localState
 	next := local.NextStartID
@@ -112,7 +113,8 @@ func (a *startAdopter) promoteNextStart() bool {
 	return false
 }
 
-// adoptTask makes a task that the driver has the task of this runner. alone means that the driver has returned no handle.
+// adoptTask makes a task that the driver has found the current process of this runner, and stores its handle. withoutHandle means
+// that the driver has returned no handle, so the task cannot be recovered.
 func (a *startAdopter) adoptTask(found *foundTask, withoutHandle bool) {
 	local, handle := &a.records.localState, found.handle
 	if handle.Config == nil {
@@ -123,7 +125,7 @@ func (a *startAdopter) adoptTask(found *foundTask, withoutHandle bool) {
 	}
 	handle.Config.ID = local.StartID
 	local.Handle, local.Network, local.Unrecoverable = handleWithoutConfig(handle), found.status.NetworkOverride, withoutHandle
-	_ = a.records.putLocalState(state.DurabilitySync) // a refused put is retried
+	_ = a.records.putLocalState(state.DurabilitySync) // a failed put is retried
 	p := newProcess(handle, local.Network, a.query.dispense, a.query.calls)
 	p.unrecoverable = withoutHandle
 	p.driverRecovery = a.driverRecovery
@@ -141,7 +143,7 @@ func (a *startAdopter) recordLost(cause error) {
 		a.query.calls.startRunSpan(id, task.StartedAt).EndRun(exitUnknownText(cause), true)
 	}
 	a.records.localState.Exit = &state.ProcessExit{Lost: true, Error: exitUnknownText(cause)}
-	_ = a.records.changeAndPut(state.DurabilitySync, func(s *api.TaskState) bool { // a refused put is retried
+	_ = a.records.changeAndPut(state.DurabilitySync, func(s *api.TaskState) bool { // a failed put is retried
 		if request := a.records.restartRequest; request != nil {
 			a.records.localState.Exit.Asked, a.records.localState.Exit.Failure = true, request.Failure
 		}
@@ -150,8 +152,8 @@ func (a *startAdopter) recordLost(cause error) {
 	})
 }
 
-// awaitDecision blocks until it is decided what becomes of an interrupted start: the driver has answered, or the task was killed.
-// It returns false if the agent shuts down before, and the record stays for the next agent.
+// awaitDecision asks the driver about an interrupted start until it has answered or the task was killed. It returns false if the
+// agent shuts down first: then the record stays as it is for the next agent.
 func (a *startAdopter) awaitDecision(killCtx, forceKillCtx context.Context) bool {
 	var outage driverOutage
 	for a.startUndecided && killCtx.Err() == nil {
@@ -177,8 +179,9 @@ func (a *startAdopter) awaitDecision(killCtx, forceKillCtx context.Context) bool
 	return true
 }
 
-// queryWithConfig asks a plugin process that has not started the task, and needs the config to find it. Hooks in plugins are called
-// only when the answer tells whether the task runs: the state has their responses for this start.
+// queryWithConfig asks a plugin process that has not started the task, and that needs the config of the start to find it. It calls
+// the builtin Prestart hooks to build the config. It does not call hooks in plugins, whose stored responses are those for this
+// start.
 func (a *startAdopter) queryWithConfig(killCtx context.Context, record recordedStart) (startQueryAnswer, *foundTask, error) {
 	if err := a.description.fetchOnce(killCtx); err != nil {
 		return answerNone, nil, err
@@ -195,7 +198,7 @@ func (a *startAdopter) queryWithConfig(killCtx context.Context, record recordedS
 	return a.queryStart(killCtx, record)
 }
 
-// abandonStart leaves an undecided start to be destroyed, because the task was killed.
+// abandonStart records that the driver must destroy an undecided start, because the task was killed.
 func (a *startAdopter) abandonStart() {
 	a.startUndecided = false
 	local := &a.records.localState

@@ -12,9 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// killRequest is the request to end the task for good, with the contexts that it
-// cancels. It may be made before, during and after Run. The channels are closed, and the
-// other fields are used, with mu held.
+// killRequest is the request to end the task for good. It cancels killCtx and forceKillCtx, the contexts of Run. It may be
+// made before, during and after Run. mu is held to close the channels and to use the other fields.
 type killRequest struct {
 	records *taskRecords
 	mu      *sync.Mutex // mu of records
@@ -24,8 +23,8 @@ type killRequest struct {
 	purged       chan struct{} // closed by the first Purge
 	delaySkipped chan struct{} // closed by the first SkipShutdownDelay
 
-	omitEvents      bool                    // no event is emitted for the kill, neither when it starts nor when it ends
-	leakErr         error                   // why the kill of the process may have leaked resources; nil if it succeeded
+	omitEvents      bool                    // the task gets no event when the kill starts or ends
+	leakErr         error                   // error of the kill, which may have leaked resources; nil if the kill succeeded
 	cancelKill      context.CancelCauseFunc // cancels killCtx; nil outside Run
 	cancelForceKill context.CancelCauseFunc // cancels forceKillCtx; nil outside Run
 }
@@ -62,16 +61,15 @@ func (k *killRequest) requestKill(event *api.TaskEvent, force bool) {
 	})
 }
 
-// restoreKill requests the kill that an earlier agent did not finish and whose event is
-// stored. It must be called before any other method.
+// restoreKill requests the kill of an earlier agent again, which that agent did not finish and whose event is stored. It
+// must be called before any other method.
 func (k *killRequest) restoreKill() {
 	k.omitEvents = true
 	close(k.killed)
 }
 
-// requestLocked records a request; force means that it is a ForceKill. It cancels
-// forceKillCtx first, so that no goroutine starts a graceful stop after ForceKill. The
-// caller holds mu.
+// requestLocked closes killed, and forceKilled if force is set, and cancels the contexts. It cancels forceKillCtx before
+// killCtx, so that no goroutine starts a graceful stop after ForceKill. The caller holds mu.
 func (k *killRequest) requestLocked(force bool) {
 	if force {
 		closeOnce(k.forceKilled)
@@ -102,7 +100,7 @@ func (k *killRequest) newKillContexts(ctx context.Context) (forceKillCtx, killCt
 	return forceKillCtx, killCtx
 }
 
-// releaseKillContexts releases the contexts.
+// releaseKillContexts cancels the contexts that newKillContexts has returned, to free their resources.
 func (k *killRequest) releaseKillContexts() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -111,7 +109,7 @@ func (k *killRequest) releaseKillContexts() {
 	k.cancelKill, k.cancelForceKill = nil, nil
 }
 
-// closeChannel closes one of the channels unless it is closed.
+// closeChannel closes c, one of the channels of k, unless it is closed already.
 func (k *killRequest) closeChannel(c chan struct{}) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -137,7 +135,7 @@ func (k *killRequest) killedEvent() *api.TaskEvent {
 	return model.EventKilled("")
 }
 
-// isAgentShutdown reports whether the agent shuts down, before or after a kill.
+// isAgentShutdown reports whether a shutdown of the agent, and not only a kill, has canceled the contexts of Run.
 func isAgentShutdown(killCtx, forceKillCtx context.Context) bool {
 	if forceKillCtx.Err() != nil {
 		return context.Cause(forceKillCtx) != errForceKilled

@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// backoff is a delay that doubles from first up to most.
+// backoff is a retry delay that doubles from initialDelay up to maxDelay.
 type backoff struct {
 	initialDelay, maxDelay time.Duration
 	currentDelay           time.Duration // next delay; 0 before the first call of nextDelay
@@ -21,10 +21,9 @@ func (b *backoff) nextDelay() time.Duration {
 	return d
 }
 
-// driverOutage is a period in which calls of a driver get no answer. The zero value is ready
-// to use.
+// driverOutage is a period in which driver calls get no answer about the task. The zero value is ready to use.
 type driverOutage struct {
-	reported          bool    // wait has called report since the driver's last answer
+	reported          bool    // awaitRetry has called report since the driver's last answer
 	pluginDownBackoff backoff // delay after a call during which the plugin process exited
 	retryBackoff      backoff // delay between attempts if no channel announces that the driver is available
 }
@@ -32,9 +31,8 @@ type driverOutage struct {
 // reset resets the outage after an answer.
 func (o *driverOutage) reset() { *o = driverOutage{} }
 
-// awaitRetry blocks until the call that failed with err may be repeated. It returns false
-// when ctx is done. It calls report with the first error of the outage that means that
-// the driver is unavailable or could not find out about the task; report may be nil.
+// awaitRetry blocks until the driver call that failed with err may be repeated. It returns false when ctx is done. It calls report
+// once per outage, with the first error that is not the death of the plugin process during the call. report may be nil.
 func (o *driverOutage) awaitRetry(ctx context.Context, err error, report func(error)) bool {
 	var unavailableErr *driver.UnavailableError
 	var undecidedErr *inconclusiveRecoveryError
@@ -66,8 +64,8 @@ func (o *driverOutage) awaitRetry(ctx context.Context, err error, report func(er
 	}
 }
 
-// waitUntilAvailable returns a function that calls find, and again whenever the driver may be available, as
-// long as the plugin of the driver is expected to run again. It calls report with the first error.
+// waitUntilAvailable returns a function that calls find until it returns a driver, or an error that is not temporary. It calls
+// report with the first temporary error.
 func waitUntilAvailable(find dispenseFunc, report func(error)) dispenseFunc {
 	return func(ctx context.Context) (driver.Driver, error) {
 		var outage driverOutage

@@ -19,38 +19,37 @@ import (
 // for the next process.
 type dispenseFunc func(context.Context) (driver.Driver, error)
 
-// process is one start of the task in its driver. It may be used from any goroutine,
-// also after the process has exited: a late call fails in the driver, and never affects
-// the next start, which has another id.
+// process is one start of the task in its driver. Its methods may be called concurrently, also after the process has
+// exited: a late call fails in the driver and never affects the next start, which has another id.
 type process struct {
 	handle            *driver.Handle
 	network           *driver.NetworkOverride // nil unless the driver returned an address
 	dispenseDriver    dispenseFunc
 	calls             callRecorder
-	driverRecovery    *driverRecovery // record of the driver's recoveries; if nil, nothing is recorded
-	outageStarted     chan struct{}   // the channel has a value after the start of an outage of the driver
+	driverRecovery    *driverRecovery // records which plugin process has the task; may be nil
+	outageStarted     chan struct{}   // receives a value when an outage of the driver starts; buffered
 	onOutage          func(error)     // called once per outage of the driver; may be nil
 	onOutageEnd       func()          // called at the end of each outage of the driver; may be nil
 	awaitExit         AwaitExitFunc   // used during outages of a builtin driver; may be nil
-	noPluginConfirmed bool            // set before watch if no plugin process has confirmed that it has the task
-	unrecoverable     bool            // only the plugin process that has started the task has it: see state.LocalState.Unrecoverable
+	noPluginConfirmed bool            // no plugin process has confirmed that it has the task; set before watchUntilExit
+	unrecoverable     bool            // the task cannot be recovered in another plugin process; see state.LocalState.Unrecoverable
 
-	runSpan *timeline.ActiveSpan // the run of the process; nil before it is watched
+	runSpan *timeline.ActiveSpan // span for the run of the process; nil before runOneProcess starts it
 
 	pendingRestart *state.RestartRequest // restart that an earlier agent did not finish; nil if there is none
 
 	resultOnce sync.Once
-	exited     chan struct{} // closed by finish, after it has set result
+	exited     chan struct{} // closed by recordResult, after it has set result
 	result     processResult
 }
 
-// processResult is how a process ended.
+// processResult says how a process ended.
 type processResult struct {
 	driver.ExitResult
-	// exitUnknown means that the exit status is unknown: the driver answered that it does not
-	// have the task, or the agent ended the process without the driver.
+	// exitUnknown means that the exit status is unknown: the driver answered that it does not have the task, the driver
+	// reports no exit, or the agent ended the process without the driver.
 	exitUnknown bool
-	// destroyed means that nothing is left for the driver to destroy.
+	// destroyed means that the driver need not destroy the task any more.
 	destroyed bool
 }
 
@@ -60,7 +59,7 @@ func newProcess(handle *driver.Handle, network *driver.NetworkOverride, d dispen
 
 func (p *process) id() string { return p.handle.Config.ID }
 
-// recordResult records how the process ended. Only the first call has an effect.
+// recordResult records how the process ended, and closes exited. Only the first call has an effect.
 func (p *process) recordResult(result processResult) {
 	p.resultOnce.Do(func() {
 		p.result = result
@@ -69,8 +68,8 @@ func (p *process) recordResult(result processResult) {
 	})
 }
 
-// callStartTask runs f on the driver. When the plugin has died, before or during f, the next
-// plugin process recovers the task and f runs once more.
+// callWithRecovery calls f with the driver. If the plugin has died before or during f, or the driver does not know the task,
+// callWithRecovery recovers the task in the current plugin process and calls f once more.
 func (p *process) callWithRecovery(ctx context.Context, f func(driver.Driver) error) error {
 	d, err := p.dispenseDriver(ctx)
 	if err != nil {
@@ -92,7 +91,7 @@ func (p *process) callWithRecovery(ctx context.Context, f func(driver.Driver) er
 	return recoverErr
 }
 
-// recoverTask calls RecoverTask on a driver that may not have the task.
+// recoverTask recovers the task in the current plugin process of the driver, and returns that process.
 func (p *process) recoverTask(ctx context.Context) (driver.Driver, error) {
 	d, err := p.dispenseDriver(ctx)
 	if err != nil {
@@ -108,7 +107,8 @@ func (p *process) recoverTask(ctx context.Context) (driver.Driver, error) {
 	return d, nil
 }
 
-// recoverOrInspect makes a plugin process have the task. For a task that cannot be recovered, it only asks for it.
+// recoverOrInspect calls RecoverTask, or InspectTask for a task that cannot be recovered. It returns nil if the plugin
+// process has the task.
 func (p *process) recoverOrInspect(ctx context.Context, d driver.Driver) error {
 	if !p.unrecoverable {
 		return p.calls.recordCallsOf(d).RecoverTask(ctx, p.handle)
@@ -117,14 +117,13 @@ func (p *process) recoverOrInspect(ctx context.Context, d driver.Driver) error {
 	return err
 }
 
-// inconclusiveRecoveryError is an error of RecoverTask that leaves open whether the driver has the
-// task.
+// inconclusiveRecoveryError wraps an error of RecoverTask that does not tell whether the task still exists.
 type inconclusiveRecoveryError struct{ error }
 
 func (e *inconclusiveRecoveryError) Unwrap() error { return e.error }
 
-// isTaskStateUnknown reports whether err means that no plugin process has answered, or that it
-// could not find out about the task. The task may still run.
+// isTaskStateUnknown reports whether err means that no plugin process has answered, or that the driver could not find out
+// whether it has the task. The task may still run.
 func isTaskStateUnknown(err error) bool {
 	var unavailableErr *driver.UnavailableError
 	var undecidedErr *inconclusiveRecoveryError
@@ -153,11 +152,11 @@ const (
 	outcomeError                               // any other error of the driver
 )
 
-// watchTransitions maps state and answer to the next state. Only an answer of a driver ends
-// the watch, or in stateWithoutPlugin an exit that AwaitExitFunc returns: the death of plugin
-// processes never does.
+// watchTransitions maps a processWatchState and the outcome of its driver call to the next state. The death of a plugin
+// process never ends the watch: only an answer of the driver does, or in stateWithoutPlugin an exit that AwaitExitFunc
+// returns.
 var watchTransitions = [...][4]processWatchState{
-	// columns: the driver answers done, none, not found, error
+	// columns: outcomeSuccess, outcomeUnavailable, outcomeNotFound, outcomeError
 	stateStarted:       {stateExited, stateWithoutPlugin, stateWithoutPlugin, stateExited},
 	stateRecovered:     {stateExited, stateWithoutPlugin, stateLost, stateExited},
 	stateWithoutPlugin: {stateRecovered, stateWithoutPlugin, stateLost, stateLost},
@@ -176,8 +175,7 @@ func classifyDriverError(err error) watchCallOutcome {
 }
 
 // watchUntilExit blocks until the process has exited or ctx is done. It continues through any
-// number of plugin deaths and while the driver is unavailable. exited is closed only
-// when the process has exited.
+// number of plugin deaths and while the driver is unavailable.
 func (p *process) watchUntilExit(ctx context.Context) {
 	defer p.driverRecovery.removeTask(p)
 	state := stateStarted
@@ -222,9 +220,9 @@ func (p *process) watchUntilExit(ctx context.Context) {
 	}
 }
 
-// waitForDriver blocks until the call of the driver that failed with err may be repeated, and returns false when
-// ctx is done. If the process exits in the meantime and its status is known without the driver, it returns the
-// status at once: the delay before the next launch of a plugin can be two minutes.
+// waitForDriver blocks until the driver call that failed with err may be repeated. It returns false when ctx is done. If
+// the process exits in the meantime and AwaitExitFunc returns its exit status, waitForDriver returns the status at once,
+// because the delay before the next launch of a plugin can be two minutes.
 func (p *process) waitForDriver(ctx context.Context, outage *driverOutage, err error) (exit *driver.ExitResult, ok bool) {
 	unavailableErr, _ := errors.AsType[*driver.UnavailableError](err)
 	if p.awaitExit == nil || unavailableErr == nil || !unavailableErr.Builtin {
@@ -244,7 +242,7 @@ func (p *process) waitForDriver(ctx context.Context, outage *driverOutage, err e
 	return exit, ok
 }
 
-// reportOutage records the start of an outage of the driver.
+// reportOutage signals outageStarted and calls onOutage. It is called once per outage of the driver.
 func (p *process) reportOutage(err error) {
 	select {
 	case p.outageStarted <- struct{}{}:
@@ -255,9 +253,8 @@ func (p *process) reportOutage(err error) {
 	}
 }
 
-// callForWatchState makes the driver call that belongs to a processWatchState. For a recovered task it
-// calls WaitTask on the plugin process that has recovered the task, because the next
-// plugin process does not have it.
+// callForWatchState makes the driver call that belongs to a state of the watch. For a recovered task it calls WaitTask on
+// the plugin process that has recovered the task, because the next plugin process does not have the task.
 func (p *process) callForWatchState(ctx context.Context, state processWatchState, d driver.Driver) (_ driver.Driver, result driver.ExitResult, err error) {
 	switch state {
 	case stateWithoutPlugin:
@@ -276,9 +273,8 @@ func (p *process) callForWatchState(ctx context.Context, state processWatchState
 	return d, result, err
 }
 
-// destroyTask calls DestroyTask, which also kills a process that may still run. It returns
-// nil if no plugin process has the task, and an error if the driver could not find that
-// out.
+// destroyTask calls DestroyTask, which also kills a process that still runs. It returns nil if the driver does not have
+// the task, and an error if the driver could not find out whether it has the task.
 func (p *process) destroyTask(ctx context.Context) error {
 	err := p.destroyTaskIfFound(ctx)
 	if errors.Is(err, driver.ErrTaskNotFound) {
@@ -287,9 +283,8 @@ func (p *process) destroyTask(ctx context.Context) error {
 	return err
 }
 
-// destroyTaskIfFound is destroy, but it returns ErrTaskNotFound if no plugin process has the
-// task. A plugin process that is younger than the task first recovers it, or it would
-// not remove what the task has left.
+// destroyTaskIfFound is like destroyTask, but returns ErrTaskNotFound if the driver does not have the task. A plugin process
+// that has not started the task recovers it first, because it could not remove the remains of a task that it does not know.
 func (p *process) destroyTaskIfFound(ctx context.Context) error {
 	err := destroyByID(ctx, p.dispenseDriver, p.calls, p.id())
 	down, unknown := errors.Is(err, driver.ErrPluginDown), errors.Is(err, driver.ErrTaskNotFound)
@@ -337,8 +332,8 @@ func (p *process) execCommand(ctx context.Context, command []string, timeout tim
 	return result, err
 }
 
-// execCommandStreaming does not repeat the call after the death of the plugin, because part of
-// the input may already be sent.
+// execCommandStreaming does not repeat the call after the death of the plugin, because a part of the input may already
+// have been sent.
 func (p *process) execCommandStreaming(ctx context.Context, exec driver.Exec) (result *driver.ExitResult, err error) {
 	d, err := p.dispenseDriver(ctx)
 	if err != nil {

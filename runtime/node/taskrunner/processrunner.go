@@ -17,8 +17,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// processRunner runs one process of the task after another, each until the driver has
-// destroyed it. It belongs to the goroutine of Run.
+// processRunner runs a process of the task, from its start until the driver has destroyed it. It belongs to the goroutine
+// of Run, which calls it once for each process.
 type processRunner struct {
 	ref            taskRef
 	records        *taskRecords
@@ -35,9 +35,9 @@ type processRunner struct {
 	logger         hclog.Logger
 }
 
-// runOneProcess starts the task and waits for its end. It returns false if the restart policy
-// has no outcome to decide about: the task was killed before it started, or the agent
-// shuts down.
+// runOneProcess starts the task, or continues with a recovered process, and waits for the end of the process. It returns
+// false if the restart policy has no outcome to decide about: the task was killed before it started, or the agent shuts
+// down.
 func (r *processRunner) runOneProcess(killCtx, forceKillCtx context.Context) (restart.Outcome, bool) {
 	p := r.currentProcess.get()
 	recovered := p != nil
@@ -53,7 +53,7 @@ func (r *processRunner) runOneProcess(killCtx, forceKillCtx context.Context) (re
 	task, _ := r.records.snapshot()
 	p.runSpan = r.calls.startRunSpan(p.id(), task.StartedAt)
 	if wait.IsClosed(p.exited) {
-		return r.handleProcessEnd(killCtx, forceKillCtx, p) // see startCaller.askUntilAnswered
+		return r.handleProcessEnd(killCtx, forceKillCtx, p) // awaitQueryAnswer found that the start was executed and its exit status is unknown
 	}
 	var watchWG sync.WaitGroup
 	defer watchWG.Wait()
@@ -68,7 +68,7 @@ func (r *processRunner) runOneProcess(killCtx, forceKillCtx context.Context) (re
 
 	r.finishRestart(watched, &watchWG, p)
 	r.hooks.callPoststartHooks(killCtx, p, recovered)
-	// Poststart must not run after the hooks of a kill or of the exit.
+	// The repeated Poststart calls end before the PreKilling or Exited hooks are called.
 	var repeatWG sync.WaitGroup
 	running, stopRepeating := context.WithCancel(killCtx)
 	r.hooks.repeatPoststartHooks(running, &repeatWG, p)
@@ -89,9 +89,8 @@ func (r *processRunner) runOneProcess(killCtx, forceKillCtx context.Context) (re
 }
 
 // handleProcessEnd records the end of the process and calls the Exited hooks. The exit status is
-// stored before the driver destroys the task, because no driver can report it
-// afterwards. ended returns false if a shutdown of the agent has cut the hooks short:
-// the next agent calls them again.
+// stored before the driver destroys the task, because no driver can report it afterwards. It returns false if a shutdown
+// of the agent has interrupted the hooks, or has come before the exit status was stored: then the next agent continues.
 func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, p *process) (restart.Outcome, bool) {
 	local := &r.records.localState
 	var result processResult
@@ -132,13 +131,13 @@ func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, 
 	p.runSpan.EndRun(event.DisplayMessage, !local.Exit.Success)
 	r.logger.Info("task ended", "task_id", p.id(), "status", event.DisplayMessage)
 	if err != nil {
-		local.NextStartID = "" // not stored
+		local.NextStartID = "" // an id that is not stored must not be used
 	}
-	// Until the exit status is stored, the next agent can get it only from the driver.
+	// Until the exit status is stored, only the driver can report it to the next agent, so the driver must keep the task.
 	if err != nil && !r.records.awaitStored(killCtx) && isAgentShutdown(killCtx, forceKillCtx) {
 		return restart.Outcome{}, false
 	}
-	// The driver must destroy the task even if killCtx is done.
+	// The context is not canceled with killCtx, because the driver must destroy a killed task too.
 	if result.destroyed {
 		r.processTracker.noteDestroyed()
 	} else {
@@ -156,8 +155,8 @@ func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, 
 	return local.Exit.RestartOutcome(), called
 }
 
-// resumeRecovered does for a recovered process what start does for a new one. It emits the
-// Started event only if the earlier agent had not recorded that the task runs.
+// resumeRecovered calls the Prestart hooks of a recovered process. If the earlier agent had not recorded that the task
+// runs, it sets the state running and emits the Started event.
 func (r *processRunner) resumeRecovered(killCtx context.Context, p *process) {
 	if killCtx.Err() == nil {
 		_ = r.hooks.callPrestartHooks(killCtx, true) // errors of Prestart hooks are reported as events
@@ -169,7 +168,8 @@ func (r *processRunner) resumeRecovered(killCtx context.Context, p *process) {
 	}
 }
 
-// finishRestart completes a restart that was requested under an earlier agent.
+// finishRestart stops a recovered process whose restart was requested under an earlier agent. The stop runs in a goroutine
+// of wg.
 func (r *processRunner) finishRestart(ctx context.Context, wg *sync.WaitGroup, p *process) {
 	if p.pendingRestart == nil {
 		return
@@ -190,7 +190,7 @@ func terminatedEvent(result driver.ExitResult) *api.TaskEvent {
 	return model.EventTerminated(result.ExitCode, result.Signal, result.OOMKilled, message)
 }
 
-// exitUnknownMessage is the error text of an exit whose status no process could report.
+// exitUnknownMessage is the error text of an exit whose status neither the driver nor the agent knows.
 const exitUnknownMessage = "exit status unknown"
 
 func exitUnknownText(err error) string {

@@ -15,23 +15,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// Store stores the records of one task. The calls do not block; the returned WaitDurableFunc
-// does. Records reach the disk in the order of the puts of all tasks. Neither the
-// runner nor the store changes a record after the call. The calls for one task do not
-// overlap. Put stores both records or neither: the exit of a process and the state of
-// the task must not contradict each other after a crash.
+// Store stores the two records of one task: its state and its local state. The calls do not block; the returned
+// WaitDurableFunc blocks until the records are on the disk. Records reach the disk in the order of the puts of all tasks.
+// Neither the runner nor the store changes a record after the call. The calls for one task do not overlap. Put stores either
+// both records or none, because the exit of a process and the state of the task must not contradict each other after a crash.
 type Store interface {
 	PutState(*api.TaskState, state.Durability) state.WaitDurableFunc
 	Put(state.LocalState, *api.TaskState, state.Durability) state.WaitDurableFunc
 }
 
-// taskRecords holds the state of a task, the local state of its runner, and what the store
-// has of both. Methods without another remark may be called from any goroutine.
+// taskRecords holds the state of a task and the local state of its runner, and stores both. Its methods may be called from any
+// goroutine unless their comment says otherwise.
 type taskRecords struct {
 	store           Store
 	notifyChanged   func()              // called after each change of the task's state
-	putRetriesEnded <-chan struct{}     // closed when puts that the store has refused are no longer retried
-	hasSecrets      func() bool         // reports whether redact changes texts
+	putRetriesEnded <-chan struct{}     // when the channel is closed, failed puts are no longer retried
+	hasSecrets      func() bool         // reports whether the task has secrets, so that redactSecrets must be called
 	redactSecrets   func(string) string // replaces the secrets of the task in a text
 	timeline        timeline.Recorder
 	taskMetrics     taskMetrics
@@ -41,20 +40,19 @@ type taskRecords struct {
 	// it.
 	localState state.LocalState
 
-	// The mutex writing keeps the store's writes in order: unlike mu, it is held during
-	// each write.
+	// writeMu keeps the puts in the order of the changes: unlike mu, it is held during each call of the store.
 	writeMu           sync.Mutex       // taken before mu
-	lastPutLocalState state.LocalState // local state of the last put, also read outside of the goroutine of Run
+	lastPutLocalState state.LocalState // copy of localState at the last changeAndPut, which any goroutine may read
 	putCount          int              // number of puts
 	lastPutWithLocal  int              // number of the last put that included the local state
 	lastStoredPut     int              // number of the last put that is known to be stored
-	retryDone         chan struct{}    // not nil after the store has refused a put (see retryPuts); closed when the records are stored
+	retryDone         chan struct{}    // not nil while a failed put is retried (see retryPuts); closed when the records are stored
 
-	mu               sync.Mutex // mu also guards fields of killRequest and currentProcess
+	mu               sync.Mutex // also guards fields of killRequest and currentProcess
 	taskState        *api.TaskState
 	restartRequest   *state.RestartRequest // requested restart of the process, or rerun of a dead task
-	killedSinceStart bool                  // the task was killed; stored as LocalState.Killed
-	reportedMessages []string              // messages of emitEventOnce, stored as LocalState.Reported; replaced, never changed in place
+	killedSinceStart bool                  // the task was killed after its last start and before it finished; stored as LocalState.Killed
+	reportedMessages []string              // messages of emitEventOnce; stored as LocalState.Reported; the slice is replaced, never changed in place
 }
 
 // restoreRecords sets the records of an earlier agent. It must be called before any other method.
@@ -68,7 +66,7 @@ func (r *taskRecords) restoreRecords(was RestoredTask) {
 	}
 }
 
-// addReceivedEvent adds the first event of a task.
+// addReceivedEvent adds the event Received, the first event of a task.
 func (r *taskRecords) addReceivedEvent() {
 	r.appendEvent(r.taskState, model.EventReceived())
 }
@@ -98,7 +96,7 @@ func (r *taskRecords) snapshot() (state *api.TaskState, killed bool) {
 	return model.CopyTaskState(r.taskState), r.killedSinceStart
 }
 
-// appendEvent adds an event to s, without the secrets of the task: all clients of the API can read it.
+// appendEvent adds an event to s. It removes the secrets of the task from the event, because API clients can read events.
 func (r *taskRecords) appendEvent(s *api.TaskState, event *api.TaskEvent) {
 	if r.hasSecrets() {
 		model.RedactTaskEvent(event, r.redactSecrets)
@@ -110,7 +108,7 @@ func (r *taskRecords) appendEvent(s *api.TaskState, event *api.TaskEvent) {
 	}
 }
 
-// redactError returns err with a text without the secrets of the task, nil for nil.
+// redactError returns an error that wraps err and whose text has no secrets of the task. It returns nil for a nil err.
 func (r *taskRecords) redactError(err error) error {
 	if err == nil {
 		return nil
@@ -129,7 +127,7 @@ type redactedError struct {
 func (e *redactedError) Error() string { return e.text }
 func (e *redactedError) Unwrap() error { return e.err }
 
-// emitEvent adds an event, which the records own afterwards.
+// emitEvent adds an event to the task. The caller must not change the event afterwards.
 func (r *taskRecords) emitEvent(event *api.TaskEvent) {
 	r.changeAndStore(state.DurabilityAsync, func(s *api.TaskState) bool {
 		r.appendEvent(s, event)
@@ -137,12 +135,10 @@ func (r *taskRecords) emitEvent(event *api.TaskEvent) {
 	})
 }
 
-// maxReportedMessages is the maximum number of messages of emitEventOnce per task.
+// maxReportedMessages is the maximum number of events of emitEventOnce per task.
 const maxReportedMessages = 16
 
-// emitEventOnce is emit for an event that the task gets only once, even if another
-// plugin process sends it again: the messages are stored with the task. After 16
-// messages further ones are ignored.
+// emitEventOnce implements [Runner.EmitEventOnce].
 func (r *taskRecords) emitEventOnce(event *api.TaskEvent) {
 	r.changeAndStoreWithLocal(state.DurabilityAsync, func(s *api.TaskState) bool {
 		if len(r.reportedMessages) >= maxReportedMessages || slices.Contains(r.reportedMessages, event.DisplayMessage) {
@@ -154,8 +150,8 @@ func (r *taskRecords) emitEventOnce(event *api.TaskEvent) {
 	})
 }
 
-// setTaskState sets the state of the task, adds the event unless it is nil, and stores
-// the local state with it.
+// setTaskState sets the state of the task, adds the event unless it is nil, and stores the local state too. It belongs to the
+// goroutine of Run.
 func (r *taskRecords) setTaskState(h state.Durability, status string, event *api.TaskEvent) {
 	r.changeAndPut(h, func(s *api.TaskState) bool {
 		if s.State == status && event == nil {
@@ -173,7 +169,7 @@ func (r *taskRecords) setTaskState(h state.Durability, status string, event *api
 	})
 }
 
-// resetFinishedState resets the finished state of the task for a requested rerun.
+// resetFinishedState removes the end of a dead task from its state, for a requested rerun.
 func (r *taskRecords) resetFinishedState() {
 	r.changeAndStore(state.DurabilitySync, func(s *api.TaskState) bool {
 		model.ResetTask(s)
@@ -181,24 +177,22 @@ func (r *taskRecords) resetFinishedState() {
 	})
 }
 
-// clearRestartRequest deletes the request, so that another one can be made. For a dead
-// task it is called when the task is no longer dead, because all requests before that
-// ask for the same run.
+// clearRestartRequest deletes the restart or rerun request, so that another one can be made. The request of a dead task is
+// kept until the task is no longer dead, so that all earlier requests lead to one rerun.
 func (r *taskRecords) clearRestartRequest() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.restartRequest = nil
 }
 
-// changeAndStore calls f, which may change the state. Unless f returns false, change stores the
-// state and notifies the allocation.
+// changeAndStore calls f, which may change the state of the task. Unless f returns false, changeAndStore stores the state and
+// notifies the allocation.
 func (r *taskRecords) changeAndStore(h state.Durability, f func(*api.TaskState) bool) {
 	r.changeAndStoreStates(h, false, f)
 }
 
-// changeAndStoreWithLocal is change for a function that also sets fields which localStateLocked adds
-// to the local state: both states are stored in one write. Unlike put it may be called
-// from any goroutine.
+// changeAndStoreWithLocal is like changeAndStore, but always stores the local state too, in the same write. f may also set the
+// fields that localStateLocked adds to the local state. Unlike changeAndPut it may be called from any goroutine.
 func (r *taskRecords) changeAndStoreWithLocal(h state.Durability, f func(*api.TaskState) bool) {
 	r.changeAndStoreStates(h, true, f)
 }
@@ -212,12 +206,11 @@ func (r *taskRecords) changeAndStoreStates(h state.Durability, both bool, f func
 	}
 	p := r.putLocked(snapshot, both || r.lastPutWithLocal > r.lastStoredPut, h)
 	r.notifyChanged()
-	_ = r.awaitPutLocked(p) // no error is returned, because retryPuts retries a refused put
+	_ = r.awaitPutLocked(p) // no error is returned, because retryPuts retries a failed put
 }
 
-// changeAndPut is change for the goroutine of Run: it stores the local state together with
-// the state, also when only the local state has changed. For a put that is not Async,
-// it returns the store's error.
+// changeAndPut is like changeAndStore, but also stores r.localState, even if f returns false. It belongs to the goroutine
+// of Run. It returns the error of the store, except for state.DurabilityAsync.
 func (r *taskRecords) changeAndPut(h state.Durability, f func(*api.TaskState) bool) error {
 	r.writeMu.Lock()
 	defer r.writeMu.Unlock()
@@ -230,22 +223,22 @@ func (r *taskRecords) changeAndPut(h state.Durability, f func(*api.TaskState) bo
 	return r.awaitPutLocked(p)
 }
 
-// putLocalState is put for a change of only the local state. The state is stored with it,
-// because the local state may depend on events that the store has refused.
+// putLocalState stores a change of the local state. It stores the unchanged state too, because an earlier put of the state may
+// have failed.
 func (r *taskRecords) putLocalState(h state.Durability) error {
 	return r.changeAndPut(h, func(*api.TaskState) bool { return false })
 }
 
-// pendingPut is a put that may not be stored yet.
+// pendingPut is a put that may not be on the disk yet.
 type pendingPut struct {
 	number     int
 	durability state.Durability
 	waitStored state.WaitDurableFunc
 }
 
-// putLocked puts the state, and also the local state if the parameter both is true. It
-// must be true until the local state is known to be stored, because the state alone
-// could contradict it. The caller holds the mutex writing, and calls awaitPutLocked.
+// putLocked puts the state, and also the local state if both is true. both must be true as long as the last local state is not
+// known to be stored, because the state alone could contradict the stored local state. The caller holds writeMu, and calls
+// awaitPutLocked.
 func (r *taskRecords) putLocked(task *api.TaskState, both bool, h state.Durability) pendingPut {
 	r.putCount++
 	p := pendingPut{number: r.putCount, durability: h}
@@ -258,8 +251,8 @@ func (r *taskRecords) putLocked(task *api.TaskState, both bool, h state.Durabili
 	return p
 }
 
-// awaitPutLocked waits for a put as long as its durability requires. retryPuts retries a
-// refused put, also for Async. The caller holds the mutex writing.
+// awaitPutLocked blocks until a put is stored, except for state.DurabilityAsync. If the put fails, retryPuts retries it, also for
+// state.DurabilityAsync. The caller holds writeMu.
 func (r *taskRecords) awaitPutLocked(p pendingPut) error {
 	if p.durability == state.DurabilityAsync {
 		go func() {
@@ -275,7 +268,7 @@ func (r *taskRecords) awaitPutLocked(p pendingPut) error {
 	return err
 }
 
-// recordPutResultLocked records the result of a put. The caller holds the mutex writing.
+// recordPutResultLocked records the result of a put, and schedules retryPuts after an error. The caller holds writeMu.
 func (r *taskRecords) recordPutResultLocked(p pendingPut, err error) {
 	switch {
 	case err == nil && p.number > r.lastStoredPut:
@@ -293,8 +286,7 @@ func (r *taskRecords) recordPutResultLocked(p pendingPut, err error) {
 	}
 }
 
-// awaitStored blocks until the store has written what it refused, and returns true, or
-// until ctx is done, and returns false.
+// awaitStored blocks until no put has to be retried, and returns true, or until ctx is done, and returns false.
 func (r *taskRecords) awaitStored(ctx context.Context) bool {
 	r.writeMu.Lock()
 	retryDone := r.retryDone
@@ -313,8 +305,8 @@ func (r *taskRecords) awaitStored(ctx context.Context) bool {
 // putRetryDelay is the time between two attempts to store a task.
 const putRetryDelay = time.Second
 
-// retryPuts puts the current records after a refused put. It retries until the task is
-// stored or Run has returned.
+// retryPuts puts the current records after a failed put. It is scheduled again until the records are stored or Run has
+// returned.
 func (r *taskRecords) retryPuts() {
 	r.writeMu.Lock()
 	defer r.writeMu.Unlock()
@@ -327,8 +319,8 @@ func (r *taskRecords) retryPuts() {
 	}
 }
 
-// localStateLocked returns the record of the local state. The caller holds the mutex
-// writing.
+// localStateLocked returns the local state for a put: the last local state, with the fields that other goroutines than that of
+// Run change. The caller holds writeMu.
 func (r *taskRecords) localStateLocked() state.LocalState {
 	r.mu.Lock()
 	defer r.mu.Unlock()

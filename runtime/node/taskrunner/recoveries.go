@@ -8,22 +8,20 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// RecoveryTracker records which plugin process has each running task of a node. After the
-// death of a plugin process, starts wait until the next process has recovered the
-// running tasks of the driver, so that a start that kills the plugin does not leave
-// these tasks unwatched. Its methods may be called concurrently; a nil pointer records
-// nothing.
+// RecoveryTracker records for each running task of a node which plugin process has it. After the death of a plugin process,
+// starts wait until the next process has recovered the running tasks of the driver, so that a start that kills the plugin
+// again does not leave these tasks unwatched. Its methods may be called concurrently; a nil pointer records nothing.
 type RecoveryTracker struct {
 	mu               sync.Mutex
 	recoveryOfDriver map[string]*driverRecovery
 }
 
-// NewRecoveryTracker returns an empty record for a node.
+// NewRecoveryTracker returns a tracker that knows no running tasks.
 func NewRecoveryTracker() *RecoveryTracker {
 	return &RecoveryTracker{recoveryOfDriver: make(map[string]*driverRecovery)}
 }
 
-// forDriver returns the record of one driver.
+// forDriver returns the part of the tracker for one driver. It is nil for a nil tracker.
 func (r *RecoveryTracker) forDriver(name string) *driverRecovery {
 	if r == nil {
 		return nil
@@ -42,15 +40,15 @@ func (r *RecoveryTracker) forDriver(name string) *driverRecovery {
 	return d
 }
 
-// driverRecovery is the record of one driver.
+// driverRecovery records which plugin process of one driver has each running task. A nil pointer records nothing.
 type driverRecovery struct {
 	mu                sync.Mutex
 	pluginOfTask      map[*process]driver.Driver // plugin process that has each running task; nil if none has it
-	taskCountOfPlugin map[driver.Driver]int      // number of tasks per plugin process
-	changed           chan struct{}              // channel, closed and replaced after each change of a driverRecovery
+	taskCountOfPlugin map[driver.Driver]int      // number of running tasks that each plugin process has
+	changed           chan struct{}              // closed and replaced after each change
 }
 
-// setPluginOfTask records the plugin process that has a task, nil for none.
+// setPluginOfTask records that the plugin process d has a task; a nil d means that no plugin process has it.
 func (r *driverRecovery) setPluginOfTask(p *process, d driver.Driver) {
 	if r == nil {
 		return
@@ -69,7 +67,7 @@ func (r *driverRecovery) setPluginOfTask(p *process, d driver.Driver) {
 	r.notifyLocked()
 }
 
-// removeTask deletes a task that no longer runs or is no longer watched.
+// removeTask removes a task that no longer runs or is no longer watched.
 func (r *driverRecovery) removeTask(p *process) {
 	if r == nil {
 		return

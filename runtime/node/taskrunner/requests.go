@@ -12,40 +12,37 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// Kill ends the task for good. It does not wait for the end; Done does. The first call
-// decides; its event is added unless the task has finished already or event is nil.
-// Kill may be called before Run.
+// Kill ends the task for good. It does not block; Done returns a channel for the end. Only the first call has an effect: it adds
+// its event unless the task has finished already or event is nil. Kill may be called before Run.
 func (r *Runner) Kill(event *api.TaskEvent) { r.killRequest.requestKill(event, false) }
 
-// ForceKill kills the task without hooks, delay or timeout.
+// ForceKill kills the task without PreKilling hooks, shutdown delay and kill timeout. It does not block.
 func (r *Runner) ForceKill(event *api.TaskEvent) { r.killRequest.requestKill(event, true) }
 
-// Purge allows the agent to end a stopping task without its driver, once kill_timeout
-// has passed and while the driver is unavailable. The exit status of such a task is
-// unknown.
+// Purge allows the agent to end a task that is being stopped without its driver, if the driver is still unavailable after
+// kill_timeout. The exit status of such a task is unknown.
 func (r *Runner) Purge() { r.killRequest.closeChannel(r.killRequest.purged) }
 
-// SkipShutdownDelay skips the shutdown delay of the current or a later kill.
+// SkipShutdownDelay skips the shutdown delays of the current and of later kills and restarts.
 func (r *Runner) SkipShutdownDelay() { r.killRequest.closeChannel(r.killRequest.delaySkipped) }
 
 // Restart stops the running process and returns when it has exited; the runner then
 // starts the task again. If failure is set, the restart counts as a failure for the
-// restart policy. Restart honours the shutdown delay. A call during another restart of
-// the same process waits for that restart.
+// restart policy. Restart waits for the shutdown delay. A call during another restart of
+// the same process waits for that restart, and adds no event.
 func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, failure bool) error {
 	return r.currentProcess.restartAndWait(ctx, event, failure)
 }
 
-// IsRestartable reports whether the task has a process that Restart would stop.
+// IsRestartable reports whether the task has a process that Restart would stop: it has not exited and was not killed.
 func (r *Runner) IsRestartable() bool { return r.currentProcess.isRestartable() }
 
-// Rerun runs a task again that has ended successfully, if its allocation still lives.
-// It returns false for any other task: a task that has failed for good fails its
-// allocation, and does not run again. It does not block.
+// Rerun runs a dead task again that has ended successfully and was not killed. It returns false for any other task: a task that has
+// failed for good fails its allocation, and does not run again. Rerun does not wait for the start of the task.
 func (r *Runner) Rerun(event *api.TaskEvent) bool { return r.rerunRequests.requestRerun(event) }
 
-// IsRerunnable reports whether Rerun would run the task again, and was not called since the task has ended.
-// It is false for a poststop task.
+// IsRerunnable reports whether Rerun would run the task again, and whether no rerun is requested yet. It is false for a poststop
+// task.
 func (r *Runner) IsRerunnable() bool { return r.rerunRequests.isRerunnable() }
 
 // Signal sends a signal by its name. It rejects an unknown name without calling the
@@ -105,7 +102,6 @@ func (r *Runner) Running() bool {
 	return p != nil && !wait.IsClosed(p.exited)
 }
 
-// Update sets a new version of the task: the restart policy and the kill settings apply
-// immediately, the rest from the next start. If startUpdateHooks is set, the Update hooks are
-// called afterwards.
+// Update sets a new version of the task. The restart policy and the kill settings apply immediately, all other fields from the
+// next start on. If callHooks is set, the Update hooks are called in another goroutine.
 func (r *Runner) Update(task Task, callHooks bool) { r.taskUpdater.setTask(task, callHooks) }

@@ -11,15 +11,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// rerunRequests holds the request to run a dead task again. Its methods may be called
-// concurrently.
+// rerunRequests holds the request to run a dead task again, at most one at a time. Its methods may be called concurrently.
 type rerunRequests struct {
 	records     *taskRecords
 	killRequest *killRequest
 	task        func() Task
 	runReturned <-chan struct{} // closed by Run
 
-	rerunRequested chan struct{} // contains a value while a rerun is requested
+	rerunRequested chan struct{} // contains a value while a rerun is requested; capacity 1
 }
 
 // requestRerun implements [Runner.Rerun].
@@ -40,12 +39,12 @@ func (r *rerunRequests) requestRerun(event *api.TaskEvent) bool {
 	return dead
 }
 
-// canRerun reports whether a task with this state has ended, and may run again.
+// canRerun reports whether a task with this state has ended successfully and may run again.
 func (r *rerunRequests) canRerun(s *api.TaskState) bool {
 	return s.State == model.TaskDead && !s.Failed && !r.killRequest.isRequested() && !wait.IsClosed(r.runReturned)
 }
 
-// isRerunnable implements [Runner.Rerunnable].
+// isRerunnable implements [Runner.IsRerunnable].
 func (r *rerunRequests) isRerunnable() bool {
 	if r.task().Stage() == lifecycle.PoststopTask {
 		return false
@@ -55,8 +54,7 @@ func (r *rerunRequests) isRerunnable() bool {
 	return r.canRerun(r.records.taskState) && r.records.restartRequest == nil
 }
 
-// restoreRequest sets the request that was made under an earlier agent. It must be called before
-// any other method.
+// restoreRequest sets a rerun request that was made under an earlier agent. It must be called before any other method.
 func (r *rerunRequests) restoreRequest(request *state.RestartRequest) {
 	r.records.restartRequest = request
 	r.rerunRequested <- struct{}{}
@@ -71,9 +69,8 @@ func (r *rerunRequests) cancelRequest() {
 	r.records.clearRestartRequest()
 }
 
-// awaitRerun blocks while the task is dead, until a rerun is requested or the allocation no
-// longer needs the task, and reports whether a rerun was requested. A poststop task runs
-// once.
+// awaitRerun blocks until a rerun of the dead task is requested, or killCtx is done because the allocation no longer needs
+// the task. It reports whether a rerun was requested. For a poststop task, which runs only once, it returns false at once.
 func (r *rerunRequests) awaitRerun(killCtx context.Context) bool {
 	if r.task().Stage() == lifecycle.PoststopTask {
 		return false

@@ -21,21 +21,22 @@ type restartDecider struct {
 	logger      hclog.Logger
 }
 
-// restoreTracker continues the counting of an earlier agent.
+// restoreTracker sets the restart attempts that an earlier agent has counted.
 func (s *restartDecider) restoreTracker(stored restart.State) {
 	if !stored.WindowStart.IsZero() {
 		s.tracker.Resume(stored)
 	}
 }
 
-// recordRestartState records a start of the task; it is stored with the next record.
+// recordRestartState clears the restart delay, because the task starts now, and copies the state of the tracker to the
+// local state, which the next put stores.
 func (s *restartDecider) recordRestartState() {
 	s.tracker.ClearDelay()
 	s.records.localState.Restart = s.tracker.State()
 }
 
-// predictDecision predicts the result of decide, without the jitter of the delay. A kill, a
-// request or another version of the task may change the result.
+// predictDecision returns what decideAndRecord would decide now, without the jitter of the delay. A later kill, restart
+// request or version of the task may change the decision.
 func (s *restartDecider) predictDecision(outcome restart.Outcome) restart.Decision {
 	outcome.Killed = s.killRequest.isRequested()
 	tracker := restart.New(s.task().Restart, time.Now(), func(int64) int64 { return 0 })
@@ -43,13 +44,13 @@ func (s *restartDecider) predictDecision(outcome restart.Outcome) restart.Decisi
 	return tracker.Decide(time.Now(), outcome)
 }
 
-// willRestart predicts whether decide will start the task again.
+// willRestart reports whether predictDecision restarts the task after this outcome.
 func (s *restartDecider) willRestart(outcome restart.Outcome) bool {
 	return s.predictDecision(outcome).Action == restart.ActionRestart
 }
 
-// decideAndRecord applies the restart policy and records its decision. If that record is lost,
-// the next agent decides again, because the exit is stored.
+// decideAndRecord applies the restart policy, and stores the decision with the state of the task. If the agent dies before
+// the decision is on the disk, the next agent decides again, because the exit is stored.
 func (s *restartDecider) decideAndRecord(outcome restart.Outcome) restart.Decision {
 	outcome.Killed = s.killRequest.isRequested()
 	s.tracker.SetPolicy(s.task().Restart)
@@ -79,15 +80,16 @@ func (s *restartDecider) decideAndRecord(outcome restart.Outcome) restart.Decisi
 	return decision
 }
 
-// startRerun starts the rerun of a dead task.
+// startRerun makes a dead task pending again, for a requested rerun. It reports whether the restart policy allows the
+// rerun.
 func (s *restartDecider) startRerun() bool {
 	s.records.resetFinishedState()
 	defer s.records.clearRestartRequest()
 	return s.decideAndRecord(restart.Outcome{Requested: true}).Action == restart.ActionRestart
 }
 
-// dropUnusedStartID removes the stored id of a start that was not attempted, so that the next
-// agent does not search for its processes.
+// dropUnusedStartID removes the stored id of a start for which StartTask was not called, so that the next agent does not
+// search for its processes.
 func (s *restartDecider) dropUnusedStartID() {
 	local := &s.records.localState
 	switch {

@@ -14,8 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// RestoredTask is the stored state of a task that an earlier agent ran. The runner owns it
-// after New.
+// RestoredTask holds the records of a task that an earlier agent ran. The caller of New must not change them afterwards.
 type RestoredTask struct {
 	Local state.LocalState
 	State *api.TaskState // stored state of the task; nil if there is no record
@@ -26,22 +25,22 @@ type RecoverInfo struct {
 	// Rebooted means that the machine has rebooted: no earlier process exists, and a
 	// process with the same pid is unrelated.
 	Rebooted bool
-	// DriverKnowsTasks means that the driver would know a task that was being started: its
-	// plugin process is still the same, or the driver searches for such tasks.
+	// DriverKnowsTasks means that the driver knows a task even if the earlier agent died during StartTask: the plugin
+	// process is still the same, or the driver searches for such tasks.
 	DriverKnowsTasks bool
-	// DriverFindsTasks means that the driver searches for a task by its names.
+	// DriverFindsTasks means that the driver can find a task by the names of the task and its allocation.
 	DriverFindsTasks bool
 }
 
-// Started reports whether an earlier agent has done anything for the task.
+// Started reports whether an earlier agent has called hooks for the task or has started it.
 func (r *RestoredTask) Started() bool {
 	local := &r.Local
 	return len(local.Hooks) > 0 || local.StartID != "" || local.Destroy != nil || local.RunComplete ||
 		r.State != nil && r.State.State != model.TaskPending
 }
 
-// Attachments returns the hooks that were attached to the task under an earlier agent,
-// with their configurations, nil if there were none.
+// Attachments returns the configurations of the hooks that an earlier agent had attached to the task, by hook name. It
+// returns nil if there were none.
 func (r *RestoredTask) Attachments() map[string]string {
 	var attachments map[string]string
 	for name, state := range r.Local.Hooks {
@@ -55,14 +54,14 @@ func (r *RestoredTask) Attachments() map[string]string {
 	return attachments
 }
 
-// restore is called by New for a restored task.
+// restore sets, for New, the state that an earlier agent has stored.
 func (r *Runner) restore(was RestoredTask) {
 	local, task := was.Local, was.State
 	r.records.restoreRecords(was)
 	r.description.restoreCapabilities(local.Capabilities)
 	r.taskUpdater.setDynamicUser(runnerhooks.WorkloadUserName(runnerhooks.WorkloadUserID(local.Hooks[runnerhooks.WorkloadUserHookName].Data)))
 	r.restartDecider.restoreTracker(local.Restart)
-	if local.Handle != nil && local.Exit == nil { // a stored Exit already includes the restart request
+	if local.Handle != nil && local.Exit == nil { // a stored Exit says already whether a restart was requested
 		r.records.restartRequest = local.RestartRequest
 	}
 	if task == nil {
@@ -76,19 +75,16 @@ func (r *Runner) restore(was RestoredTask) {
 	}
 }
 
-// Recover does for a runner with Restored what Prepare does for another one, and recovers
-// what an earlier agent left: the process, unless its driver answers that it does not have
-// the task, and the result of a start during which the agent died. A process whose driver
-// is unavailable is kept without an answer: Run waits for the driver, and asks it about a
-// start during which an agent died. Recover is called once, before Run. When ctx is done, it
-// leaves everything as it is.
+// Recover is called once, before Run, instead of Prepare, for a runner with Config.RestoredTask. It recovers the process
+// that an earlier agent left, unless the driver answers that it does not have the task. If an earlier agent died during
+// StartTask, Recover asks the driver whether the start was executed. While the driver is unavailable, Recover keeps the
+// recorded process, and Run asks the driver later. When ctx is done, Recover changes nothing more.
 //
-// The record and the answer of the driver determine the result: see startActions.
+// The stored record and the answer of the driver determine the result: see startActions.
 func (r *Runner) Recover(ctx context.Context, past RecoverInfo) { r.recoverer.recoverTask(ctx, past) }
 
-// ResetToNewTask makes the task start again as a new task, because its files are lost. Hooks
-// keep their state: they may have created something elsewhere. Reset must be called
-// between Recover and Run, for a task without a process.
+// ResetToNewTask makes Run start the task as a new task, because its files are lost. Hooks keep their state, because they
+// may have created resources elsewhere. It must be called between Recover and Run, for a task without a process.
 func (r *Runner) ResetToNewTask() {
 	r.rerunRequests.cancelRequest() // the new start fulfils the rerun request
 	r.records.resetToNewTask()
@@ -106,7 +102,7 @@ type recoverer struct {
 	destroyer      *destroyer
 	currentProcess *currentProcess
 	startAdopter   *startAdopter
-	recoverTimeout time.Duration // timeout of the recovery, counted from the driver's first answer
+	recoverTimeout time.Duration // timeout of the recovery, counted from the time at which the driver has returned its description
 	logger         hclog.Logger
 }
 
@@ -124,14 +120,14 @@ func (r *recoverer) recoverTask(ctx context.Context, past RecoverInfo) {
 	record := classifyRecord(local, task.State)
 	answer, found, cause := r.queryStart(ctx, record, past)
 	switch action := startActionFor(record, answer); {
-	case action == actionForget: // some drivers do not check that a pid still belongs to the same process
+	case action == actionForget: // no driver is called, because some drivers would take an unrelated process with the same pid for the task
 		local.Destroy = nil
 	case record == recordID, record == recordRunningID, record == recordNextID:
 		if !r.startAdopter.applyAnswer(record, answer, found, cause, !past.DriverKnowsTasks) || r.currentProcess.get() != nil {
 			return
 		}
 	case action == actionKeep, action == actionAdopt, action == actionAwait:
-		return // recoverProcess has set the process
+		return // recoverProcess has set the current process
 	case action == actionMarkLost:
 		d := state.PendingDestroy{ID: r.ref.wildcardStartID(), Uncertain: !past.DriverFindsTasks}
 		if local.Handle != nil {
@@ -145,7 +141,7 @@ func (r *recoverer) recoverTask(ctx context.Context, past RecoverInfo) {
 	case action == actionDestroy && local.StartID != "":
 		r.destroyer.setPendingDestroy(state.PendingDestroy{ID: local.StartID, Handle: local.Handle, Uncertain: local.Handle == nil && !past.DriverKnowsTasks})
 	}
-	local.NextStartID = "" // it has started nothing, or is the pending destroy
+	local.NextStartID = "" // the start with this id was not executed, or is a pending destroy now
 	if r.destroyer.destroyPendingStart(ctx) != nil {
 		local.Destroy = destroyAfterPluginExit(local.Destroy, past)
 	}
@@ -160,8 +156,8 @@ func (r *recoverer) recoverTask(ctx context.Context, past RecoverInfo) {
 	}
 }
 
-// queryStart returns what is known about the start of a record. For recordHandle it recovers the process, unless the answer is
-// that the driver does not have it.
+// queryStart returns what is known about the start that the record describes. For recordHandle it recovers the process,
+// unless the driver answers that it does not have the task.
 func (r *recoverer) queryStart(ctx context.Context, record recordedStart, past RecoverInfo) (startQueryAnswer, *foundTask, error) {
 	switch {
 	case past.Rebooted:
@@ -180,10 +176,9 @@ func (r *recoverer) queryStart(ctx context.Context, record recordedStart, past R
 // driverResponseTimeout is how long a recovery waits for the first answer of a driver.
 const driverResponseTimeout = 2 * time.Second
 
-// newRecoveryContext fetches the driver's description, and returns the context of the recovery:
-// it is done if the driver did not answer in time, because its plugin is being started. An
-// error of the driver is not reported here, because the driver is asked again when the
-// task starts.
+// newRecoveryContext fetches the driver's description, and returns the context for the recovery. The context is done already
+// if the driver has not answered within driverResponseTimeout, because its plugin is still starting. An error of the driver
+// is not reported here, because the description is fetched again when the task starts.
 func (r *recoverer) newRecoveryContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	limited, cancel := context.WithTimeout(ctx, driverResponseTimeout)
 	if _ = r.description.fetchOnce(limited); limited.Err() != nil {
@@ -193,8 +188,8 @@ func (r *recoverer) newRecoveryContext(ctx context.Context) (context.Context, co
 	return context.WithTimeout(ctx, r.recoverTimeout)
 }
 
-// destroyAfterPluginExit returns the pending destroy for a later attempt. It takes into
-// account that the plugin process of the earlier agent may exit before that attempt.
+// destroyAfterPluginExit returns a copy of the pending destroy in which Uncertain is set as if the plugin process of the
+// earlier agent had exited, because that process may exit before the next attempt.
 func destroyAfterPluginExit(d *state.PendingDestroy, past RecoverInfo) *state.PendingDestroy {
 	if d == nil {
 		return nil
@@ -205,12 +200,12 @@ func destroyAfterPluginExit(d *state.PendingDestroy, past RecoverInfo) *state.Pe
 	return &later
 }
 
-// errRecordLost means that the task state is running, but no record exists with which
-// the driver could recover the task.
+// errRecordLost means that the task state is running, but the record has no id and no handle with which the driver could
+// find the task.
 var errRecordLost = errors.New("its record was lost")
 
-// recoverProcess recovers the process, or keeps it if its driver is unavailable. With answerUnknown, the driver does not
-// have the task.
+// recoverProcess recovers the process with this handle and makes it the current process. It also makes the process current
+// if the driver is unavailable, with answerNone. It returns answerUnknown if the driver does not have the task.
 func (r *recoverer) recoverProcess(ctx context.Context, handle *driver.Handle) (startQueryAnswer, error) {
 	p := newProcess(handle, r.records.localState.Network, r.dispense, r.calls)
 	p.driverRecovery, p.unrecoverable = r.driverRecovery, r.records.localState.Unrecoverable

@@ -12,9 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// Run blocks until the task will never run again, or until ctx is done, which means
-// that the agent shuts down and the process is left as it is. For a task that is killed
-// before its start, Run calls only the Stop hooks.
+// Run blocks until the task will never run again, or until ctx is done: then the agent shuts down, and Run leaves the
+// process running. For a task that is killed before its start, Run calls only the Stop hooks.
 func (r *Runner) Run(ctx context.Context) {
 	defer close(r.done)
 	var updateWG sync.WaitGroup
@@ -31,7 +30,7 @@ func (r *Runner) Run(ctx context.Context) {
 	defer r.taskUpdater.setUpdateHooksStarter(nil)
 
 	r.hooks.recordAttachments()
-	dead := r.State().State == model.TaskDead // under an earlier agent
+	dead := r.State().State == model.TaskDead // the task ended under an earlier agent
 	for again := !r.records.localState.RunComplete; again && ctx.Err() == nil; dead = false {
 		if !dead {
 			r.runRestartLoop(killCtx, forceKillCtx)
@@ -53,7 +52,7 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 }
 
-// finishRun handles the end of a task that will never run again.
+// finishRun records that the task will never run again, and calls the Stop hooks.
 func (r *Runner) finishRun(ctx context.Context) {
 	if !r.records.localState.RunComplete {
 		r.records.localState.RunComplete = true
@@ -64,8 +63,8 @@ func (r *Runner) finishRun(ctx context.Context) {
 	point.Leave()
 }
 
-// runRestartLoop starts the task repeatedly, until the restart policy, a kill or a shutdown
-// ends the loop.
+// runRestartLoop runs one process of the task after the other, until the restart policy, a kill or a shutdown of the
+// agent ends the loop.
 func (r *Runner) runRestartLoop(killCtx, forceKillCtx context.Context) {
 	if !r.startAdopter.awaitDecision(killCtx, forceKillCtx) {
 		return
@@ -73,7 +72,7 @@ func (r *Runner) runRestartLoop(killCtx, forceKillCtx context.Context) {
 	defer r.restartDecider.dropUnusedStartID()
 	next, ok := r.firstRestartDecision(forceKillCtx)
 	for ok && next.Action == restart.ActionRestart {
-		// A recovered process already runs, even if the gate is closed.
+		// A recovered process runs already, so it does not wait for the gate.
 		if r.currentProcess.get() == nil {
 			started := false
 			r.destroyer.retryWhileWaiting(killCtx, func() { started = r.awaitDelayAndGate(killCtx, next.Delay) })
@@ -89,8 +88,8 @@ func (r *Runner) runRestartLoop(killCtx, forceKillCtx context.Context) {
 	}
 }
 
-// awaitDelayAndGate waits for a delay, and then for the gate. It returns false if killCtx is
-// done.
+// awaitDelayAndGate waits for the restart delay, and then for the start gate of the task. It returns false if killCtx is
+// done first.
 func (r *Runner) awaitDelayAndGate(killCtx context.Context, delay time.Duration) bool {
 	if delay > 0 {
 		span := r.timeline.StartWait("restart delay")
@@ -107,8 +106,8 @@ func (r *Runner) awaitDelayAndGate(killCtx context.Context, delay time.Duration)
 }
 
 // firstRestartDecision returns how runRestartLoop continues: immediately for a new task or a recovered process,
-// after the rest of the restart delay, or as the restart policy decides about an exit
-// that it has not decided yet. It returns false if the agent shuts down.
+// after the remaining restart delay, or as the restart policy decides about a stored
+// exit of an earlier agent. It returns false if the agent shuts down.
 func (r *Runner) firstRestartDecision(forceKillCtx context.Context) (restart.Decision, bool) {
 	if exit := r.records.localState.Exit; exit != nil {
 		if !r.hooks.callExitedHooks(forceKillCtx, exit, r.restartDecider.willRestart(exit.RestartOutcome())) {

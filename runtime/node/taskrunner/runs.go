@@ -2,12 +2,12 @@ package taskrunner
 
 import "sync"
 
-// processTracker records the processes of the task.
+// processTracker records whether processes of the task can still be alive. Its methods may be called concurrently.
 type processTracker struct {
 	mu                   sync.Mutex
-	lastProcessEnded     bool // the last process of the task was seen to exit, or was destroyed
-	lastExitUnobserved   bool // the exit of the last process was not seen
-	earlierProcessMayRun bool // a process before the last one may be alive, although the task was started again
+	lastProcessEnded     bool // the exit of the last process was observed, or the process was destroyed
+	lastExitUnobserved   bool // the last process has ended with an unknown exit status
+	earlierProcessMayRun bool // a process before the last one ended with an unknown exit status, and was not destroyed
 }
 
 // allEnded reports whether no process of the task can be alive.
@@ -17,7 +17,7 @@ func (r *processTracker) allEnded() bool {
 	return r.lastProcessEnded && !r.earlierProcessMayRun
 }
 
-// noteStart records that the task may have another process from now on.
+// noteStart records that the driver may start a new process of the task from now on.
 func (r *processTracker) noteStart() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -32,8 +32,7 @@ func (r *processTracker) noteExit(observed bool) {
 	r.lastProcessEnded, r.lastExitUnobserved = observed, !observed
 }
 
-// noteDestroyed records that nothing is left of the last process, even if its exit
-// status is unknown.
+// noteDestroyed records that the last process was destroyed, so it cannot be alive even if its exit status is unknown.
 func (r *processTracker) noteDestroyed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 type starter struct {
 	ref            taskRef
 	records        *taskRecords
-	awaitDriver    dispenseFunc // waits until the driver is available; see waitUntilAvailable
+	awaitDriver    dispenseFunc // returns the driver, and blocks while it is unavailable; see waitUntilAvailable
 	description    *driverDescription
 	configBuilder  *configBuilder
 	hooks          *taskHooks
@@ -30,8 +30,7 @@ type starter struct {
 	logger         hclog.Logger
 }
 
-// callHooksAndStart calls the Prestart hooks and starts the task. An error is reported as an event
-// unless killCtx is done.
+// callHooksAndStart calls the Prestart hooks and starts the task. It emits an event for an error, unless killCtx is done.
 func (s *starter) callHooksAndStart(killCtx, forceKillCtx context.Context) (*process, error) {
 	if err := s.prepareStart(killCtx); err != nil {
 		return nil, err
@@ -42,7 +41,8 @@ func (s *starter) callHooksAndStart(killCtx, forceKillCtx context.Context) (*pro
 	return s.startTask(killCtx, forceKillCtx)
 }
 
-// prepareStart waits until the driver is available, and makes the driver calls that must precede task setup.
+// prepareStart waits until the driver is available, lets the driver destroy a pending start, and fetches the driver's
+// description, which Prestart hooks need.
 func (s *starter) prepareStart(killCtx context.Context) error {
 	_, err := s.awaitDriver(killCtx)
 	if err != nil {
@@ -58,7 +58,7 @@ func (s *starter) prepareStart(killCtx context.Context) error {
 	return err
 }
 
-// startTask starts the task. The handle is stored together with the running state.
+// startTask starts the task in its driver. It stores the handle together with the task state running.
 func (s *starter) startTask(killCtx, forceKillCtx context.Context) (*process, error) {
 	if killCtx.Err() != nil {
 		return nil, context.Cause(killCtx)
@@ -74,7 +74,7 @@ func (s *starter) startTask(killCtx, forceKillCtx context.Context) (*process, er
 	// handle was not stored because this agent died.
 	s.restartDecider.recordRestartState()
 	local := &s.records.localState
-	if local.StartID == "" { // the record of the last exit has no id for this start
+	if local.StartID == "" { // handleProcessEnd has stored no id for this start with the last exit
 		local.StartID = s.ref.newStartID()
 		if err := s.records.putLocalState(state.DurabilitySync); err != nil {
 			s.records.emitEvent(model.EventDriverFailure(err.Error()))
@@ -87,13 +87,13 @@ func (s *starter) startTask(killCtx, forceKillCtx context.Context) (*process, er
 	p, err := s.startCaller.startProcess(killCtx, forceKillCtx, config)
 	if err != nil {
 		err = s.records.redactError(err)
-		local.StartID = "" // the removal is stored later: an agent that reads the old id asks what became of the start
+		local.StartID = "" // stored with the next put: an agent that reads the old id asks the driver whether the start was executed
 		s.reportStartError(killCtx, err)
 		return nil, err
 	}
 
 	if wait.IsClosed(p.exited) {
-		return p, nil // executed, with an unknown exit status: the exit is stored next
+		return p, nil // the start was executed and its exit status is unknown; handleProcessEnd stores the exit
 	}
 	local.Handle, local.Network, local.Unrecoverable = handleWithoutConfig(p.handle), p.network, p.unrecoverable
 	s.currentProcess.setStarted(p)
@@ -119,7 +119,7 @@ func withTraceparent(env map[string]string, value string) map[string]string {
 	return extended
 }
 
-// reportStartError emits the event for a failed start unless killCtx is done.
+// reportStartError logs the error of a failed start and emits an event for it, unless killCtx is done.
 func (s *starter) reportStartError(killCtx context.Context, err error) {
 	if killCtx.Err() == nil {
 		s.logger.Info("start failed", "error", err)
@@ -127,8 +127,8 @@ func (s *starter) reportStartError(killCtx context.Context, err error) {
 	}
 }
 
-// handleWithoutConfig returns the handle without the driver config, which may hold passwords
-// and which drivers must not need to recover a task.
+// handleWithoutConfig returns a copy of the handle without the driver config, which may contain passwords. Drivers must
+// be able to recover a task without the config.
 func handleWithoutConfig(h *driver.Handle) *driver.Handle {
 	stored, config := *h, *h.Config
 	config.DriverConfig = nil

@@ -21,15 +21,15 @@ import (
 // abandonedStartTimeout is the timeout for destroying a task whose start was abandoned.
 const abandonedStartTimeout = 5 * time.Second
 
-// startEventDelay is how long StartTask may take before the task gets an event. A driver that downloads an image has sent its own
-// events by then.
+// startEventDelay is how long StartTask may take before the task gets an event. It is long enough for a driver that
+// downloads an image to send its own events first.
 const startEventDelay = 10 * time.Second
 
 // startCaller calls StartTask of the driver. It belongs to the goroutine of Run.
 type startCaller struct {
 	query          startQuery
 	dispense       dispenseFunc
-	awaitDriver    dispenseFunc // waits until the driver is available; see waitUntilAvailable
+	awaitDriver    dispenseFunc // returns the driver, and blocks while it is unavailable; see waitUntilAvailable
 	calls          callRecorder
 	driverRecovery *driverRecovery
 	destroyer      *destroyer
@@ -37,16 +37,15 @@ type startCaller struct {
 	killRequest    *killRequest
 	task           func() Task
 	emitEvent      func(*api.TaskEvent)
-	reportOutage   func(error) // called once per outage of the driver
+	reportOutage   func(error) // emits the event for an outage of the driver; called once per outage
 	logger         hclog.Logger
 
 	pluginDeaths int // plugin deaths during StartTask since the last successful start
 }
 
-// startProcess calls the driver, and once more if the plugin dies during the call. After a
-// kill or a shutdown it waits for the driver for the kill timeout, and not at all after
-// ForceKill. When the wait ends without a result, the task is destroyed, because it may
-// have started.
+// startProcess starts the task in the driver with callWithRetry. After a kill or a shutdown it waits at most kill_timeout
+// for the result, and not at all after ForceKill. If the wait ends without a result, it destroys the task, because the
+// driver may have started the task.
 func (s *startCaller) startProcess(killCtx, forceKillCtx context.Context, config *driver.TaskConfig) (*process, error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(killCtx))
 	var watchWG sync.WaitGroup
@@ -78,15 +77,15 @@ func (s *startCaller) startProcess(killCtx, forceKillCtx context.Context, config
 	return p, err
 }
 
-// callWithRetry calls StartTask. If the plugin dies during the call, call queries the next plugin process for the result of the start.
-// If nothing was executed, it is called once more: after a pause, and after the plugin's running tasks were
-// recovered. While the driver is unavailable, call waits.
+// callWithRetry calls StartTask. If the plugin dies during the call, callWithRetry asks the next plugin process whether the
+// start was executed. If it was not, callWithRetry calls StartTask once more, after a pause and after the running tasks of
+// the driver were recovered. While the driver is unavailable, callWithRetry waits.
 func (s *startCaller) callWithRetry(ctx, killCtx context.Context, config *driver.TaskConfig) (*process, error) {
 	var handle *driver.Handle
 	var network *driver.NetworkOverride
 	var err error
 	calls := 0
-	undecided := false // a plugin process has died during the last call, and the next one has not answered
+	undecided := false // a plugin process has died during the last call, and it is not known whether the start was executed
 	for {
 		if undecided {
 			p, executed, askErr := s.awaitQueryAnswer(ctx, killCtx, config)
@@ -137,12 +136,12 @@ func (s *startCaller) callWithRetry(ctx, killCtx context.Context, config *driver
 		return nil, err
 	}
 	if handle.Config == nil || handle.Config.ID != config.ID {
-		handle.Config = config // later calls of the driver use the id in handle.Config
+		handle.Config = config // later driver calls use the id in handle.Config
 	}
 	return s.newStartedProcess(handle, network), nil
 }
 
-// newStartedProcess returns the process of a start that has succeeded.
+// newStartedProcess returns the process of a successful start, and resets pluginDeaths.
 func (s *startCaller) newStartedProcess(handle *driver.Handle, network *driver.NetworkOverride) *process {
 	s.pluginDeaths = 0
 	p := newProcess(handle, network, s.dispense, s.calls)
@@ -150,9 +149,9 @@ func (s *startCaller) newStartedProcess(handle *driver.Handle, network *driver.N
 	return p
 }
 
-// awaitQueryAnswer asks what became of a start during which a plugin process has died. If the start has executed the
-// task, executed is true, and the process is the task; with an unknown exit status, it has ended. An error
-// means that the task was killed before an answer.
+// awaitQueryAnswer asks the driver, until it answers, whether a start during which a plugin process has died was executed.
+// If it was, executed is true and p is its process, which has ended if its exit status is unknown. An error means that
+// killCtx was done before an answer.
 func (s *startCaller) awaitQueryAnswer(ctx, killCtx context.Context, config *driver.TaskConfig) (p *process, executed bool, err error) {
 	var outage driverOutage
 	for {
@@ -178,8 +177,9 @@ func (s *startCaller) awaitQueryAnswer(ctx, killCtx context.Context, config *dri
 	}
 }
 
-// callWhenResourcesFree calls StartTask, and again as long as the driver finds no free descriptor or process, which is no failure
-// of the task: such a call has executed nothing. The first time is an event.
+// callWhenResourcesFree calls StartTask, and repeats the call as long as the driver has no free file descriptor or process.
+// Such a call has executed nothing and is no failure of the task. The task gets an event when the first call has failed
+// this way.
 func (s *startCaller) callWhenResourcesFree(ctx, killCtx context.Context, d driver.Driver, config *driver.TaskConfig) (handle *driver.Handle, network *driver.NetworkOverride, err error) {
 	onWait := func(err error) {
 		s.emitEvent(model.EventDriverExhausted(s.task().Driver, err.Error()))
@@ -191,7 +191,7 @@ func (s *startCaller) callWhenResourcesFree(ctx, killCtx context.Context, d driv
 	return handle, network, err
 }
 
-// callStartTask calls StartTask once, and emits an event if the driver does not answer soon.
+// callStartTask calls StartTask once, and emits an event if the driver does not answer within startEventDelay.
 func (s *startCaller) callStartTask(ctx context.Context, d driver.Driver, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
 	emitted := make(chan struct{})
 	timer := time.AfterFunc(startEventDelay, func() {
@@ -200,7 +200,7 @@ func (s *startCaller) callStartTask(ctx context.Context, d driver.Driver, config
 	})
 	defer func() {
 		if !timer.Stop() {
-			<-emitted // later events follow this one
+			<-emitted // the event must precede the events that follow the call
 		}
 	}()
 	point := failpoint.EnterStep(failpoint.StepStartTask)
@@ -208,8 +208,8 @@ func (s *startCaller) callStartTask(ctx context.Context, d driver.Driver, config
 	return s.calls.recordCallsOf(d).StartTask(ctx, config)
 }
 
-// destroyFailedStart destroys a start that has failed. The driver may have started the task nevertheless: its
-// response can be one that this host cannot read. Drivers that have not started it do not find it.
+// destroyFailedStart destroys a start whose StartTask has returned an error. The driver may have started the task
+// nevertheless, for example if the agent could not read the response. Otherwise the driver does not find the task.
 func (s *startCaller) destroyFailedStart(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, abandonedStartTimeout)
 	defer cancel()
@@ -222,9 +222,9 @@ func (s *startCaller) destroyFailedStart(ctx context.Context, id string) {
 	}
 }
 
-// awaitDriverForStart returns the driver for a start of the task. After the death of a
-// plugin process, its running tasks are recovered before any task is started. After
-// each start that a plugin process does not survive, the delay grows.
+// awaitDriverForStart returns the driver for a start of the task. After the death of a plugin process, it waits until the
+// next plugin process has recovered the running tasks of the driver. Each start that a plugin process does not survive
+// doubles the delay before the next start.
 func (s *startCaller) awaitDriverForStart(ctx context.Context) (driver.Driver, error) {
 	if s.pluginDeaths > 0 {
 		delay := min(time.Second<<min(s.pluginDeaths-1, 10), time.Minute)

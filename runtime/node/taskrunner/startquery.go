@@ -8,15 +8,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// startQuery asks a driver what became of a start whose StartTask has not returned to the agent.
+// startQuery asks a driver whether a start was executed whose StartTask call has not returned to the agent.
 type startQuery struct {
 	dispense dispenseFunc
 	calls    callRecorder
 }
 
-// foundTask is the task of a start.
+// foundTask is a task that startQuery has found in the driver.
 type foundTask struct {
-	handle *driver.Handle // handle of the task; without DriverState for answerTaskWithoutHandle
+	handle *driver.Handle // handle of the task; for answerTaskWithoutHandle it has only the state
 	driver driver.Driver  // plugin process that has the task
 	status *driver.TaskStatus
 }
@@ -27,16 +27,16 @@ var (
 	errStartUnknown  = errors.New("the agent or the driver exited during the start, and the driver does not know the task")
 )
 
-// queryStart returns the answer and, if the driver has the task, the task. With answerNone and answerUnknown, the error is the
-// reason. config is the config of the start, with which a plugin process searches for a task that it has not started;
-// without it, the answer for such a start is answerNone.
+// queryStart asks the driver about the start with an id. It returns the task if the driver has it. With answerNone and
+// answerUnknown, the error is the reason. config is the config of the start, which a plugin process needs to search for a
+// task that it has not started; if config is nil, the answer for such a start is answerNone with errStartNotFound.
 func (q startQuery) queryStart(ctx context.Context, id string, config *driver.TaskConfig) (startQueryAnswer, *foundTask, error) {
 	d, err := q.dispense(ctx)
 	if err != nil {
 		return answerNone, nil, err
 	}
 	if failpoint.RepeatStarts {
-		_ = destroyByID(ctx, q.dispense, q.calls, id) // the planted defect of tests
+		_ = destroyByID(ctx, q.dispense, q.calls, id) // a defect on purpose: tests check that they detect a start that is executed twice
 		return answerNotExecuted, nil, nil
 	}
 	status, err := d.InspectTask(ctx, id)
@@ -49,7 +49,7 @@ func (q startQuery) queryStart(ctx context.Context, id string, config *driver.Ta
 		if err := q.calls.recordCallsOf(d).RecoverTask(ctx, &driver.Handle{Config: &search}); err != nil {
 			answer := classifySearchError(ctx, err)
 			if driver.IsRecoverable(err) {
-				err = &inconclusiveRecoveryError{err} // the task gets an event, and the calls are not repeated every second
+				err = &inconclusiveRecoveryError{err} // with this type, the task gets an event, and the delay between the attempts grows
 			}
 			return answer, nil, err
 		}
@@ -79,7 +79,7 @@ func classifySearchError(ctx context.Context, err error) startQueryAnswer {
 	return answerUnknown
 }
 
-// isInconclusive reports whether an error leaves open what became of a start.
+// isInconclusive reports whether an error does not tell whether a start was executed, so the driver must be asked again.
 func isInconclusive(ctx context.Context, err error) bool {
 	return isTaskStateUnknown(err) || driver.IsRecoverable(err) || ctx.Err() != nil
 }

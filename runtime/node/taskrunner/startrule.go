@@ -4,55 +4,56 @@ package taskrunner
 type recordedStart int
 
 const (
-	recordNoStart   recordedStart = iota // no start
-	recordID                             // the id of a start, and no handle
-	recordRunningID                      // the same, and the task runs: the handle was lost
-	recordHandle                         // a handle
-	recordLost                           // the task runs, and the rest of its record was lost
-	recordEnded                          // the exit of a start, or the task is dead
-	recordNextID                         // the exit of a start, and the id of the start that follows it
+	recordNoStart   recordedStart = iota // there is no start
+	recordID                             // the record has the id of a start, and no handle
+	recordRunningID                      // like recordID, and the task state is running: the handle was lost
+	recordHandle                         // the record has the handle of the start
+	recordLost                           // the task state is running, but the record has neither the id nor the handle of the start
+	recordEnded                          // the record has the exit of the start, or the task is dead
+	recordNextID                         // the record has the exit of a start, and the id of the start that follows that exit
 
 	startRecordCount
 )
 
-// startQueryAnswer is what is known about the start of a record. For recordNextID it is about the start that follows.
+// startQueryAnswer says what is known about the start that the record describes. For recordNextID that is the next start.
 type startQueryAnswer int
 
 const (
-	// answerNone means that the driver is unavailable, that it could not find out, or that the start is in progress.
+	// answerNone means that the driver is unavailable, could not find out whether the start was executed, or is still
+	// starting the task.
 	answerNone startQueryAnswer = iota
-	// answerTask means that the driver has the task and its handle: a living process, or its exit status.
+	// answerTask means that the driver has the task, which runs or has exited, and returns its handle.
 	answerTask
-	// answerTaskWithoutHandle means that the driver has the task and returns no handle. It is not made with package sdk.
+	// answerTaskWithoutHandle means that the driver has the task and returns no handle, because the driver is not made
+	// with package sdk.
 	answerTaskWithoutHandle
-	// answerNotExecuted means that the start has left no mark: nothing of the task was executed.
+	// answerNotExecuted means that the driver is sure that nothing of the task was executed.
 	answerNotExecuted
-	// answerUnknown means that there is a mark, and neither a process nor an exit status, or that a driver without
-	// marks knows nothing of the start.
+	// answerUnknown means that the start may have been executed, but the driver has neither a process nor an exit status.
 	answerUnknown
-	// answerReboot means that the machine was booted since.
+	// answerReboot means that the machine has rebooted since the start, so no process is left.
 	answerReboot
 
 	startAnswerCount
 )
 
-// startAction is what the agent does about a start of an earlier agent, or of a plugin process that has died.
+// startAction says what the agent does about a start of an earlier agent, or about a start during which the plugin died.
 type startAction int
 
 const (
-	actionStart    startAction = iota // the task starts
-	actionAsk                         // the driver is asked again, and nothing happens before its answer
-	actionKeep                        // the process is kept without an answer
-	actionAdopt                       // it is the task, or its exit status: the handle is stored before anything else
-	actionAwait                       // it is the task, and is awaited by its id; it cannot be recovered
-	actionMarkLost                    // it counts as executed: exit status unknown, destroyed, the restart policy decides
-	actionDestroy                     // its end is known: it is destroyed
-	actionForget                      // no driver is called: the restart policy decides about an exit, other tasks start
+	actionStart    startAction = iota // nothing was executed: the task starts
+	actionAsk                         // the agent asks the driver again, and does nothing before the answer
+	actionKeep                        // the agent keeps the recorded process, although the driver has not answered
+	actionAdopt                       // the agent stores the handle that the driver has returned, and watches the task
+	actionAwait                       // the agent watches the task by its id; the task cannot be recovered
+	actionMarkLost                    // the start counts as executed with an unknown exit status: the driver destroys it, the restart policy decides
+	actionDestroy                     // the exit status of the start is known: the driver destroys it
+	actionForget                      // no driver is called: the restart policy decides about a stored exit, a task without one starts
 )
 
 // startActions is the rule by which no start is executed twice: only a start that certainly executed nothing is repeated.
 var startActions = [startRecordCount][startAnswerCount]startAction{
-	// columns: none, task, task alone, not executed, unknown, reboot
+	// columns: none, task, task without handle, not executed, unknown, reboot
 	recordNoStart:   {actionStart, actionStart, actionStart, actionStart, actionStart, actionForget},
 	recordID:        {actionAsk, actionAdopt, actionAwait, actionStart, actionMarkLost, actionForget},
 	recordRunningID: {actionAsk, actionAdopt, actionAwait, actionMarkLost, actionMarkLost, actionForget},

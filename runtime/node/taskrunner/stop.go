@@ -15,15 +15,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// stopRetryDelays are the delays after each failed attempt to stop a process. There is no
-// attempt after the last delay.
+// stopRetryDelays are the delays after the failed attempts to stop a process. There is no attempt after the last delay.
 var stopRetryDelays = [...]time.Duration{5 * time.Second, 20 * time.Second, 80 * time.Second, 120 * time.Second, 120 * time.Second}
 
-// forcedStopTimeout is the timeout of a force kill for StopTask, and again for DestroyTask.
+// forcedStopTimeout is the timeout of a force kill for StopTask, and the timeout for the DestroyTask call that follows.
 const forcedStopTimeout = 5 * time.Second
 
-// stopper stops processes of the task. If a driver is unavailable, it ends them without
-// the driver where that is allowed.
+// stopper stops processes of the task. While the driver is unavailable, it ends them without the driver if
+// canEndWithoutDriver allows it.
 type stopper struct {
 	killRequest         *killRequest
 	task                func() Task
@@ -34,8 +33,8 @@ type stopper struct {
 	logger              hclog.Logger
 }
 
-// killProcess ends the process for good. It returns when the process has exited or ctx is
-// done. If ForceKill canceled ctx, kill first kills the process without further delay.
+// killProcess calls the PreKilling hooks, waits for the shutdown delay and stops the process. It returns when the process
+// has exited or ctx is done. If ForceKill has canceled ctx, killProcess first force kills the process.
 func (s *stopper) killProcess(ctx context.Context, p *process) {
 	point := failpoint.EnterStep(failpoint.StepPreKill)
 	s.callPreKillingHooks(ctx)
@@ -50,14 +49,14 @@ func (s *stopper) killProcess(ctx context.Context, p *process) {
 			s.killRequest.setLeakErr(err)
 			s.emitEvent(model.EventDriverMessage(fmt.Sprintf("failed to kill task. Resources may have been leaked: %v", err), nil, time.Time{}))
 		}
-		var unreported <-chan time.Time // nil if the driver may not have stopped the process
+		var unreported <-chan time.Time // receives when the driver has reported no exit in time after StopTask; nil if StopTask has failed
 		if err == nil {
 			unreported = time.After(s.task().KillTimeout + exitReportTimeout)
 		}
 		select {
 		case <-p.exited:
 			ended = true
-		case <-p.outageStarted: // the driver may have stopped the process without reporting the exit, so stop again
+		case <-p.outageStarted: // StopTask may have had no effect, so it is called again
 		case <-unreported:
 			ended = s.destroyUnreported(ctx, p)
 		case <-ctx.Done():
@@ -69,13 +68,12 @@ func (s *stopper) killProcess(ctx context.Context, p *process) {
 	}
 }
 
-// exitReportTimeout is how long WaitTask may take to return after StopTask and the kill timeout, and again
+// exitReportTimeout is how long WaitTask may take to return after StopTask and kill_timeout, and how long it may take
 // after DestroyTask.
 const exitReportTimeout = 10 * time.Second
 
-// destroyUnreported destroys a process that the driver has stopped, without an answer of
-// WaitTask. If WaitTask does not answer then, the exit status is unknown. It returns false if the driver
-// could not destroy the process.
+// destroyUnreported destroys a process that the driver has stopped while WaitTask has not returned. If WaitTask does not
+// return after that either, the exit status is unknown. It returns false if the driver could not destroy the process.
 func (s *stopper) destroyUnreported(ctx context.Context, p *process) bool {
 	if err := p.destroyTask(ctx); err != nil {
 		if ctx.Err() == nil {
@@ -93,8 +91,8 @@ func (s *stopper) destroyUnreported(ctx context.Context, p *process) bool {
 	return true
 }
 
-// forceKillProcess kills the process with SIGKILL and DestroyTask, and gives up after forcedStopTimeout
-// each.
+// forceKillProcess kills the process with SIGKILL, and with DestroyTask if that fails. Each step has forcedStopTimeout. If
+// both fail, it ends the process without the driver if that is allowed.
 func (s *stopper) forceKillProcess(ctx context.Context, p *process) {
 	steps := []func(context.Context) error{
 		func(ctx context.Context) error { return p.stopTask(ctx, 0, "SIGKILL") },
@@ -125,14 +123,14 @@ func (s *stopper) forceKillProcess(ctx context.Context, p *process) {
 	}
 }
 
-// stopProcess calls StopTask, repeatedly if that fails. A process that has exited needs no
-// stop.
+// stopProcess calls StopTask, and repeats the call after an error. It returns nil without a call if the process has
+// exited.
 //
 // While the driver is unavailable the stop is pending:
 //
 //	the driver is available again          the stop is repeated
 //	kill_timeout passes, builtin driver    the agent ends the task
-//	kill_timeout passes, other driver      nothing, unless the job is purged: then as above
+//	kill_timeout passes, other driver      the stop stays pending; if the job is purged, the agent ends the task
 //	ctx ends                               the process is left as it is
 func (s *stopper) stopProcess(ctx context.Context, p *process) error {
 	pending := pendingStop{startTime: time.Now(), retryBackoff: backoff{initialDelay: time.Second, maxDelay: 30 * time.Second}}
@@ -174,23 +172,23 @@ func (s *stopper) stopProcess(ctx context.Context, p *process) error {
 // pendingStop is a stop that waits for an unavailable driver.
 type pendingStop struct {
 	startTime           time.Time
-	pendingEventEmitted bool    // the event was emitted
+	pendingEventEmitted bool    // the task has the event for this pending stop
 	retryBackoff        backoff // delay between attempts to end the task without its driver
 }
 
-// newRecoveryContext waits until a stop that failed with cause should be retried. It ends the
-// process without the driver if kill_timeout has passed and that is allowed.
+// awaitStopRetry waits until a stop that failed with cause should be retried. If a kill is requested, kill_timeout has passed
+// since the first attempt and canEndWithoutDriver allows it, awaitStopRetry ends the process without the driver.
 func (s *stopper) awaitStopRetry(ctx context.Context, p *process, pending *pendingStop, cause error) {
 	var unavailableErr *driver.UnavailableError
 	if !errors.As(cause, &unavailableErr) {
-		_ = wait.Sleep(ctx, pending.retryBackoff.nextDelay()) // the plugin died during the call, is about to die, or could not find out about the task
+		_ = wait.Sleep(ctx, pending.retryBackoff.nextDelay()) // the plugin died during the call, or could not find out whether it has the task
 		return
 	}
 	if !pending.pendingEventEmitted {
 		pending.pendingEventEmitted = true
 		s.emitEvent(model.EventDriverMessage(s.pendingStopMessage(cause), nil, time.Time{}))
 	}
-	limit := pending.retryBackoff.maxDelay // upper bound of the wait, because the channel Changed does not announce all changes
+	limit := pending.retryBackoff.maxDelay // the wait is limited, because the channel Changed is not closed for every change
 	if unavailableErr.Changed == nil {
 		limit = pending.retryBackoff.nextDelay()
 	}
@@ -256,9 +254,9 @@ func (s *stopper) endProcessWithoutDriver(ctx context.Context, p *process, built
 	return nil
 }
 
-// awaitShutdownDelay gives clients of the task time to notice that it stops. The task
-// counts as running during the delay. The delay ends early when the process exits, ctx
-// is done, or the channel cut is closed.
+// awaitShutdownDelay waits for the shutdown_delay of the task, which gives its clients time to notice the deregistration
+// of its services. It returns early when the delay is skipped, when the process exits, when ctx is done, or when killed,
+// which may be nil, is closed.
 func (s *stopper) awaitShutdownDelay(ctx context.Context, p *process, killed <-chan struct{}) {
 	delay := s.task().ShutdownDelay
 	if delay == 0 || ctx.Err() != nil {
@@ -280,18 +278,20 @@ func (s *stopper) awaitShutdownDelay(ctx context.Context, p *process, killed <-c
 	}
 }
 
-// stopForRestart stops the process for a requested restart, unless a kill stops it.
+// stopForRestart calls the PreKilling hooks, waits for the shutdown delay and stops the process for a requested restart. It
+// does not stop the process if the task is killed in the meantime, because the kill stops it.
 func (s *stopper) stopForRestart(ctx context.Context, p *process) error {
 	s.callPreKillingHooks(ctx)
 	s.awaitShutdownDelay(ctx, p, s.killRequest.killed)
 	if s.killRequest.isRequested() {
-		return nil // a kill was requested, which stops the process
+		return nil // killProcess stops the process
 	}
 	return s.stopProcess(ctx, p)
 }
 
-// canEndWithoutDriver reports whether the agent may end the task without its driver, which
-// is unavailable for the reason in err.
+// canEndWithoutDriver reports whether the agent is allowed to end the task without its driver after a driver call has
+// failed with err: the driver must be unavailable, and it must be builtin, or the job purged, or the task force killed.
+// builtin reports whether the driver is builtin.
 func (s *stopper) canEndWithoutDriver(err error) (builtin, allowed bool) {
 	var unavailableErr *driver.UnavailableError
 	if s.endTask == nil || !errors.As(err, &unavailableErr) {
@@ -300,7 +300,7 @@ func (s *stopper) canEndWithoutDriver(err error) (builtin, allowed bool) {
 	return unavailableErr.Builtin, unavailableErr.Builtin || wait.IsClosed(s.killRequest.purged) || wait.IsClosed(s.killRequest.forceKilled)
 }
 
-// callEndTask calls EndTaskFunc for one start.
+// callEndTask calls EndTaskFunc for the start with the given handle, which may be nil.
 func (s *stopper) callEndTask(ctx context.Context, handle *driver.Handle, builtin bool) (EndTaskResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, endTaskTimeout)
 	defer cancel()

@@ -21,8 +21,8 @@ type Output struct {
 	Stdout, Stderr string
 }
 
-// Task is the description of a task from its job and its placement. Maps and slices are
-// shared and never changed.
+// Task is the description of a task from its job and its placement. Copies of a Task share their maps and slices, which
+// must not be changed.
 type Task struct {
 	Name    string
 	Driver  string
@@ -64,18 +64,18 @@ type Alloc struct {
 	DNS         *driver.DNSConfig
 }
 
-// taskRef identifies the task on its node.
+// taskRef identifies a task on its node.
 type taskRef struct{ allocID, name string }
 
-// newStartID returns the id of one start of the task. Drivers use it as a key, so it must
-// never repeat, even across restarts of the agent and the plugin.
+// newStartID returns a new random id for one start of the task. Drivers use the id as a key, so an id must never repeat,
+// not even after a restart of the agent or of the plugin.
 func (t taskRef) newStartID() string {
 	var b [4]byte
 	rand.Read(b[:]) // never fails
 	return fmt.Sprintf("%s/%s/%s", t.allocID, t.name, hex.EncodeToString(b[:]))
 }
 
-// wildcardStartID returns the id that stands for all starts of the task.
+// wildcardStartID returns the id with which DestroyTask destroys all starts of the task.
 func (t taskRef) wildcardStartID() string {
 	return t.allocID + "/" + t.name + "/" + driver.WildcardStart
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/taskenv"
 )
 
-// configBuilder makes the driver's config of the task. build belongs to the goroutine of
-// Run; the other methods may be called concurrently.
+// configBuilder builds the driver.TaskConfig of the task. The method build belongs to the goroutine of Run; the other methods
+// may be called concurrently.
 type configBuilder struct {
 	alloc       *Alloc
 	dir         hook.TaskDir
@@ -51,9 +51,8 @@ func (b *configBuilder) setNetwork(isolation *driver.NetworkIsolation, dns *driv
 	b.networkIsolation, b.networkDNS = isolation, dns
 }
 
-// build returns the driver's config for the next start, without its id. The config block
-// is evaluated at each start, because it may refer to values that hooks have set. An error
-// means that the job is invalid.
+// build returns the driver.TaskConfig for the next start, without the id of the start. It evaluates the config block anew for
+// each start, because the block may refer to values that hooks have set. An error means that the job is invalid.
 func (b *configBuilder) build() (*driver.TaskConfig, error) {
 	task := b.task()
 	env := b.env.Build()
@@ -107,8 +106,8 @@ func decodeConfig(schema *hclspec.Spec, config map[string]any, env *taskenv.Env)
 	return b, nil
 }
 
-// configError is the list of errors in a config block, with the format that Nomad's
-// clients expect: the first item is a heading.
+// configError is the list of errors in a config block. The text has the format that Nomad's clients expect, so the first item
+// is a heading, and not an error.
 type configError []string
 
 func newConfigError(diags hcl.Diagnostics) configError {

@@ -20,7 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/timeline"
 )
 
-// The causes with which the context of a running task is canceled.
+// These are the causes with which the contexts of a running task are canceled.
 var (
 	ErrKilled   = errors.New("task killed")         // the task must stop and is not started again
 	ErrShutdown = errors.New("agent shutting down") // the task is left running
@@ -40,15 +40,15 @@ type Config struct {
 	TaskDir         hook.TaskDir
 	Env             *taskenv.Builder
 	StartGate       StartGate
-	DispenseDriver  func(ctx context.Context) (driver.Driver, error) // returns the driver; may block while the plugin starts
+	DispenseDriver  func(ctx context.Context) (driver.Driver, error) // returns the driver of the task; may block while the plugin starts
 	Store           Store
 	OnStateChange   func() // called after each change of the task's state; must not block
 	HookLimits      runnerhooks.CallLimits
 	Timeline        timeline.Recorder // records what happens to the task; the zero value records nothing
 	RestoredTask    *RestoredTask     // what an earlier agent left of the task; nil for a new task
-	RecoveryTracker *RecoveryTracker  // recoveries of all tasks of the node; may be nil
+	RecoveryTracker *RecoveryTracker  // shared by all tasks of the node; may be nil
 	EndTask         EndTaskFunc       // ends tasks without their driver; nil if only drivers may end tasks
-	AwaitExit       AwaitExitFunc     // reports exits while the driver is unavailable; may be nil
+	AwaitExit       AwaitExitFunc     // returns exit statuses while the driver is unavailable; may be nil
 	Logger          hclog.Logger
 }
 
@@ -60,8 +60,7 @@ type StartGate interface {
 
 // Runner runs one task. Before Run the caller calls SetHooks, and Prepare or, for a task
 // of an earlier agent, Recover. Run is called once; all other methods may be called
-// concurrently, before, during and after it. Each field owns one concern; Runner connects
-// them.
+// concurrently, before, during and after Run. Each field owns one concern; Runner connects the fields.
 type Runner struct {
 	name           string
 	startGate      StartGate
@@ -81,11 +80,11 @@ type Runner struct {
 	recoverer      *recoverer
 	startAdopter   *startAdopter
 
-	destroyPending chan struct{} // closed by Run when the task has ended for good and its destroy is pending
+	destroyPending chan struct{} // closed by Run when the task has ended for good and the driver must still destroy it
 	done           chan struct{} // closed by Run
 }
 
-// New returns a runner that has received its task. The runner does nothing before Run.
+// New returns a runner for a new or a restored task. The runner does nothing before Run.
 func New(c Config) *Runner {
 	r := &Runner{
 		name:           c.Task.Name,
@@ -151,7 +150,7 @@ func New(c Config) *Runner {
 	}
 	r.recoverer = &recoverer{
 		ref: ref, records: r.records, dispense: dispense, calls: calls, driverRecovery: recovery, description: r.description,
-		destroyer: r.destroyer, currentProcess: r.currentProcess, startAdopter: r.startAdopter, recoverTimeout: c.HookLimits.StartPoints, logger: logger,
+		destroyer: r.destroyer, currentProcess: r.currentProcess, startAdopter: r.startAdopter, recoverTimeout: c.HookLimits.StartPointTimeout, logger: logger,
 	}
 	if c.RestoredTask == nil {
 		r.records.addReceivedEvent()
@@ -161,16 +160,16 @@ func New(c Config) *Runner {
 	return r
 }
 
-// SetHooks sets the hooks of the task, and the attachments of the hooks of its
-// allocation, which has no record of its own. It is called once, before Run. It is not
-// part of New because hooks act on the runner, and because hooks in plugins may not be
-// known yet when the runner is created. The map must not be changed afterwards.
+// SetHooks sets the hooks of the task, and the attachments of the allocation's hooks, which are stored with each task
+// because the allocation has no record of its own. It is called once, before Run. The hooks are no parameter of New,
+// because hooks call methods of the runner, and because hooks in plugins may not be known yet when the runner is created.
+// The caller must not change the map afterwards.
 func (r *Runner) SetHooks(list []runnerhooks.OrderedHook, allocAttachments map[string]string) {
 	r.hooks.setHooks(list, allocAttachments)
 }
 
-// Prepare fetches the task config schema and the capabilities from the driver; task
-// setup needs them. It must have returned before Run. After an error for which IsTemporaryError is true,
+// Prepare fetches the task config schema and the capabilities from the driver, which Prestart hooks and the start of the
+// task need. It must have returned before Run. After an error for which IsTemporaryError is true,
 // Run fetches them before the task starts.
 func (r *Runner) Prepare(ctx context.Context) error { return r.description.fetchOnce(ctx) }
 
@@ -184,8 +183,8 @@ func IsTemporaryError(err error) bool {
 	return errors.Is(err, driver.ErrPluginDown)
 }
 
-// Capabilities returns the driver's capabilities. It is the zero value before Prepare,
-// unless an earlier agent has stored them.
+// Capabilities returns the driver's capabilities. The result is the zero value before Prepare, unless an earlier agent
+// has stored the capabilities.
 func (r *Runner) Capabilities() driver.Capabilities { return r.description.driverCapabilities() }
 
 // Name returns the name of the task.
@@ -200,36 +199,35 @@ func (r *Runner) State() *api.TaskState {
 	return state
 }
 
-// Snapshot returns State, and reports whether the task was killed since its last start
-// and before it had finished.
+// Snapshot returns the result of State, and reports whether the task was killed after its last start and before it
+// finished.
 func (r *Runner) Snapshot() (state *api.TaskState, killed bool) { return r.records.snapshot() }
 
-// Done is closed when Run has returned.
+// Done returns a channel that is closed when Run has returned.
 func (r *Runner) Done() <-chan struct{} { return r.done }
 
-// IsDestroyPending reports whether a start of the task is not yet destroyed by the driver, or
-// may have to be, because the driver has not answered what became of it.
-// It is false before Run has returned.
+// IsDestroyPending reports, after Run has returned, whether the driver must still destroy a start of the task, or may
+// have to, because the driver has not answered whether the start was executed. It is false before Run has returned.
 func (r *Runner) IsDestroyPending() bool {
 	return wait.IsClosed(r.done) && (r.destroyer.pendingDestroy() != nil || r.startAdopter.startUndecided)
 }
 
-// Destroying is closed when the task has ended for good and only waits for its driver
-// to destroy it. It stays open for a task without a pending destroy.
+// Destroying returns a channel that is closed when the task has ended for good and Run only waits for the driver to
+// destroy the task. The channel stays open for a task without a pending destroy.
 func (r *Runner) Destroying() <-chan struct{} { return r.destroyPending }
 
-// AllProcessesEnded reports whether no process of the task can be alive: each was seen to
-// exit, or its driver has destroyed it. It is false for a task that this runner has not
-// started or whose start has failed, because such a task may have a process.
+// AllProcessesEnded reports whether no process of the task can be alive: the exit of each process was observed, or the
+// driver has destroyed the process. It is false for a task that this runner has not started or whose start has failed,
+// because such a task may have a process.
 func (r *Runner) AllProcessesEnded() bool { return r.processTracker.allEnded() }
 
 // EmitEvent adds an event to the task. Events are for display only. The runner owns the
 // event afterwards.
 func (r *Runner) EmitEvent(event *api.TaskEvent) { r.records.emitEvent(event) }
 
-// EmitEventOnce is EmitEvent for an event that the task gets only once, even if another
-// plugin process sends it again: the messages are stored with the task. After 16
-// messages further ones are ignored.
+// EmitEventOnce is like EmitEvent, but ignores an event whose message the task already has, even if another plugin
+// process or agent sends it again: the messages are stored with the task. After 16 messages it ignores all further
+// events.
 func (r *Runner) EmitEventOnce(event *api.TaskEvent) { r.records.emitEventOnce(event) }
 
 // SetOutput sets the output of the next start of the task: FIFOs, or the null device,
@@ -246,6 +244,6 @@ func (r *Runner) SetNetwork(isolation *driver.NetworkIsolation, dns *driver.DNSC
 	r.configBuilder.setNetwork(isolation, dns)
 }
 
-// SetDynamicUser sets the user of a task that names none; empty means the driver's default. It is
-// part of Task at once.
+// SetDynamicUser sets the user of a task whose job names no user; empty means the driver's default. The method Task
+// returns the user from then on.
 func (r *Runner) SetDynamicUser(name string) { r.taskUpdater.setDynamicUser(name) }

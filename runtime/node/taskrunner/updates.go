@@ -7,8 +7,8 @@ import "sync"
 type taskUpdater struct {
 	mu                 sync.Mutex
 	task               Task
-	dynamicUser        string // user of a task that names none; empty for the driver's default
-	updateHooksPending bool   // the Update hooks have not been called for this version
+	dynamicUser        string // user of the task if its job names none; empty for the driver's default
+	updateHooksPending bool   // the Update hooks must still be called for the current version
 	updateHooksRunning bool   // a goroutine is calling the Update hooks
 	startUpdateHooks   func() // starts the goroutine that calls the Update hooks; nil outside Run
 }
@@ -39,8 +39,8 @@ func (u *taskUpdater) setTask(task Task, withHooks bool) {
 	}
 }
 
-// setUpdateHooksStarter sets the function that calls the Update hooks in a new goroutine, as long
-// as takePendingUpdateHooks returns true.
+// setUpdateHooksStarter sets startUpdateHooks; nil means that Run has returned. The function must start a goroutine that calls
+// the Update hooks as long as takePendingUpdateHooks returns true.
 func (u *taskUpdater) setUpdateHooksStarter(call func()) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -55,7 +55,7 @@ func (u *taskUpdater) startUpdateHooksLocked() {
 	}
 }
 
-// takePendingUpdateHooks reports whether the Update hooks must be called for a new version.
+// takePendingUpdateHooks reports whether the Update hooks must be called for a new version, and clears updateHooksPending.
 func (u *taskUpdater) takePendingUpdateHooks() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -20,31 +20,32 @@ import (
 )
 
 const (
-	// fileName is the name of the file in the directory of the allocation, where no task can write.
+	// fileName is the name of the file with the spans in the directory of the allocation, in which no task can write.
 	fileName    = ".timeline"
 	newFileName = fileName + ".new"
 
-	// flushDelay is how long an ended span can wait for others, so that few spans need a write of their own.
-	// An agent that is killed loses the spans of this time.
+	// flushDelay is how long an ended span waits in memory, so that one write contains several spans. An agent that is killed loses
+	// the spans of this time.
 	flushDelay = 100 * time.Millisecond
 
-	// exhaustedFlushDelay is the time between two writes while there is no free descriptor.
+	// exhaustedFlushDelay is the time between two attempts to write while there is no free file descriptor.
 	exhaustedFlushDelay = 5 * time.Second
 
-	// A file that is larger than maxFileSize is rewritten with the first keptFirst spans, which are about the
-	// setup of the allocation, and with the last spans up to keptSize bytes.
-	maxFileSize = 512 << 10
-	keptSize    = maxFileSize / 2
-	keptFirst   = 100
+	// A file that is larger than maxFileSize is rewritten with the first keptFirstSpans spans, which are about the
+	// setup of the allocation, and with the last spans up to keptLastBytes bytes.
+	maxFileSize    = 512 << 10
+	keptLastBytes  = maxFileSize / 2
+	keptFirstSpans = 100
 
-	// maxReadSize is how much of a file is read: it can be larger than maxFileSize by one write.
+	// maxReadSize limits how much of the file is read. The file can be larger than maxFileSize by one write.
 	maxReadSize = 2 * maxFileSize
 
-	// maxPending is the number of spans that are kept while they cannot be written.
-	maxPending = 1000
+	// maxUnwrittenSpans limits the spans that are kept in memory after a failed write; older ones are dropped.
+	maxUnwrittenSpans = 1000
 )
 
-// File keeps the spans of one allocation. All methods may be called concurrently.
+// File is the time line of one allocation: it stores the spans in a file in the directory of the allocation. All methods may be
+// called concurrently.
 type File struct {
 	openDir func() (*os.Root, error)
 	trace   Trace // nil if spans are not exported
@@ -52,13 +53,13 @@ type File struct {
 
 	ioMu sync.Mutex // held while the file is read or written; taken before mu
 
-	mu         sync.Mutex
-	active     map[string]tracespan.Span // spans that have not ended, by id
-	pending    []tracespan.Span          // spans that are not written yet
-	flushTimer *time.Timer               // not nil if a flush is scheduled
-	closed     bool
-	version    uint64
-	changed    chan struct{} // closed at the next change; nil if no caller waits for it
+	mu             sync.Mutex
+	activeSpans    map[string]tracespan.Span // spans that have not ended, by span id
+	unwrittenSpans []tracespan.Span          // spans that are not in the file yet
+	flushTimer     *time.Timer               // not nil if a flush is scheduled
+	closed         bool
+	version        uint64
+	changed        chan struct{} // closed at the next change; nil if no caller waits for it
 }
 
 // Trace exports the spans of an allocation as a distributed trace. Its methods are called concurrently, also
@@ -66,40 +67,40 @@ type File struct {
 type Trace interface {
 	// Export is called once with each span that has ended.
 	Export(tracespan.Span)
-	// Traceparent returns the trace context, in the format of the HTTP header traceparent, in which the span
-	// with an id is the parent.
+	// Traceparent returns, in the format of the HTTP header traceparent, the trace context in which the given span is the
+	// parent.
 	Traceparent(spanID string) string
-	// ForTasks reports whether tasks get a trace context.
+	// ForTasks reports whether tasks get a trace context in the variable TRACEPARENT.
 	ForTasks() bool
 }
 
 // NewFile returns the time line of an allocation. The function openDir opens the allocation's directory;
 // spans are kept in memory while the directory does not exist. The trace may be nil.
 func NewFile(openDir func() (*os.Root, error), trace Trace, logger hclog.Logger) *File {
-	return &File{openDir: openDir, trace: trace, logger: logger, active: make(map[string]tracespan.Span)}
+	return &File{openDir: openDir, trace: trace, logger: logger, activeSpans: make(map[string]tracespan.Span)}
 }
 
-func (f *File) start(s tracespan.Span) {
+func (f *File) addActiveSpan(s tracespan.Span) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
 		return
 	}
-	f.active[s.ID] = s
+	f.activeSpans[s.ID] = s
 	if s.Kind == tracespan.KindRun {
-		f.appendLocked(s) // the run outlives the agent
+		f.addUnwrittenLocked(s) // the start is written too, because the process can outlive the agent
 	}
-	f.notifyLocked(s.Start)
+	f.increaseVersionLocked(s.Start)
 }
 
-func (f *File) end(s tracespan.Span) {
+func (f *File) addEndedSpan(s tracespan.Span) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	delete(f.active, s.ID)
+	delete(f.activeSpans, s.ID)
 	if f.closed {
 		return
 	}
-	f.appendLocked(s)
+	f.addUnwrittenLocked(s)
 	if f.trace != nil {
 		f.trace.Export(s)
 	}
@@ -107,30 +108,30 @@ func (f *File) end(s tracespan.Span) {
 	if s.Kind == tracespan.KindEvent {
 		at = time.Now() // the time of an event can come from a plugin
 	}
-	f.notifyLocked(at)
+	f.increaseVersionLocked(at)
 }
 
-// remove removes a span that has not ended.
-func (f *File) remove(s tracespan.Span) {
+// removeActiveSpan drops a span that has not ended, so that it is not recorded.
+func (f *File) removeActiveSpan(s tracespan.Span) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, found := f.active[s.ID]; !found {
+	if _, found := f.activeSpans[s.ID]; !found {
 		return
 	}
-	delete(f.active, s.ID)
-	f.notifyLocked(time.Now())
+	delete(f.activeSpans, s.ID)
+	f.increaseVersionLocked(time.Now())
 }
 
-func (f *File) appendLocked(s tracespan.Span) {
-	f.pending = append(f.pending, s)
+func (f *File) addUnwrittenLocked(s tracespan.Span) {
+	f.unwrittenSpans = append(f.unwrittenSpans, s)
 	if f.flushTimer == nil {
 		f.flushTimer = time.AfterFunc(flushDelay, f.Flush)
 	}
 }
 
-// notifyLocked reports a change to readers. Versions are times, so that they increase across agents without
-// a record of their own.
-func (f *File) notifyLocked(at time.Time) {
+// increaseVersionLocked increases the version after a change, and closes changed. Versions are times in microseconds, so that
+// they increase across agents although they are not stored.
+func (f *File) increaseVersionLocked(at time.Time) {
 	f.version = max(f.version+1, uint64(at.UnixMicro()))
 	if f.changed != nil {
 		close(f.changed)
@@ -138,26 +139,26 @@ func (f *File) notifyLocked(at time.Time) {
 	}
 }
 
-// Flush writes the ended spans. It logs errors, and keeps the spans for the next write.
+// Flush writes the spans that are not in the file yet. After an error, which it logs, it keeps the spans for the next write.
 func (f *File) Flush() {
 	f.ioMu.Lock()
 	defer f.ioMu.Unlock()
 	f.mu.Lock()
-	spans := f.pending
-	f.pending, f.flushTimer = nil, nil
+	spans := f.unwrittenSpans
+	f.unwrittenSpans, f.flushTimer = nil, nil
 	f.mu.Unlock()
 	if len(spans) == 0 {
 		return
 	}
-	err := f.write(spans)
+	err := f.writeSpans(spans)
 	if err == nil {
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.pending = append(spans, f.pending...)
-	if n := len(f.pending) - maxPending; n > 0 {
-		f.pending = slices.Delete(f.pending, 0, n)
+	f.unwrittenSpans = append(spans, f.unwrittenSpans...)
+	if n := len(f.unwrittenSpans) - maxUnwrittenSpans; n > 0 {
+		f.unwrittenSpans = slices.Delete(f.unwrittenSpans, 0, n)
 	}
 	if errors.Is(err, fs.ErrNotExist) || f.closed {
 		return
@@ -168,12 +169,13 @@ func (f *File) Flush() {
 	}
 	f.logger.Debug("time line of the allocation is written later", "error", err)
 	if f.flushTimer == nil {
-		// No later span may follow: an allocation is flushed for the last time when it ends.
+		// The write is repeated without a new span, because no span may follow when the allocation has ended.
 		f.flushTimer = time.AfterFunc(exhaustedFlushDelay, f.Flush)
 	}
 }
 
-// Close flushes, and ignores all later spans. The directory of the allocation can be removed afterwards.
+// Close writes the remaining spans and makes the File ignore all later ones, so that the directory of the allocation can be
+// removed afterwards.
 func (f *File) Close() {
 	f.mu.Lock()
 	f.closed = true
@@ -184,26 +186,26 @@ func (f *File) Close() {
 	f.Flush()
 }
 
-// write appends spans to the file. The caller holds ioMu.
-func (f *File) write(spans []tracespan.Span) error {
+// writeSpans appends spans to the file. The caller holds ioMu.
+func (f *File) writeSpans(spans []tracespan.Span) error {
 	dir, err := f.openDir()
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	size, err := appendFile(dir, encode(spans))
+	size, err := appendToFile(dir, encodeSpans(spans))
 	if err != nil || size <= maxFileSize {
 		return err
 	}
-	all, err := readFile(dir)
+	all, err := readFileSpans(dir)
 	if err != nil {
 		return err
 	}
-	return replaceFile(dir, encode(dropExcess(all)))
+	return replaceFile(dir, encodeSpans(replaceMiddleByGap(all)))
 }
 
-// appendFile writes to the end of the file in one call, and returns the size of the file.
-func appendFile(dir *os.Root, content []byte) (size int64, err error) {
+// appendToFile appends content to the file in one write, and returns the new size of the file.
+func appendToFile(dir *os.Root, content []byte) (size int64, err error) {
 	file, err := dir.OpenFile(fileName, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
 		return 0, err
@@ -226,35 +228,35 @@ func replaceFile(dir *os.Root, content []byte) error {
 	return dir.Rename(newFileName, fileName)
 }
 
-// dropExcess replaces spans in the middle by a gap.
-func dropExcess(spans []tracespan.Span) []tracespan.Span {
+// replaceMiddleByGap replaces the spans between the first keptFirstSpans and the last keptLastBytes by one span of tracespan.KindGap.
+func replaceMiddleByGap(spans []tracespan.Span) []tracespan.Span {
 	last, size := len(spans), 0
-	for last > keptFirst {
-		if size += len(encode(spans[last-1 : last])); size > keptSize {
+	for last > keptFirstSpans {
+		if size += len(encodeSpans(spans[last-1 : last])); size > keptLastBytes {
 			break
 		}
 		last--
 	}
-	if last <= keptFirst {
+	if last <= keptFirstSpans {
 		return spans
 	}
-	dropped := spans[keptFirst:last]
-	gap := tracespan.Span{ID: newID(), Kind: tracespan.KindGap, Name: "dropped", Start: dropped[0].Start}
+	dropped := spans[keptFirstSpans:last]
+	gap := tracespan.Span{ID: newSpanID(), Kind: tracespan.KindGap, Name: "dropped", Start: dropped[0].Start}
 	for _, s := range dropped {
-		gap.Dropped += max(s.Dropped, 1) // a gap counts as what it has replaced
-		gap.End = latest(gap.End, latest(s.Start, s.End))
+		gap.Dropped += max(s.Dropped, 1) // a gap counts as the spans that it has replaced
+		gap.End = laterTime(gap.End, laterTime(s.Start, s.End))
 	}
-	return slices.Concat(spans[:keptFirst], []tracespan.Span{gap}, spans[last:])
+	return slices.Concat(spans[:keptFirstSpans], []tracespan.Span{gap}, spans[last:])
 }
 
-func latest(a, b time.Time) time.Time {
+func laterTime(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
 	}
 	return b
 }
 
-func encode(spans []tracespan.Span) []byte {
+func encodeSpans(spans []tracespan.Span) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
@@ -264,9 +266,9 @@ func encode(spans []tracespan.Span) []byte {
 	return b.Bytes()
 }
 
-// readFile returns the spans of the file in the order of their start. A file that does not exist has no spans. Lines that are not
+// readFileSpans returns the spans of the file in the order of their start. A file that does not exist has no spans. Lines that are not
 // spans, such as the incomplete line of a machine that lost power, are ignored.
-func readFile(dir *os.Root) ([]tracespan.Span, error) {
+func readFileSpans(dir *os.Root) ([]tracespan.Span, error) {
 	file, err := dir.OpenFile(fileName, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -279,23 +281,23 @@ func readFile(dir *os.Root) ([]tracespan.Span, error) {
 	if err != nil {
 		return nil, err
 	}
-	return decode(content), nil
+	return decodeSpans(content), nil
 }
 
-func decode(content []byte) []tracespan.Span {
+func decodeSpans(content []byte) []tracespan.Span {
 	var spans []tracespan.Span
 	for line := range bytes.Lines(content) {
 		var s tracespan.Span
-		if json.Unmarshal(line, &s) == nil && s.ID != "" && len(s.ID) <= idLen {
-			s.Clip()
+		if json.Unmarshal(line, &s) == nil && s.ID != "" && len(s.ID) <= spanIDLen {
+			s.ClipTexts()
 			spans = append(spans, s)
 		}
 	}
-	return merge(spans)
+	return mergeSpans(spans)
 }
 
-// merge sorts spans, and drops all but the last of the spans with the same id.
-func merge(spans []tracespan.Span) []tracespan.Span {
+// mergeSpans sorts spans by their start. Of several spans with the same id it keeps only the last one.
+func mergeSpans(spans []tracespan.Span) []tracespan.Span {
 	at := make(map[string]int, len(spans))
 	merged := make([]tracespan.Span, 0, len(spans))
 	for _, s := range spans {
@@ -321,7 +323,7 @@ type Snapshot struct {
 // a file precedes its change by at most one tick.
 const fileTimeTick = 10 * time.Millisecond
 
-// Read returns all spans. Changed is closed at the next change.
+// Read returns all spans, those in the file and those in memory. Changed is closed at the next change.
 func (f *File) Read() (Snapshot, error) {
 	f.ioMu.Lock()
 	defer f.ioMu.Unlock()
@@ -333,7 +335,7 @@ func (f *File) Read() (Snapshot, error) {
 		if info, statErr := dir.Lstat(fileName); statErr == nil {
 			modified = info.ModTime()
 		}
-		stored, err = readFile(dir)
+		stored, err = readFileSpans(dir)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return Snapshot{}, err
@@ -347,8 +349,8 @@ func (f *File) Read() (Snapshot, error) {
 	if f.changed == nil {
 		f.changed = make(chan struct{})
 	}
-	active := slices.SortedFunc(maps.Values(f.active), func(a, b tracespan.Span) int { return strings.Compare(a.ID, b.ID) })
-	return Snapshot{Spans: merge(slices.Concat(stored, f.pending, active)), Version: f.version, Changed: f.changed}, nil
+	active := slices.SortedFunc(maps.Values(f.activeSpans), func(a, b tracespan.Span) int { return strings.Compare(a.ID, b.ID) })
+	return Snapshot{Spans: mergeSpans(slices.Concat(stored, f.unwrittenSpans, active)), Version: f.version, Changed: f.changed}, nil
 }
 
 // sortSpans sorts spans by their start. Spans with the same start keep their order.

@@ -15,9 +15,9 @@ import (
 // Recorder records spans of one allocation or one task. The zero value records nothing. Its methods may be
 // called concurrently, and do not block.
 type Recorder struct {
-	file   *File
-	task   string
-	redact func(string) string
+	file     *File
+	taskName string
+	redact   func(string) string
 }
 
 // Recorder returns a recorder for a task, or for the allocation itself if task is empty. The function
@@ -26,7 +26,7 @@ func (f *File) Recorder(task string, redact func(string) string) Recorder {
 	return Recorder{f, task, redact}
 }
 
-// ActiveSpan is a span that has started. A nil pointer has no effect.
+// ActiveSpan is a span that has started and has not ended. The methods of a nil ActiveSpan record nothing.
 type ActiveSpan struct {
 	recorder Recorder
 	span     tracespan.Span
@@ -34,42 +34,42 @@ type ActiveSpan struct {
 
 // Start starts a span of the given kind. The caller calls End once.
 func (r Recorder) Start(kind tracespan.Kind, name, plugin string) *ActiveSpan {
-	return r.start(tracespan.Span{ID: newID(), Kind: kind, Name: name, Plugin: plugin, Start: time.Now()})
+	return r.startSpan(tracespan.Span{ID: newSpanID(), Kind: kind, Name: name, Plugin: plugin, Start: time.Now()})
 }
 
-// StartRun starts the span of a process of a task. A recorder of a later agent that recovers the process
-// calls StartRun with the same startID, and continues the span.
+// StartRun starts the span for the run of a task's process. If a later agent recovers the process, it calls StartRun with the
+// same startID and so continues the span.
 func (r Recorder) StartRun(startID, driver string, start time.Time) *ActiveSpan {
-	return r.start(tracespan.Span{ID: runID(startID), Kind: tracespan.KindRun, Name: startID, Plugin: driver, Start: start})
+	return r.startSpan(tracespan.Span{ID: runSpanID(startID), Kind: tracespan.KindRun, Name: startID, Plugin: driver, Start: start})
 }
 
 // TaskTraceparent returns the value of the environment variable TRACEPARENT for a process of the task, or ""
-// if it gets none. The run of the process is the parent of the spans that the process exports.
+// if the task gets none. With it, the spans that the process exports are children of the span of its run.
 func (r Recorder) TaskTraceparent(startID string) string {
 	if r.file == nil || r.file.trace == nil || !r.file.trace.ForTasks() {
 		return ""
 	}
-	return r.file.trace.Traceparent(runID(startID))
+	return r.file.trace.Traceparent(runSpanID(startID))
 }
 
-func runID(startID string) string {
+func runSpanID(startID string) string {
 	h := fnv.New64a()
 	h.Write([]byte(startID))
-	return formatID(h.Sum64())
+	return formatSpanID(h.Sum64())
 }
 
-func (r Recorder) start(s tracespan.Span) *ActiveSpan {
+func (r Recorder) startSpan(s tracespan.Span) *ActiveSpan {
 	if r.file == nil {
 		return nil
 	}
-	s.Task = r.task
-	s.Clip()
-	r.file.start(s)
+	s.Task = r.taskName
+	s.ClipTexts()
+	r.file.addActiveSpan(s)
 	return &ActiveSpan{r, s}
 }
 
-// Context returns ctx for the call that the span records. If the allocation has a trace, plugins that are
-// called with the result receive the span as their parent.
+// Context returns the context for the call that the span records. If the allocation has a trace, a plugin that is called with
+// this context receives the span as the parent of its own spans.
 func (a *ActiveSpan) Context(ctx context.Context) context.Context {
 	if a == nil || a.recorder.file.trace == nil {
 		return ctx
@@ -77,34 +77,33 @@ func (a *ActiveSpan) Context(ctx context.Context) context.Context {
 	return base.WithTraceparent(ctx, a.recorder.file.trace.Traceparent(a.span.ID))
 }
 
-// End ends the span with a result for people, which may be empty, and an error, which may be nil.
-func (a *ActiveSpan) End(result string, err error) { a.end(result, err, false) }
+// End ends the span with a result, which is a text for users and may be empty, and an error, which may be nil.
+func (a *ActiveSpan) End(result string, err error) { a.endSpan(result, err, false) }
 
-// EndRun ends the span of a process. failed means that the process has failed, or that its exit status is
-// unknown.
-func (a *ActiveSpan) EndRun(result string, failed bool) { a.end(result, nil, failed) }
+// EndRun ends the span that StartRun has started. failed means that the process has failed, or that its exit status is unknown.
+func (a *ActiveSpan) EndRun(result string, failed bool) { a.endSpan(result, nil, failed) }
 
-func (a *ActiveSpan) end(result string, err error, failed bool) {
+func (a *ActiveSpan) endSpan(result string, err error, failed bool) {
 	if a == nil {
 		return
 	}
 	s := a.span
 	elapsed := time.Since(s.Start)
 	if s.Kind == tracespan.KindWait && elapsed < minWait {
-		a.recorder.file.remove(s)
+		a.recorder.file.removeActiveSpan(s)
 		return
 	}
 	s.Failed = failed
 	s.End = s.Start.Add(elapsed) // a change of the clock does not change the duration
-	s.Result = a.recorder.redacted(result)
+	s.Result = a.recorder.redactText(result)
 	if err != nil {
-		s.Error = a.recorder.redacted(err.Error())
+		s.Error = a.recorder.redactText(err.Error())
 	}
-	s.Clip()
-	a.recorder.file.end(s)
+	s.ClipTexts()
+	a.recorder.file.addEndedSpan(s)
 }
 
-// Record records a call as a span. The call gets the context of the span.
+// Record calls the function call with the context of a new span, which it ends with the returned error.
 func (r Recorder) Record(ctx context.Context, kind tracespan.Kind, name, plugin string, call func(context.Context) error) error {
 	span := r.Start(kind, name, plugin)
 	err := call(span.Context(ctx))
@@ -112,22 +111,22 @@ func (r Recorder) Record(ctx context.Context, kind tracespan.Kind, name, plugin 
 	return err
 }
 
-// minWait is the duration of the shortest wait that is kept.
+// minWait is the shortest duration with which the span of a wait is recorded.
 const minWait = time.Millisecond
 
-// StartWait starts the span of a wait of a task. End removes the span if the wait was short.
+// StartWait starts the span for a wait of a task. End drops the span if it is shorter than minWait.
 func (r Recorder) StartWait(reason string) *ActiveSpan {
 	return r.Start(tracespan.KindWait, reason, "")
 }
 
-// RecordAlloc records a period of the allocation that has ended now.
+// RecordAlloc records a period of the allocation, such as its placement or its lifetime, as a span that ends now.
 func (r Recorder) RecordAlloc(name string, start time.Time, result string, failed bool) {
 	if r.file == nil {
 		return
 	}
-	s := tracespan.Span{ID: newID(), Kind: tracespan.KindAlloc, Name: name, Task: r.task, Start: start, End: time.Now(), Result: r.redacted(result), Failed: failed}
-	s.Clip()
-	r.file.end(s)
+	s := tracespan.Span{ID: newSpanID(), Kind: tracespan.KindAlloc, Name: name, Task: r.taskName, Start: start, End: time.Now(), Result: r.redactText(result), Failed: failed}
+	s.ClipTexts()
+	r.file.addEndedSpan(s)
 }
 
 // RecordEvent records an event, which has no duration. The message must contain no secrets.
@@ -135,25 +134,25 @@ func (r Recorder) RecordEvent(name, message string, at time.Time) {
 	if r.file == nil {
 		return
 	}
-	s := tracespan.Span{ID: newID(), Kind: tracespan.KindEvent, Name: name, Task: r.task, Start: at, End: at, Result: message}
-	s.Clip()
-	r.file.end(s)
+	s := tracespan.Span{ID: newSpanID(), Kind: tracespan.KindEvent, Name: name, Task: r.taskName, Start: at, End: at, Result: message}
+	s.ClipTexts()
+	r.file.addEndedSpan(s)
 }
 
-func (r Recorder) redacted(text string) string {
+func (r Recorder) redactText(text string) string {
 	if r.redact == nil {
 		return text
 	}
 	return r.redact(text)
 }
 
-func newID() string { return formatID(rand.Uint64()) }
+func newSpanID() string { return formatSpanID(rand.Uint64()) }
 
-// idLen is the length of the id of a span.
-const idLen = 16
+// spanIDLen is the number of hexadecimal digits in the id of a span.
+const spanIDLen = 16
 
-func formatID(id uint64) string {
-	var b [idLen / 2]byte
+func formatSpanID(id uint64) string {
+	var b [spanIDLen / 2]byte
 	binary.BigEndian.PutUint64(b[:], id)
 	return hex.EncodeToString(b[:])
 }

@@ -105,19 +105,19 @@ func TestVersionIncreasesWithEachChange(t *testing.T) {
 func TestSpansWaitForTheDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "alloc")
 	f := newTestFile(dir)
-	for range 2 * maxPending {
+	for range 2 * maxUnwrittenSpans {
 		f.Recorder("", nil).RecordEvent("Received", "", time.Now())
 	}
 	f.Flush()
-	if got := len(readSpans(t, f)); got != maxPending {
-		t.Errorf("%d spans are kept without a directory, want %d", got, maxPending)
+	if got := len(readSpans(t, f)); got != maxUnwrittenSpans {
+		t.Errorf("%d spans are kept without a directory, want %d", got, maxUnwrittenSpans)
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	f.Flush()
-	if got := len(readSpans(t, newTestFile(dir))); got != maxPending {
-		t.Errorf("%d spans were stored, want %d", got, maxPending)
+	if got := len(readSpans(t, newTestFile(dir))); got != maxUnwrittenSpans {
+		t.Errorf("%d spans were stored, want %d", got, maxUnwrittenSpans)
 	}
 }
 
@@ -173,7 +173,7 @@ func TestExcessSpansBecomeAGap(t *testing.T) {
 	}
 	f.Flush()
 	spans := readSpans(t, f)
-	gap := spans[keptFirst]
+	gap := spans[keptFirstSpans]
 	if gap.Kind != tracespan.KindGap || gap.Dropped+len(spans)-1 != count {
 		t.Fatalf("of %d spans, %d are left, and %q has %d", count, len(spans)-1, gap.Kind, gap.Dropped)
 	}
@@ -183,7 +183,7 @@ func TestExcessSpansBecomeAGap(t *testing.T) {
 	if last := spans[len(spans)-1].Start; !last.Equal(begin.Add((count - 1) * time.Second)) {
 		t.Errorf("the last span starts at %v", last)
 	}
-	if gap.Start.Before(spans[keptFirst-1].Start) || gap.End.After(spans[keptFirst+1].Start) {
+	if gap.Start.Before(spans[keptFirstSpans-1].Start) || gap.End.After(spans[keptFirstSpans+1].Start) {
 		t.Errorf("the gap from %v to %v overlaps the spans beside it", gap.Start, gap.End)
 	}
 }
@@ -249,7 +249,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"ID":"2","Kind":"gap","Dropped":-1}`))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		ids := map[string]bool{}
-		for _, s := range decode(content) {
+		for _, s := range decodeSpans(content) {
 			if s.ID == "" || ids[s.ID] {
 				t.Errorf("id %q is empty or not unique", s.ID)
 			}

@@ -11,43 +11,43 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// AllocTimes has the times at which a simulated allocation changes its state. An allocation with the zero value starts
-// at once, is healthy at once, and runs until it is stopped, which takes no time.
+// AllocTimes has the durations of the phases of a simulated allocation. An allocation with the zero value starts
+// at once, is healthy at once, runs until it is stopped, and then stops at once.
 type AllocTimes struct {
 	// StartDuration is the time until the allocation runs.
 	StartDuration time.Duration
-	// TimeToHealth is the time between the start and the report of the health. With Unhealthy the allocation is reported as
-	// unhealthy.
+	// TimeToHealth is the time between the start of the allocation and the report of its health. With IsUnhealthy, the
+	// report is that the allocation is unhealthy.
 	TimeToHealth time.Duration
-	Unhealthy    bool
-	// Run is how long the allocation runs; zero means until it is stopped. With Fail the allocation fails at the end of
-	// this time.
-	Run       time.Duration
-	FailAtEnd bool
+	IsUnhealthy  bool
+	// RunDuration is how long the allocation runs; zero means until it is stopped. With FailAtEnd, the allocation then fails.
+	// Otherwise it completes.
+	RunDuration time.Duration
+	FailAtEnd   bool
 	// StopDuration is how long a stop takes.
 	StopDuration time.Duration
 	// EndDelay is the time between the report of a terminal status and the end of the allocation.
 	EndDelay time.Duration
 }
 
-// Node simulates the allocations of a node.
-type Node struct {
+// SimulatedNode runs the desired allocations of a scheduler as simulations, and reports their states to the scheduler.
+type SimulatedNode struct {
 	Store     scheduler.Store
 	Scheduler *scheduler.Scheduler
 	// AllocTimes returns the times of an allocation. If it is nil, all allocations have the zero value.
 	AllocTimes func(*api.Allocation) AllocTimes
-	mu         sync.Mutex // guards Scheduler once the node runs
+	mu         sync.Mutex // guards Scheduler while Run runs
 
 	// Now returns the wall clock time. Nil means time.Now.
 	Now func() time.Time
 
-	// OnAllocStarted and OnAllocEnded are called when an allocation starts its first task and
-	// when it has ended. They may be nil.
+	// OnAllocStarted is called before an allocation starts its tasks, and OnAllocEnded before the node
+	// reports that it has ended. They may be nil.
 	OnAllocStarted, OnAllocEnded func(*api.Allocation)
 }
 
-// NewNode returns a node with the given memory and a healthy driver "mock".
-func NewNode(memoryMB int) *api.Node {
+// NewAPINode returns the record of a ready node with the given memory and a healthy driver "mock".
+func NewAPINode(memoryMB int) *api.Node {
 	return &api.Node{
 		ID: "node", Name: "box", Datacenter: "dc1", NodePool: api.NodePoolDefault,
 		Attributes: map[string]string{
@@ -62,38 +62,38 @@ func NewNode(memoryMB int) *api.Node {
 	}
 }
 
-// Use sets the scheduler to which the node reports.
-func (n *Node) Use(s *scheduler.Scheduler) {
+// SetScheduler sets the scheduler to which the node reports.
+func (n *SimulatedNode) SetScheduler(s *scheduler.Scheduler) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.Scheduler = s
 }
 
-func (n *Node) now() time.Time {
+func (n *SimulatedNode) now() time.Time {
 	if n.Now != nil {
 		return n.Now()
 	}
 	return time.Now()
 }
 
-func (n *Node) scheduler() *scheduler.Scheduler {
+func (n *SimulatedNode) scheduler() *scheduler.Scheduler {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.Scheduler
 }
 
-// simulatedAlloc simulates an allocation.
+// simulatedAlloc simulates the tasks of one allocation.
 type simulatedAlloc struct {
-	node         *Node
-	id           string
+	node         *SimulatedNode
+	allocID      string
 	allocChanged chan struct{} // receives a value when the allocation has changed
 
-	deploymentID     string    // the deployment to which the reported health applies
-	healthCheckStart time.Time // start of the health check for the current deployment
+	healthDeploymentID string    // the deployment to which the reported health applies
+	healthCheckStart   time.Time // start of the health check for the current deployment
 }
 
 // Run runs the desired allocations until ctx ends.
-func (n *Node) Run(ctx context.Context) {
+func (n *SimulatedNode) Run(ctx context.Context) {
 	var runningWG sync.WaitGroup
 	defer runningWG.Wait()
 	actors := make(map[string]*simulatedAlloc)
@@ -102,16 +102,16 @@ func (n *Node) Run(ctx context.Context) {
 		state.TableIndex(changed, store.Allocations)
 		for _, a := range scheduler.DesiredAllocs(state.Reader) {
 			if act := actors[a.ID]; act != nil {
-				act.notify()
+				act.notifyAllocChanged()
 			} else if !state.AllocationEnded(a.ID) {
-				act = &simulatedAlloc{node: n, id: a.ID, allocChanged: make(chan struct{}, 1)}
+				act = &simulatedAlloc{node: n, allocID: a.ID, allocChanged: make(chan struct{}, 1)}
 				actors[a.ID] = act
-				runningWG.Go(func() { act.run(ctx, a) })
+				runningWG.Go(func() { act.simulate(ctx, a) })
 			}
 		}
 		for id, act := range actors {
 			if state.Allocation(nil, id) == nil {
-				act.notify()
+				act.notifyAllocChanged()
 			}
 		}
 		if changed.WatchCtx(ctx) != nil {
@@ -120,15 +120,15 @@ func (n *Node) Run(ctx context.Context) {
 	}
 }
 
-func (a *simulatedAlloc) notify() {
+func (a *simulatedAlloc) notifyAllocChanged() {
 	select {
 	case a.allocChanged <- struct{}{}:
 	default:
 	}
 }
 
-// run simulates an allocation from start to end.
-func (a *simulatedAlloc) run(ctx context.Context, alloc *api.Allocation) {
+// simulate runs the allocation from start to end.
+func (a *simulatedAlloc) simulate(ctx context.Context, alloc *api.Allocation) {
 	times := AllocTimes{}
 	if a.node.AllocTimes != nil {
 		times = a.node.AllocTimes(alloc)
@@ -166,8 +166,8 @@ func (a *simulatedAlloc) simulateTasks(ctx context.Context, times AllocTimes) st
 	a.report(ctx, scheduler.AllocReport{ClientStatus: api.AllocClientStatusRunning, ClientDescription: "Tasks are running",
 		TaskStates: map[string]*api.TaskState{"t": {State: "running", StartedAt: a.node.now()}}})
 	end := time.Time{}
-	if times.Run > 0 {
-		end = start.Add(times.Run)
+	if times.RunDuration > 0 {
+		end = start.Add(times.RunDuration)
 	}
 	if a.waitUntil(ctx, end, func(alloc *api.Allocation) time.Duration { return a.reportHealth(ctx, alloc, times) }) {
 		return a.simulateStop(ctx, times)
@@ -183,28 +183,28 @@ func (a *simulatedAlloc) simulateStop(ctx context.Context, times AllocTimes) str
 	return api.AllocClientStatusComplete
 }
 
-// reportHealth reports the health of the allocation in its deployment when it is due, and
-// returns the remaining time until then.
+// reportHealth reports the health of the allocation in its deployment if TimeToHealth has passed.
+// Otherwise it returns the remaining time.
 func (a *simulatedAlloc) reportHealth(ctx context.Context, alloc *api.Allocation, times AllocTimes) time.Duration {
 	if alloc.DeploymentID == "" || alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil {
 		return 0
 	}
-	if a.deploymentID != alloc.DeploymentID {
-		a.deploymentID, a.healthCheckStart = alloc.DeploymentID, time.Now()
+	if a.healthDeploymentID != alloc.DeploymentID {
+		a.healthDeploymentID, a.healthCheckStart = alloc.DeploymentID, time.Now()
 	}
 	if left := times.TimeToHealth - time.Since(a.healthCheckStart); left > 0 {
 		return left
 	}
-	healthy := !times.Unhealthy
+	healthy := !times.IsUnhealthy
 	a.report(ctx, scheduler.AllocReport{Healthy: &healthy, HealthyTime: a.node.now(), DeploymentID: alloc.DeploymentID})
 	return 0
 }
 
-// waitUntil waits until the given time; zero means forever. It returns true early if the allocation must stop or ctx
-// ends.
+// waitUntil blocks until the time end; zero means forever. It returns true earlier if the allocation must stop or ctx
+// ends. It calls check at the start, after each change of the allocation, and after each duration that check returns.
 func (a *simulatedAlloc) waitUntil(ctx context.Context, end time.Time, check func(*api.Allocation) time.Duration) (stop bool) {
 	for ctx.Err() == nil {
-		alloc := a.node.Store.Snapshot().Allocation(nil, a.id)
+		alloc := a.node.Store.Snapshot().Allocation(nil, a.allocID)
 		if alloc == nil || alloc.ServerTerminalStatus() {
 			return true
 		}
@@ -242,7 +242,7 @@ func (a *simulatedAlloc) sleep(ctx context.Context, d time.Duration) {
 
 // report sends a report to the scheduler and retries until it succeeds or ctx ends.
 func (a *simulatedAlloc) report(ctx context.Context, r scheduler.AllocReport) {
-	r.AllocID = a.id
+	r.AllocID = a.allocID
 	for ctx.Err() == nil {
 		if _, err := a.node.scheduler().Report(ctx, r); err == nil {
 			return

@@ -12,39 +12,38 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// Store is a store in memory. A test can make its changes fail, and is notified of each change.
-type Store struct {
+// FaultyStore is a store in memory. A test can make its transactions fail, and is notified of each commit.
+type FaultyStore struct {
 	*store.Store
-	// InjectFault is called at the end of each transaction. If it returns an error, the transaction fails. Nil means that no
-	// transaction fails.
+	// InjectFault is called at the end of each transaction. If it returns an error, the transaction fails. It may be nil.
 	InjectFault func() error
-	// OnCommit is called after each change with the new state. It must not call
-	// Update. Nil means that it is not called.
+	// OnCommit is called after each transaction with the new state. It must not call Update. It may be
+	// nil.
 	OnCommit func(*store.Snapshot)
 
-	// mu is held during a change, so that each change has its own commit, and OnCommit receives a state before callers
+	// mu is held during a transaction and its OnCommit call, so that OnCommit sees each state, and sees it before callers
 	// of Snapshot do.
 	mu sync.Mutex
 }
 
-// ErrFault is the error of a simulated failure of a transaction.
+// ErrFault is an error that InjectFault can return: the disk is full.
 var ErrFault = errors.New("no space left on device")
 
 // NewStore returns a store that contains only a node. It is closed when the test ends.
-func NewStore(t testing.TB, node *api.Node) *Store {
+func NewStore(t testing.TB, node *api.Node) *FaultyStore {
 	t.Helper()
 	s, err := store.OpenMemory(store.Config{Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	m := &Store{Store: s}
+	m := &FaultyStore{Store: s}
 	m.SetNode(t, node)
 	return m
 }
 
 // SetNode replaces the stored node by a copy of n.
-func (s *Store) SetNode(t testing.TB, n *api.Node) {
+func (s *FaultyStore) SetNode(t testing.TB, n *api.Node) {
 	t.Helper()
 	copied := *n
 	if _, err := s.Update(t.Context(), func(tx *store.Txn) error { tx.PutNode(&copied); return nil }); err != nil {
@@ -53,14 +52,14 @@ func (s *Store) SetNode(t testing.TB, n *api.Node) {
 }
 
 // Snapshot implements scheduler.Store.
-func (s *Store) Snapshot() *store.Snapshot {
+func (s *FaultyStore) Snapshot() *store.Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.Store.Snapshot()
 }
 
 // Update implements scheduler.Store.
-func (s *Store) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error) {
+func (s *FaultyStore) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.Index()

@@ -17,19 +17,19 @@ import (
 
 func mebibytesText(megabytes int) string { return strconv.Itoa(megabytes << 20) }
 
-// Transcript records changes, one line for each changed object, with the time since
-// its start. Ids are replaced by numbers in the order of their appearance.
+// Transcript records the changes of a store: one line for each changed object, with the time since the
+// transcript started. Numbers in the order of appearance replace the ids.
 type Transcript struct {
 	start time.Time
 
-	mu        sync.Mutex // held while lines are written: nodes report concurrently with the test
+	mu        sync.Mutex // held while lines are written, because the test and simulated nodes change the store concurrently
 	lines     strings.Builder
 	lastLines map[string]string
 	idNumbers map[string]int
 }
 
 // NewTranscript starts to record the changes of a store.
-func NewTranscript(s *Store) *Transcript {
+func NewTranscript(s *FaultyStore) *Transcript {
 	t := &Transcript{start: time.Now(), lastLines: make(map[string]string), idNumbers: make(map[string]int)}
 	s.OnCommit = t.recordChanges
 	return t
@@ -42,8 +42,8 @@ func (t *Transcript) String() string {
 	return t.lines.String()
 }
 
-// Say adds a line that the test has written.
-func (t *Transcript) Say(format string, args ...any) {
+// AddTestLine adds a line with a text of the test.
+func (t *Transcript) AddTestLine(format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	fmt.Fprintf(&t.lines, "-- "+format+"\n", args...)
@@ -60,16 +60,16 @@ func (t *Transcript) recordChanges(state *store.Snapshot) {
 		if *job.Stable {
 			stable = " stable"
 		}
-		t.addLine("job "+*job.ID, "v%d %s%s%s", *job.Version, *job.Status, stop, stable)
+		t.addLineIfChanged("job "+*job.ID, "v%d %s%s%s", *job.Version, *job.Status, stop, stable)
 	}
 	for _, e := range oldestFirst(state.Evaluations(nil, ""), func(e *api.Evaluation) uint64 { return e.CreateIndex }) {
-		t.addLine("eval "+t.idNumberText(e.ID), "%s %s%s", e.TriggeredBy, e.Status, t.evalText(e))
+		t.addLineIfChanged("eval "+t.idNumberText(e.ID), "%s %s%s", e.TriggeredBy, e.Status, t.evalText(e))
 	}
 	for _, d := range oldestFirst(state.Deployments(nil, ""), func(d *api.Deployment) uint64 { return d.CreateIndex }) {
-		t.addLine("deployment "+t.idNumberText(d.ID), "v%d %s: %s%s", d.JobVersion, d.Status, d.StatusDescription, deploymentGroupsText(d))
+		t.addLineIfChanged("deployment "+t.idNumberText(d.ID), "v%d %s: %s%s", d.JobVersion, d.Status, d.StatusDescription, deploymentGroupsText(d))
 	}
 	for _, a := range oldestFirst(state.Allocations(nil, ""), func(a *api.Allocation) uint64 { return a.CreateIndex }) {
-		t.addLine("alloc "+a.Name+" "+t.idNumberText(a.ID), "v%d %s %s%s", *a.Job.Version, a.DesiredStatus, a.ClientStatus, t.allocText(a, state.AllocationEnded(a.ID)))
+		t.addLineIfChanged("alloc "+a.Name+" "+t.idNumberText(a.ID), "v%d %s %s%s", *a.Job.Version, a.DesiredStatus, a.ClientStatus, t.allocText(a, state.AllocationEnded(a.ID)))
 	}
 }
 
@@ -89,8 +89,8 @@ func (t *Transcript) idNumberText(id string) string {
 	return "#" + strconv.Itoa(t.idNumbers[id])
 }
 
-// addLine adds a line about an object if it differs from the last line about this object.
-func (t *Transcript) addLine(subject, format string, args ...any) {
+// addLineIfChanged adds a line about the object subject if its text differs from the last line about this object.
+func (t *Transcript) addLineIfChanged(subject, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if t.lastLines[subject] == text {
 		return

@@ -15,14 +15,14 @@ import (
 // HeartbeatInterval is the time between two heartbeats.
 const HeartbeatInterval = 30 * time.Second
 
-// Batch has the events of one change of the state for a follower. A Batch without events is a
-// heartbeat.
+// Batch is one message of an event stream: the matching events of one change of the state. A Batch
+// without events is a heartbeat.
 type Batch struct {
 	Index  uint64  `json:",omitempty"`
 	Events []Event `json:",omitempty"`
 }
 
-// Event is one event in the form that clients decode.
+// Event is a [store.Event] in the JSON form of the Nomad API.
 type Event struct {
 	Topic      api.Topic
 	Type       string
@@ -33,7 +33,7 @@ type Event struct {
 	Payload    map[string]any
 }
 
-// eventSource is a reader of state changes.
+// eventSource is implemented by [store.Subscription].
 type eventSource interface {
 	Next(context.Context) ([]store.Event, error)
 }
@@ -52,7 +52,7 @@ func Follow(ctx context.Context, from eventSource, f Filter, send func(Batch) er
 	}
 }
 
-// followForDuration sends events as Follow does, for the duration d.
+// followForDuration sends the matching events of each change for the duration d, and then returns nil.
 func (f Filter) followForDuration(ctx context.Context, d time.Duration, from eventSource, send func(Batch) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, d, errHeartbeatDue)
 	defer cancel()
@@ -74,11 +74,11 @@ func (f Filter) followForDuration(ctx context.Context, d time.Duration, from eve
 
 var errHeartbeatDue = errors.New("time for a sign of life")
 
-// matchingBatch returns the events of a change that match the filter.
+// matchingBatch returns a Batch with those of the events of one change that match the filter.
 func (f Filter) matchingBatch(changed []store.Event) Batch {
 	var c Batch
 	for _, e := range changed {
-		if f.matches(e) {
+		if f.matchesEvent(e) {
 			c.Index = e.Index
 			c.Events = append(c.Events, Event{e.Topic, e.Type, e.Key, e.Namespace, e.FilterKeys, e.Index, eventPayload(e)})
 		}
@@ -86,7 +86,7 @@ func (f Filter) matchingBatch(changed []store.Event) Batch {
 	return c
 }
 
-// eventPayload returns the object of an event under its name, without secrets.
+// eventPayload returns the payload of an event: its object, under the name that Nomad uses for it, without secrets.
 func eventPayload(e store.Event) map[string]any {
 	switch o := e.Object.(type) {
 	case *api.Job:

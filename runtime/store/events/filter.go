@@ -13,14 +13,14 @@ import (
 // matchAll matches each topic, each key and each namespace.
 const matchAll = "*"
 
-// Filter selects the events of a follower.
+// Filter selects events by topic, key and namespace.
 type Filter struct {
-	topics    map[api.Topic][]string // keys
-	namespace string
+	keysByTopic map[api.Topic][]string // topic -> keys; matchAll matches every topic or key
+	namespace   string
 }
 
-// ParseFilter parses the topics of a query: "Job", "Job:*" or "Job:web". Without topics the filter
-// matches all topics.
+// ParseFilter returns the filter for the topics of an API request, such as "Job", "Job:*" or "Job:web". If topics is
+// empty, the filter matches all topics. The namespace can be "*".
 func ParseFilter(topics []string, namespace string) (Filter, error) {
 	f := Filter{make(map[api.Topic][]string), namespace}
 	for _, text := range topics {
@@ -31,23 +31,23 @@ func ParseFilter(topics []string, namespace string) (Filter, error) {
 			return f, fmt.Errorf("error parsing topics: Invalid key value pair for topic, topic: %s", text)
 		default:
 			topic, key := api.Topic(parts[0]), append(parts, matchAll)[1]
-			f.topics[topic] = append(f.topics[topic], key)
+			f.keysByTopic[topic] = append(f.keysByTopic[topic], key)
 		}
 	}
-	if len(f.topics) == 0 {
-		f.topics[matchAll] = []string{matchAll}
+	if len(f.keysByTopic) == 0 {
+		f.keysByTopic[matchAll] = []string{matchAll}
 	}
 	return f, nil
 }
 
-// matches reports whether an event matches the filter. Nodes have no namespace and match all
+// matchesEvent reports whether an event matches the filter. Nodes have no namespace and match all
 // namespaces.
-func (f Filter) matches(e store.Event) bool {
+func (f Filter) matchesEvent(e store.Event) bool {
 	if e.Namespace != "" && f.namespace != matchAll && f.namespace != e.Namespace {
 		return false
 	}
 	wanted := func(key string) bool {
 		return key == matchAll || key == e.Key || slices.Contains(e.FilterKeys, key)
 	}
-	return slices.ContainsFunc(f.topics[e.Topic], wanted) || slices.ContainsFunc(f.topics[matchAll], wanted)
+	return slices.ContainsFunc(f.keysByTopic[e.Topic], wanted) || slices.ContainsFunc(f.keysByTopic[matchAll], wanted)
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// Workload is a task, as its tokens name it.
+// Workload identifies a task by the names that are in the claims of its tokens.
 type Workload struct {
 	Namespace string
 	JobID     string // of the parent, if the job is a child of a periodic or parameterized job
@@ -53,8 +53,8 @@ type Config struct {
 type Issuer struct {
 	Config
 
-	mu      sync.Mutex
-	stepped chan struct{} // closed and replaced by HandleClockStep
+	mu           sync.Mutex
+	clockStepped chan struct{} // closed and replaced by HandleClockStep
 }
 
 // New returns an issuer.
@@ -62,20 +62,21 @@ func New(c Config) *Issuer {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	return &Issuer{Config: c, stepped: make(chan struct{})}
+	return &Issuer{Config: c, clockStepped: make(chan struct{})}
 }
 
-// maxClockSetback is how far the clock can be set back before a token with a TTL is renewed, because it
-// would expire later than its TTL allows, and because services reject tokens of the future.
+// maxClockSetback is how far the clock can be set back without a renewal of the tokens with a TTL. After a larger step,
+// the old tokens would be valid for longer than their TTL, and services would reject them because they were issued in the
+// future.
 const maxClockSetback = time.Minute
 
-// minRenewalDelay is the shortest time between the issue of a token and its renewal, unless the token
-// expires before.
+// minRenewalDelay is the minimum time between the issue of a token and its renewal, unless the TTL of the
+// token is shorter.
 const minRenewalDelay = 10 * time.Second
 
 // Issue returns a new token for an identity of a workload. The error is that of [store.SigningKeys].
 func (i *Issuer) Issue(ctx context.Context, w Workload, id *api.WorkloadIdentity) (*state.IdentityToken, error) {
-	keyID, key, err := i.Store.SigningKeys().Active(ctx)
+	keyID, key, err := i.Store.SigningKeys().ActiveKey(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("sign the token of identity %q: %w", id.Name, err)
 	}
@@ -95,14 +96,14 @@ func (i *Issuer) Issue(ctx context.Context, w Workload, id *api.WorkloadIdentity
 		delay := ttl/2 + rand.N(ttl/20+1)
 		t.RenewAt = now.Add(min(max(delay, minRenewalDelay), ttl))
 	}
-	if t.JWT, err = sign(claims, keyID, key); err != nil {
+	if t.JWT, err = signToken(claims, keyID, key); err != nil {
 		return nil, fmt.Errorf("sign the token of identity %q: %w", id.Name, err)
 	}
 	return t, nil
 }
 
-// RenewalDelay returns how long a token can still be used before it is renewed. A result of 0 or less
-// means now. ok is false if the token is never renewed.
+// RenewalDelay returns the time until a token must be renewed. If it is 0 or less, the token must be renewed
+// now. ok is false if the token is never renewed.
 func (i *Issuer) RenewalDelay(t *state.IdentityToken) (delay time.Duration, ok bool) {
 	now := i.Now()
 	switch {
@@ -116,44 +117,44 @@ func (i *Issuer) RenewalDelay(t *state.IdentityToken) (delay time.Duration, ok b
 
 // IsSignedByCurrentKeys reports whether the key that has signed a token still exists.
 func (i *Issuer) IsSignedByCurrentKeys(t *state.IdentityToken) bool {
-	keys, err := i.Store.SigningKeys().Public()
+	keys, err := i.Store.SigningKeys().PublicKeys()
 	if err != nil {
-		return true // no other token could be issued
+		return true // without readable keys, no other token can be issued
 	}
 	return slices.ContainsFunc(keys, func(k keyring.PublicKey) bool { return k.KeyID == t.KeyID })
 }
 
-// IsSignedByActiveKey reports whether the active key has signed a token, or would have to sign the next
-// one and cannot be read.
+// IsSignedByActiveKey reports whether the active key has signed a token. It also returns true if the active
+// key cannot be read: then no other token can be issued.
 func (i *Issuer) IsSignedByActiveKey(ctx context.Context, t *state.IdentityToken) bool {
-	keyID, _, err := i.Store.SigningKeys().Active(ctx)
+	keyID, _, err := i.Store.SigningKeys().ActiveKey(ctx)
 	return err != nil || keyID == t.KeyID
 }
 
-// HandleClockStep wakes the waiters of ClockStepped. It is called when the wall clock was set.
+// HandleClockStep closes the channel that ClockStepped has returned. The agent calls it when the wall clock was set.
 func (i *Issuer) HandleClockStep() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	close(i.stepped)
-	i.stepped = make(chan struct{})
+	close(i.clockStepped)
+	i.clockStepped = make(chan struct{})
 }
 
-// ClockStepped returns a channel that is closed when the wall clock is set: RenewalDelay may then have
-// another result than the passed time suggests.
+// ClockStepped returns a channel that is closed when the wall clock is set. A caller that sleeps for a RenewalDelay must
+// then call RenewalDelay again.
 func (i *Issuer) ClockStepped() <-chan struct{} {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.stepped
+	return i.clockStepped
 }
 
 // Authenticate returns the workload whose token this is. It is an error if the token is not valid now,
 // if its audience is not Nomad, or if its allocation does not exist or has ended.
 func (i *Issuer) Authenticate(token string) (*Workload, error) {
-	keys, err := i.Store.SigningKeys().Public()
+	keys, err := i.Store.SigningKeys().PublicKeys()
 	if err != nil {
 		return nil, err
 	}
-	claims, err := verify(token, keys)
+	claims, err := verifySignature(token, keys)
 	if err != nil {
 		return nil, err
 	}
@@ -177,13 +178,13 @@ func (i *Issuer) Authenticate(token string) (*Workload, error) {
 	return &w, nil
 }
 
-// KeySet returns the public keys of all tokens that can be valid, and of the tokens that are issued next.
+// KeySet returns the public keys with which all valid tokens, and the tokens that are issued next, can be verified.
 // The error is that of [store.SigningKeys].
 func (i *Issuer) KeySet(ctx context.Context) (*KeySet, error) {
-	if _, _, err := i.Store.SigningKeys().Active(ctx); err != nil {
+	if _, _, err := i.Store.SigningKeys().ActiveKey(ctx); err != nil {
 		return nil, err
 	}
-	keys, err := i.Store.SigningKeys().Public()
+	keys, err := i.Store.SigningKeys().PublicKeys()
 	if err != nil {
 		return nil, err
 	}

@@ -227,7 +227,7 @@ func TestAuthenticate(t *testing.T) {
 	if want := (Workload{"apps", "shop", "web", testAllocID, "server"}); err != nil || *w != want {
 		t.Fatalf("workload %v, want %v: %v", w, want, err)
 	}
-	keyID, key, err := i.Store.SigningKeys().Active(t.Context())
+	keyID, key, err := i.Store.SigningKeys().ActiveKey(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +242,7 @@ func TestAuthenticate(t *testing.T) {
 		var c Claims
 		decode(t, parts[1], &c)
 		change(&c)
-		token, err := sign(c, keyID, key)
+		token, err := signToken(c, keyID, key)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -269,7 +269,7 @@ func TestAuthenticate(t *testing.T) {
 	}
 	var claims Claims
 	decode(t, parts[1], &claims)
-	otherKey, err := sign(claims, keyID, other)
+	otherKey, err := signToken(claims, keyID, other)
 	if err != nil {
 		t.Fatal(err)
 	}

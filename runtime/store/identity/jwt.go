@@ -19,12 +19,12 @@ import (
 // Algorithm is the algorithm with which all tokens are signed.
 const Algorithm = "RS256"
 
-// maxTokenSize is the size of the largest token that is verified, in bytes. A token of this package
-// has about 800, plus its audiences.
+// maxTokenSize is the maximum size in bytes of a token that is verified. A token of this package has about 800 bytes,
+// plus its audiences.
 const maxTokenSize = 8 << 10
 
-// header is the header of a token.
-type header struct {
+// tokenHeader is the header of a JSON Web Token.
+type tokenHeader struct {
 	Algorithm string `json:"alg"`
 	KeyID     string `json:"kid"`
 	Type      string `json:"typ,omitempty"`
@@ -32,7 +32,7 @@ type header struct {
 	Critical []string `json:"crit,omitempty"`
 }
 
-// Claims are the claims of a token. Times are seconds of Unix time; 0 is no time.
+// Claims are the claims of a token. Times are Unix times in seconds; 0 means that the claim is missing.
 type Claims struct {
 	Subject   string   `json:"sub"`
 	Audience  Audience `json:"aud,omitempty"`
@@ -69,9 +69,9 @@ func (a *Audience) UnmarshalJSON(text []byte) error {
 
 var encoding = base64.RawURLEncoding.Strict()
 
-// sign returns the token for claims.
-func sign(claims Claims, keyID string, key *rsa.PrivateKey) (string, error) {
-	head, err := json.Marshal(header{Algorithm: Algorithm, KeyID: keyID, Type: "JWT"})
+// signToken returns the signed JSON Web Token with the claims.
+func signToken(claims Claims, keyID string, key *rsa.PrivateKey) (string, error) {
+	head, err := json.Marshal(tokenHeader{Algorithm: Algorithm, KeyID: keyID, Type: "JWT"})
 	if err != nil {
 		return "", err
 	}
@@ -90,14 +90,14 @@ func sign(claims Claims, keyID string, key *rsa.PrivateKey) (string, error) {
 
 var errMalformed = errors.New("it is not a JSON Web Token")
 
-// verify returns the claims of a token that one of the keys has signed. It does not check the claims.
-func verify(token string, keys []keyring.PublicKey) (*Claims, error) {
+// verifySignature returns the claims of a token if one of the keys has signed it. It does not check the claims.
+func verifySignature(token string, keys []keyring.PublicKey) (*Claims, error) {
 	parts := strings.Split(token, ".")
 	if len(token) > maxTokenSize || len(parts) != 3 || strings.ContainsAny(token, "\r\n") { // the base64 decoder skips line breaks
 		return nil, errMalformed
 	}
-	var head header
-	if err := decodePart(parts[0], &head); err != nil {
+	var head tokenHeader
+	if err := decodeJSONPart(parts[0], &head); err != nil {
 		return nil, errMalformed
 	}
 	// The algorithm is compared before a key is looked up: a token does not choose how it is verified.
@@ -117,13 +117,13 @@ func verify(token string, keys []keyring.PublicKey) (*Claims, error) {
 		return nil, errors.New("its signature is wrong")
 	}
 	var claims Claims
-	if err := decodePart(parts[1], &claims); err != nil {
+	if err := decodeJSONPart(parts[1], &claims); err != nil {
 		return nil, errMalformed
 	}
 	return &claims, nil
 }
 
-func decodePart(part string, into any) error {
+func decodeJSONPart(part string, into any) error {
 	text, err := encoding.DecodeString(part)
 	if err != nil {
 		return err

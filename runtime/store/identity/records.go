@@ -9,22 +9,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-func recordName(allocID, task string) string { return state.IdentityPrefix + allocID + "/" + task }
+func tokenRecordName(allocID, task string) string { return state.IdentityPrefix + allocID + "/" + task }
 
-// Tokens returns the tokens that were issued to a task, by the name of the identity. The result is nil
-// if there are none, or if they cannot be read.
+// Tokens returns the stored tokens of a task, by the name of the identity. The result is nil if there are none, or
+// if the record cannot be read.
 func (i *Issuer) Tokens(allocID, task string) map[string]*state.IdentityToken {
 	var tokens state.TaskTokens
-	if known, err := i.Store.Snapshot().Meta(recordName(allocID, task), &tokens); err != nil || !known {
+	if known, err := i.Store.Snapshot().AgentRecord(tokenRecordName(allocID, task), &tokens); err != nil || !known {
 		return nil // the store reports an unreadable record
 	}
 	return tokens
 }
 
-// PutTokens stores the tokens of a task for the next agent. They are on disk when it returns without an error.
+// PutTokens stores the tokens of a task for the next agent. When it returns without an error, the tokens are on disk.
 func (i *Issuer) PutTokens(ctx context.Context, allocID, task string, tokens map[string]*state.IdentityToken) error {
 	_, err := i.Store.Update(ctx, func(tx *store.Txn) error {
-		tx.PutMeta(recordName(allocID, task), state.TaskTokens(tokens))
+		tx.PutAgentRecord(tokenRecordName(allocID, task), state.TaskTokens(tokens))
 		return nil
 	})
 	return err
@@ -32,21 +32,21 @@ func (i *Issuer) PutTokens(ctx context.Context, allocID, task string, tokens map
 
 // DeleteTokens removes the record of the tokens of a task, if there is one.
 func (i *Issuer) DeleteTokens(ctx context.Context, allocID, task string) error {
-	if !i.Store.Snapshot().HasMeta(recordName(allocID, task)) {
+	if !i.Store.Snapshot().HasAgentRecord(tokenRecordName(allocID, task)) {
 		return nil
 	}
 	_, err := i.Store.Update(ctx, func(tx *store.Txn) error {
-		tx.DeleteMeta(recordName(allocID, task))
+		tx.DeleteAgentRecord(tokenRecordName(allocID, task))
 		return nil
 	})
 	return err
 }
 
-// DeleteOrphanedTokens removes the records of tasks whose allocation no longer exists.
+// DeleteOrphanedTokens removes the stored tokens of tasks whose allocation is no longer stored.
 func (i *Issuer) DeleteOrphanedTokens(ctx context.Context) error {
 	snapshot := i.Store.Snapshot()
 	var orphans []string
-	for _, name := range snapshot.MetaKeys(state.IdentityPrefix) {
+	for _, name := range snapshot.AgentRecordNames(state.IdentityPrefix) {
 		allocID, _, _ := strings.Cut(strings.TrimPrefix(name, state.IdentityPrefix), "/")
 		if snapshot.Allocation(nil, allocID) == nil {
 			orphans = append(orphans, name)
@@ -57,21 +57,21 @@ func (i *Issuer) DeleteOrphanedTokens(ctx context.Context) error {
 	}
 	_, err := i.Store.Update(ctx, func(tx *store.Txn) error {
 		for _, name := range orphans {
-			tx.DeleteMeta(name)
+			tx.DeleteAgentRecord(name)
 		}
 		return nil
 	})
 	return err
 }
 
-// CountTokens returns how many tasks have a token that was signed with a key and has not expired. An error means
-// that some records cannot be read.
+// CountTokens returns the number of tasks that have an unexpired token which the key with the id keyID has signed. An
+// error means that some records cannot be read, and their tasks are not counted.
 func (i *Issuer) CountTokens(keyID string) (int, error) {
 	snapshot, now := i.Store.Snapshot(), i.Now()
 	tasks, errs := 0, []error(nil)
-	for _, name := range snapshot.MetaKeys(state.IdentityPrefix) {
+	for _, name := range snapshot.AgentRecordNames(state.IdentityPrefix) {
 		var tokens state.TaskTokens
-		if _, err := snapshot.Meta(name, &tokens); err != nil {
+		if _, err := snapshot.AgentRecord(name, &tokens); err != nil {
 			errs = append(errs, err)
 		}
 		for _, t := range tokens {

@@ -11,7 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// New counts the allocations of a job, or the children of a periodic or parameterized job.
+// New returns the summary of a job: the numbers of its allocations by group and status. For a periodic or parameterized job
+// it counts the child jobs by status.
 func New(s *store.Snapshot, ws store.WatchSet, j *api.Job) *api.JobSummary {
 	namespace, id := pointer.Value(j.Namespace), pointer.Value(j.ID)
 	sum := &api.JobSummary{
@@ -43,7 +44,7 @@ func New(s *store.Snapshot, ws store.WatchSet, j *api.Job) *api.JobSummary {
 			sum.Summary[group] = counts
 		}
 	}
-	for _, alloc := range Allocations(s, ws, j) {
+	for _, alloc := range AllocationsOfJob(s, ws, j) {
 		counts := sum.Summary[alloc.TaskGroup]
 		switch alloc.ClientStatus {
 		case api.AllocClientStatusPending:
@@ -65,9 +66,9 @@ func New(s *store.Snapshot, ws store.WatchSet, j *api.Job) *api.JobSummary {
 	return sum
 }
 
-// Allocations returns the allocations of a job, without the allocations of a purged job of the
-// same name.
-func Allocations(s *store.Snapshot, ws store.WatchSet, j *api.Job) []*api.Allocation {
+// AllocationsOfJob returns the allocations of a job, without the allocations of a purged job that had the
+// same id.
+func AllocationsOfJob(s *store.Snapshot, ws store.WatchSet, j *api.Job) []*api.Allocation {
 	return slices.DeleteFunc(s.AllocationsByJob(ws, pointer.Value(j.Namespace), pointer.Value(j.ID)), func(a *api.Allocation) bool {
 		return pointer.Value(a.Job.CreateIndex) != pointer.Value(j.CreateIndex)
 	})

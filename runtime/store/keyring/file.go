@@ -35,10 +35,10 @@ const maxFileSize = 1 << 20
 // temporaryFileInfix is in the names of the temporary files that a crash of Save leaves.
 const temporaryFileInfix = ".new-"
 
-// Load reads a key file. The error is fs.ErrNotExist if there is none. The file must
-// be a regular file of the current user. If its mode gives access to other users, Load
-// removes that access, and opened is true. Load removes files that a crash of Save left.
-func Load(path string) (r *Ring, opened bool, err error) {
+// Load reads a key file. The error is fs.ErrNotExist if there is none. The file must be a regular file of the current user
+// or of root. If its mode gives access to other users, Load removes this access and returns wasAccessible as true. Load
+// also removes temporary files that a crash of Save has left.
+func Load(path string) (r *Ring, wasAccessible bool, err error) {
 	left, err := filepath.Glob(filepath.Join(escapeGlob(filepath.Dir(path)), escapeGlob(filepath.Base(path))+temporaryFileInfix+"*"))
 	for _, name := range left {
 		err = errors.Join(err, os.Remove(name))
@@ -46,7 +46,7 @@ func Load(path string) (r *Ring, opened bool, err error) {
 	if err != nil {
 		return nil, false, fmt.Errorf("remove unfinished key file: %w", err)
 	}
-	// A FIFO would block without O_NONBLOCK.
+	// Without O_NONBLOCK, the open call would block on a FIFO.
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, false, err
@@ -67,14 +67,14 @@ func Load(path string) (r *Ring, opened bool, err error) {
 		if err := f.Chmod(0o600); err != nil {
 			return nil, false, err
 		}
-		opened = true
+		wasAccessible = true
 	}
 	text := make([]byte, stat.Size)
 	if _, err := f.ReadAt(text, 0); err != nil {
-		return nil, opened, err
+		return nil, wasAccessible, err
 	}
 	r, err = parseKeyFile(text)
-	return r, opened, err
+	return r, wasAccessible, err
 }
 
 func parseKeyFile(text []byte) (*Ring, error) {
@@ -99,13 +99,13 @@ func parseKeyFile(text []byte) (*Ring, error) {
 		if err != nil {
 			return nil, fmt.Errorf("key %s: %w", id, err)
 		}
-		read.created, read.active = k.CreateTime, k.State == api.RootKeyStateActive
+		read.createTime, read.isActive = k.CreateTime, k.State == api.RootKeyStateActive
 		if len(k.RSAKey) > 0 {
-			if read.signing, err = x509.ParsePKCS1PrivateKey(k.RSAKey); err != nil {
+			if read.signingKey, err = x509.ParsePKCS1PrivateKey(k.RSAKey); err != nil {
 				return nil, fmt.Errorf("key %s has no valid RSA key", id) // the error of the parser could quote secrets
 			}
 		}
-		if read.active {
+		if read.isActive {
 			active++
 		}
 		r.keys = append(r.keys, read)
@@ -123,9 +123,9 @@ func (r *Ring) Save(path string) (err error) {
 	var keyFileContent keyFile
 	for i, meta := range r.Keys() {
 		k := fileKey{
-			KeyID: meta.KeyID, Algorithm: meta.Algorithm, Key: r.keys[i].secret, CreateTime: r.keys[i].created.UTC(), State: meta.State,
+			KeyID: meta.KeyID, Algorithm: meta.Algorithm, Key: r.keys[i].secret, CreateTime: r.keys[i].createTime.UTC(), State: meta.State,
 		}
-		if signing := r.keys[i].signing; signing != nil {
+		if signing := r.keys[i].signingKey; signing != nil {
 			k.RSAKey = x509.MarshalPKCS1PrivateKey(signing)
 		}
 		keyFileContent.Keys = append(keyFileContent.Keys, k)

@@ -17,10 +17,10 @@ import (
 // keySize is the size of an AES-256 key in bytes.
 const keySize = 32
 
-// ErrDecrypt means that sealed bytes were changed, or were sealed for another place.
+// ErrDecrypt means that sealed bytes were changed, or were sealed with another context.
 var ErrDecrypt = errors.New("the sealed bytes were changed, or moved from another place")
 
-// ErrKeyActive means that the key is active and cannot be removed.
+// ErrKeyActive means that the key is the active key, which cannot be removed.
 var ErrKeyActive = errors.New("it is the active key")
 
 // ErrKeyUnknown means that the ring has no key with that id.
@@ -31,27 +31,27 @@ type MissingKeyError struct{ KeyID string }
 
 func (e *MissingKeyError) Error() string { return fmt.Sprintf("there is no key %s", e.KeyID) }
 
-// Ring is a set of keys. The active key seals, every key opens. A key can have an RSA key
-// with the same id, which signs tokens. A Ring is immutable: its methods may be called concurrently.
+// Ring is a set of AES keys. Seal encrypts with the active key, Open decrypts with any of them. A key can have an RSA
+// key, which signs tokens. A Ring is immutable, so its methods may be called concurrently.
 type Ring struct{ keys []key }
 
 type key struct {
-	id      uuid.UUID
-	secret  []byte
-	created time.Time
-	active  bool
-	aead    cipher.AEAD
-	signing *rsa.PrivateKey // nil until WithSigningKey adds it
+	id         uuid.UUID
+	secret     []byte
+	createTime time.Time
+	isActive   bool
+	aead       cipher.AEAD
+	signingKey *rsa.PrivateKey // nil until WithSigningKey adds it
 }
 
 // New returns a ring with one new key.
 func New() *Ring { return new(Ring).WithNewKey() }
 
-// WithNewKey returns a ring with the same keys and a new one, which is active.
+// WithNewKey returns a ring with the keys of r and a new active key.
 func (r *Ring) WithNewKey() *Ring {
 	keys := slices.Clone(r.keys)
 	for i := range keys {
-		keys[i].active = false
+		keys[i].isActive = false
 	}
 	secret := make([]byte, keySize)
 	rand.Read(secret) // never fails
@@ -59,7 +59,7 @@ func (r *Ring) WithNewKey() *Ring {
 	if err != nil {
 		panic(err) // keySize is valid
 	}
-	k.active, k.created = true, time.Now()
+	k.isActive, k.createTime = true, time.Now()
 	return &Ring{append(keys, k)}
 }
 
@@ -78,7 +78,7 @@ func (r *Ring) WithoutKey(id string) (*Ring, error) {
 	switch {
 	case i < 0:
 		return nil, ErrKeyUnknown
-	case r.keys[i].active:
+	case r.keys[i].isActive:
 		return nil, ErrKeyActive
 	}
 	return &Ring{slices.Delete(slices.Clone(r.keys), i, i+1)}, nil
@@ -89,35 +89,35 @@ func (r *Ring) Keys() []*api.RootKeyMeta {
 	list := make([]*api.RootKeyMeta, len(r.keys))
 	for i, k := range r.keys {
 		list[i] = &api.RootKeyMeta{
-			KeyID: k.id.String(), Algorithm: api.EncryptionAlgorithmAES256GCM, CreateTime: k.created.UnixNano(), State: api.RootKeyStateInactive,
+			KeyID: k.id.String(), Algorithm: api.EncryptionAlgorithmAES256GCM, CreateTime: k.createTime.UnixNano(), State: api.RootKeyStateInactive,
 		}
-		if k.active {
+		if k.isActive {
 			list[i].State = api.RootKeyStateActive
 		}
 	}
 	return list
 }
 
-// Active returns the metadata of the active key.
-func (r *Ring) Active() *api.RootKeyMeta {
+// ActiveKey returns the metadata of the active key.
+func (r *Ring) ActiveKey() *api.RootKeyMeta {
 	keys := r.Keys()
 	return keys[slices.IndexFunc(keys, func(k *api.RootKeyMeta) bool { return k.State == api.RootKeyStateActive })]
 }
 
 // SigningKey returns the id of the active key and its RSA key, which is nil if the active key has none.
 func (r *Ring) SigningKey() (id string, signing *rsa.PrivateKey) {
-	k := r.keys[slices.IndexFunc(r.keys, func(k key) bool { return k.active })]
-	return k.id.String(), k.signing
+	k := r.keys[slices.IndexFunc(r.keys, func(k key) bool { return k.isActive })]
+	return k.id.String(), k.signingKey
 }
 
-// WithSigningKey returns a ring with the same keys, whose active key has this RSA key.
+// WithSigningKey returns a ring with the keys of r, in which the active key has the given RSA key.
 func (r *Ring) WithSigningKey(signing *rsa.PrivateKey) *Ring {
 	keys := slices.Clone(r.keys)
-	keys[slices.IndexFunc(keys, func(k key) bool { return k.active })].signing = signing
+	keys[slices.IndexFunc(keys, func(k key) bool { return k.isActive })].signingKey = signing
 	return &Ring{keys}
 }
 
-// PublicKey is the public half of an RSA key, with the id of its key.
+// PublicKey is the public half of the RSA key of the key with the id KeyID.
 type PublicKey struct {
 	KeyID string
 	Key   *rsa.PublicKey
@@ -127,22 +127,22 @@ type PublicKey struct {
 func (r *Ring) PublicKeys() []PublicKey {
 	var list []PublicKey
 	for _, k := range r.keys {
-		if k.signing != nil {
-			list = append(list, PublicKey{k.id.String(), &k.signing.PublicKey})
+		if k.signingKey != nil {
+			list = append(list, PublicKey{k.id.String(), &k.signingKey.PublicKey})
 		}
 	}
 	return list
 }
 
-// Seal encrypts bytes with the active key. Only Open with the same place decrypts them.
-func (r *Ring) Seal(plain []byte, place string) []byte {
-	k := r.keys[slices.IndexFunc(r.keys, func(k key) bool { return k.active })]
-	return k.aead.Seal(k.id[:], nil, plain, []byte(place))
+// Seal encrypts bytes with the active key. Open decrypts them only if it is called with the same context.
+func (r *Ring) Seal(plain []byte, context string) []byte {
+	k := r.keys[slices.IndexFunc(r.keys, func(k key) bool { return k.isActive })]
+	return k.aead.Seal(k.id[:], nil, plain, []byte(context))
 }
 
-// Open decrypts the result of Seal for the same place. The error is a [MissingKeyError] or
+// Open decrypts the result of a call of Seal with the same context. The error is a [MissingKeyError] or
 // ErrDecrypt.
-func (r *Ring) Open(sealed []byte, place string) ([]byte, error) {
+func (r *Ring) Open(sealed []byte, context string) ([]byte, error) {
 	id, ok := parseKeyID(sealed)
 	if !ok {
 		return nil, ErrDecrypt
@@ -151,15 +151,15 @@ func (r *Ring) Open(sealed []byte, place string) ([]byte, error) {
 	if i < 0 {
 		return nil, &MissingKeyError{id.String()}
 	}
-	plain, err := r.keys[i].aead.Open(nil, nil, sealed[len(id):], []byte(place))
+	plain, err := r.keys[i].aead.Open(nil, nil, sealed[len(id):], []byte(context))
 	if err != nil {
 		return nil, ErrDecrypt
 	}
 	return plain, nil
 }
 
-// KeyID returns the id of the key that opens sealed bytes; empty if they are too short.
-func KeyID(sealed []byte) string {
+// SealingKeyID returns the id of the key with which bytes were sealed, or "" if they are too short.
+func SealingKeyID(sealed []byte) string {
 	if id, ok := parseKeyID(sealed); ok {
 		return id.String()
 	}

@@ -38,11 +38,11 @@ func TestSealedBytesOpenOnlyForSamePlace(t *testing.T) {
 		}
 	}
 	var missingKeyErr *MissingKeyError
-	if _, err := New().Open(sealed, "variables\x00default\x00a"); !errors.As(err, &missingKeyErr) || missingKeyErr.KeyID != r.Active().KeyID {
+	if _, err := New().Open(sealed, "variables\x00default\x00a"); !errors.As(err, &missingKeyErr) || missingKeyErr.KeyID != r.ActiveKey().KeyID {
 		t.Errorf("open without the key: %v", err)
 	}
-	if KeyID(sealed) != r.Active().KeyID {
-		t.Errorf("KeyOf: %s, want %s", KeyID(sealed), r.Active().KeyID)
+	if SealingKeyID(sealed) != r.ActiveKey().KeyID {
+		t.Errorf("KeyOf: %s, want %s", SealingKeyID(sealed), r.ActiveKey().KeyID)
 	}
 }
 
@@ -53,20 +53,20 @@ func TestRotatedRingOpensWhatItsKeysHaveSealed(t *testing.T) {
 	if plain, err := second.Open(sealed, "p"); err != nil || string(plain) != "x" {
 		t.Errorf("open with the former key: %q, %v", plain, err)
 	}
-	if KeyID(second.Seal(nil, "p")) == KeyID(sealed) {
+	if SealingKeyID(second.Seal(nil, "p")) == SealingKeyID(sealed) {
 		t.Error("the new ring seals with the former key")
 	}
 	keys := second.Keys()
-	if len(keys) != 2 || keys[0].State != api.RootKeyStateInactive || keys[1].State != api.RootKeyStateActive || keys[1].KeyID != second.Active().KeyID {
+	if len(keys) != 2 || keys[0].State != api.RootKeyStateInactive || keys[1].State != api.RootKeyStateActive || keys[1].KeyID != second.ActiveKey().KeyID {
 		t.Errorf("keys %v %v", *keys[0], *keys[1])
 	}
-	if _, err := second.WithoutKey(second.Active().KeyID); !errors.Is(err, ErrKeyActive) {
+	if _, err := second.WithoutKey(second.ActiveKey().KeyID); !errors.Is(err, ErrKeyActive) {
 		t.Errorf("remove the active key: %v", err)
 	}
 	if _, err := second.WithoutKey("nope"); !errors.Is(err, ErrKeyUnknown) {
 		t.Errorf("remove an unknown key: %v", err)
 	}
-	third, err := second.WithoutKey(first.Active().KeyID)
+	third, err := second.WithoutKey(first.ActiveKey().KeyID)
 	if err != nil || len(third.Keys()) != 1 {
 		t.Errorf("remove: %v", err)
 	}
@@ -101,7 +101,7 @@ func TestKeyFile(t *testing.T) {
 	if err != nil || opened {
 		t.Fatalf("load: %v, mode changed %t", err, opened)
 	}
-	if plain, err := again.Open(sealed, "p"); err != nil || string(plain) != "x" || again.Active().KeyID != r.Active().KeyID || again.Active().CreateTime != r.Active().CreateTime {
+	if plain, err := again.Open(sealed, "p"); err != nil || string(plain) != "x" || again.ActiveKey().KeyID != r.ActiveKey().KeyID || again.ActiveKey().CreateTime != r.ActiveKey().CreateTime {
 		t.Errorf("the loaded ring is another one: %q, %v", plain, err)
 	}
 	if _, err := os.Stat(path + temporaryFileInfix + "1"); !errors.Is(err, fs.ErrNotExist) {

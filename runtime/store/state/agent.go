@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 )
 
-// PluginInfo is the cached description of a plugin that has run. It is valid for every file
-// with this content that is started with these settings, whatever the path of the file is.
+// PluginInfo is the cached description of a plugin that has run. It applies to every file with the
+// same content that is started with the same settings, whatever the path of the file is.
 type PluginInfo struct {
 	SHA256    string    `store:"sha256"`   // checksum of the plugin's file, in hex; "" if the file could not be read
 	Settings  string    `store:"settings"` // Settings of the plugin's [catalog.ProgramID]
@@ -40,7 +40,7 @@ type FileRecord struct {
 // FileStat returns the metadata of a record.
 func (r FileRecord) FileStat() catalog.FileStat { return catalog.FileStat(r) }
 
-// PluginProcess is the record of a running plugin, with which the next agent reattaches the plugin.
+// PluginProcess is the record of a running plugin process, to which the next agent reattaches.
 type PluginProcess struct {
 	Protocol  string    `store:"protocol"`
 	Network   string    `store:"network"`
@@ -62,7 +62,8 @@ func (p *PluginProcess) CheckRecord() error {
 	return nil
 }
 
-// DirectoryOwner is the record of the data directory that owns the tasks of a state.
+// DirectoryOwner is the record of the data directory to which a state and its tasks belong. It detects a copy of the
+// directory.
 type DirectoryOwner struct {
 	ID     string        `store:"id"` // random, of the state; a copy of the directory has the same id
 	Boot   string        `store:"boot"`
@@ -79,8 +80,8 @@ type ProcessRecord struct {
 	StartTime uint64 `store:"start_time"`
 }
 
-// PendingRemoval is a deleted allocation that is still on the disk. It has what the calls
-// of its hooks need.
+// PendingRemoval is a deleted allocation whose files are still on the disk. It has the fields that the
+// hooks of its removal need.
 type PendingRemoval api.Allocation
 
 // CheckRecord returns an error if the record lacks its allocation or its job.

@@ -2,7 +2,7 @@ package state
 
 import "strings"
 
-// Names and prefixes of the names of the records of the agent. An id follows a prefix.
+// Names of the agent's records. A name that ends with a slash is a prefix, which an id follows.
 const (
 	BootIDName     = "boot_id"   // boot id of the machine during the last agent
 	NodeMetaName   = "node_meta" // metadata of the node that was set through the API
@@ -24,54 +24,54 @@ const (
 	UnknownAllocPrefix      = "unknown_alloc/" // an unknown allocation: its directory exists, and the state that had its records was lost
 )
 
-// AgentRecord is a kind of the agent's records.
-type AgentRecord struct {
+// AgentRecordKind defines one record of the agent, or all its records with one prefix.
+type AgentRecordKind struct {
 	// Name is the name of the record, or, if it ends with a slash, the prefix of the names.
 	Name string
 	// New returns a pointer to a zero record.
 	New func() any
-	// Sealed means that the record is sealed as a whole.
-	Sealed bool
+	// IsSealed means that the whole record is encrypted in the state file.
+	IsSealed bool
 }
 
-// AgentRecords are the kinds of the agent's records.
-var AgentRecords = []AgentRecord{
-	newAgentRecord[string](BootIDName),
-	newAgentRecord[map[string]*string](NodeMetaName),
-	newAgentRecord[HookKey](HookKeyName),
-	newAgentRecord[[]PluginInfo](PluginInfoName),
-	newAgentRecord[DirectoryOwner](DirectoryOwnerName),
-	newAgentRecord[string](VolumeCallName),
-	newAgentRecord[PluginProcess](PluginProcessPrefix),
-	newAgentRecord[NetworkRecord](NetworkPrefix),
-	newSealedAgentRecord[CleanupRecord](CleanupPrefix),
-	newSealedAgentRecord[TaskTokens](IdentityPrefix),
-	newAgentRecord[bool](EndedAllocPrefix),
-	newAgentRecord[bool](CollectAllocAtEndPrefix),
-	newAgentRecord[map[string]string](AttachedHooksPrefix),
-	newAgentRecord[PendingRemoval](PendingRemovalPrefix),
-	newAgentRecord[bool](UnknownAllocPrefix),
+// AgentRecordKinds are the kinds of the agent's records.
+var AgentRecordKinds = []AgentRecordKind{
+	newAgentRecordKind[string](BootIDName),
+	newAgentRecordKind[map[string]*string](NodeMetaName),
+	newAgentRecordKind[HookKey](HookKeyName),
+	newAgentRecordKind[[]PluginInfo](PluginInfoName),
+	newAgentRecordKind[DirectoryOwner](DirectoryOwnerName),
+	newAgentRecordKind[string](VolumeCallName),
+	newAgentRecordKind[PluginProcess](PluginProcessPrefix),
+	newAgentRecordKind[NetworkRecord](NetworkPrefix),
+	newSealedAgentRecordKind[CleanupRecord](CleanupPrefix),
+	newSealedAgentRecordKind[TaskTokens](IdentityPrefix),
+	newAgentRecordKind[bool](EndedAllocPrefix),
+	newAgentRecordKind[bool](CollectAllocAtEndPrefix),
+	newAgentRecordKind[map[string]string](AttachedHooksPrefix),
+	newAgentRecordKind[PendingRemoval](PendingRemovalPrefix),
+	newAgentRecordKind[bool](UnknownAllocPrefix),
 }
 
-func newAgentRecord[T any](name string) AgentRecord {
-	return AgentRecord{Name: name, New: func() any { return new(T) }}
+func newAgentRecordKind[T any](name string) AgentRecordKind {
+	return AgentRecordKind{Name: name, New: func() any { return new(T) }}
 }
 
-func newSealedAgentRecord[T any](name string) AgentRecord {
-	r := newAgentRecord[T](name)
-	r.Sealed = true
+func newSealedAgentRecordKind[T any](name string) AgentRecordKind {
+	r := newAgentRecordKind[T](name)
+	r.IsSealed = true
 	return r
 }
 
-// AgentRecordOf returns the kind of the agent's record with a name, nil if this build has no such record.
-func AgentRecordOf(name string) *AgentRecord {
+// AgentRecordKindOf returns the kind of the agent's record with the given name, or nil if this build has no such record.
+func AgentRecordKindOf(name string) *AgentRecordKind {
 	prefix, _, hasPrefix := strings.Cut(name, "/")
 	if hasPrefix {
 		name = prefix + "/"
 	}
-	for i := range AgentRecords {
-		if AgentRecords[i].Name == name {
-			return &AgentRecords[i]
+	for i := range AgentRecordKinds {
+		if AgentRecordKinds[i].Name == name {
+			return &AgentRecordKinds[i]
 		}
 	}
 	return nil

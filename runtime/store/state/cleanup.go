@@ -8,8 +8,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// PendingCleanup is a failed call of a cleanup hook point. It is retried once the plugin
-// is up, as long as the state has a record of the allocation, and then until Until.
+// PendingCleanup is a failed call of a cleanup hook point. The agent retries it when the plugin runs, as long as the state
+// has a record of the allocation, and after that until the time Until.
 type PendingCleanup struct {
 	Hook    string
 	AllocID string
@@ -28,13 +28,13 @@ type PendingCleanup struct {
 	Raw json.RawMessage
 }
 
-// ID identifies a pending cleanup: enqueuing the same call again replaces it.
+// ID identifies the failed call. A pending cleanup with the same ID replaces this one.
 func (d *PendingCleanup) ID() string {
 	return d.AllocID + "/" + d.Task + "/" + d.Hook + "/" + d.Point.String()
 }
 
-// CleanupRecord is the stored form of a [PendingCleanup]. Its requests lack what each call sets anew: the token, the
-// attachment and the trace.
+// CleanupRecord is the stored form of a [PendingCleanup]. Its requests do not have the token, the attachment and the trace,
+// which the agent sets again for each call.
 type CleanupRecord struct {
 	Hook    string `store:"hook"`
 	AllocID string `store:"alloc_id"`

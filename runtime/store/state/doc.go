@@ -7,7 +7,7 @@
 // state inspect' does not show the value. A type of another package, such as
 // driver.Handle, has a record of its own here, and the functions that convert it both ways.
 // The nouns of the Nomad API are stored as they are, under the names that their fields have
-// in Go. AgentRecords lists the kinds of the agent's records.
+// in Go. AgentRecordKinds lists the kinds of the agent's records.
 //
 // The runners and the agent fill the records, package store keeps them. The package reads
 // and writes no file.

@@ -1,6 +1,6 @@
 package state
 
-// WaitDurableFunc blocks until a record is on disk. It returns an error if the record cannot
+// WaitDurableFunc blocks until a record is on disk. It returns an error if the record could not
 // be stored.
 type WaitDurableFunc func() error
 
@@ -9,10 +9,10 @@ type Durability int
 
 const (
 	DurabilitySync Durability = iota
-	// DurabilityGrouped may take a millisecond longer than Sync, so that the write can be shared
-	// with a write that is expected as its consequence.
+	// DurabilityGrouped may delay the write by a millisecond, so that the record can share the write with
+	// another record that usually follows.
 	DurabilityGrouped
-	// DurabilityAsync may take longer than DurabilityGrouped, unless another record is written. No caller
-	// waits for an DurabilityAsync record.
+	// DurabilityAsync may delay the write by more than DurabilityGrouped, unless another record is written before. It is for
+	// records for which no caller waits.
 	DurabilityAsync
 )

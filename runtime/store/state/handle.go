@@ -143,7 +143,7 @@ type CapabilitiesRecord struct {
 	DynamicWorkloadUsers  bool                 `store:"dynamic_workload_users"`
 }
 
-// NewHandleRecord returns the record of a handle, nil for nil. They share the values of the handle.
+// NewHandleRecord returns the record of a handle, nil for nil. The record shares lists and maps with the handle.
 func NewHandleRecord(h *driver.Handle) *HandleRecord {
 	if h == nil {
 		return nil

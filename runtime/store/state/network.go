@@ -6,8 +6,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// AllocNetwork is the network of an allocation that does not use the network of the machine. The record is
-// stored before anything is created, and deleted when all has been destroyed.
+// AllocNetwork is the network of an allocation that does not use the network of the machine. The agent stores the record
+// before it creates anything for the network, and deletes the record when it has destroyed the network.
 type AllocNetwork struct {
 	AllocID string
 	// Driver is the driver that creates the namespace; empty means that the agent does.

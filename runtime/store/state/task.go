@@ -8,7 +8,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/restart"
 )
 
-// LocalState is the runner's state that the next agent needs to continue the task.
+// LocalState is the state of a task runner that the next agent needs to continue the task.
 type LocalState struct {
 	Hooks      map[string]HookState // keyed by hook name
 	AllocHooks map[string]string    // configurations of the hooks that the allocation has had, keyed by hook name
@@ -40,14 +40,14 @@ type LocalState struct {
 	Reported []string
 }
 
-// RestartRequest is a restart that a caller requested. It belongs to one process or to
-// one finished run, so that it cannot restart a later one.
+// RestartRequest is a restart that a caller requested. It applies only to the process or the finished run
+// of the task for which it was requested, not to a later one.
 type RestartRequest struct {
 	Failure bool   `store:"failure"` // the restart counts as a failed attempt of the restart policy
 	Reason  string `store:"reason"`  // reason of the restart, for the log
 }
 
-// ProcessExit is the end of a process, for the restart policy.
+// ProcessExit is the exit of the process of a task, from which the restart policy decides whether to restart the task.
 type ProcessExit struct {
 	Lost    bool `store:"lost"` // exit status unknown
 	Success bool `store:"success"`
@@ -79,7 +79,7 @@ func (e *ProcessExit) RestartOutcome() restart.Outcome {
 	}
 }
 
-// HookState is one hook's response to Prestart.
+// HookState is the response of one hook to the prestart call of a task.
 type HookState struct {
 	// Attachment is the configuration with which a plugin was attached to the task, as
 	// JSON. It is empty for a hook that needs no attachment.
@@ -92,9 +92,8 @@ type HookState struct {
 	Devices []driver.Device
 }
 
-// PendingDestroy is a start whose DestroyTask has not succeeded yet. While it is
-// recorded, processes of that start may still run: the task does not start again, and
-// its allocation does not end.
+// PendingDestroy is a start of a task for which the driver call DestroyTask has not succeeded yet, so processes of this
+// start may still run. While the state has it, the task does not start again, and its allocation does not end.
 type PendingDestroy struct {
 	ID     string
 	Handle *driver.Handle // handle of the start; nil if StartTask returned none
@@ -106,7 +105,7 @@ type PendingDestroy struct {
 	Next *PendingDestroy
 }
 
-// PendingDestroys returns the starts of which processes may be left, in the order in which the
+// PendingDestroys returns the starts whose processes may still run, in the order in which the
 // driver must destroy them.
 func (s *LocalState) PendingDestroys() (starts []PendingDestroy) {
 	for d := s.Destroy; d != nil; d = d.Next {
@@ -121,8 +120,8 @@ func (s *LocalState) PendingDestroys() (starts []PendingDestroy) {
 	return starts
 }
 
-// SetHook sets the response of a hook. It replaces the map instead of changing it,
-// because a store may still hold it.
+// SetHook sets the response of a hook. It replaces the map Hooks by a copy, because a pending write to the store may still
+// use the old map.
 func (s *LocalState) SetHook(name string, state HookState) {
 	hooks := maps.Clone(s.Hooks)
 	if hooks == nil {

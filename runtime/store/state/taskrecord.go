@@ -76,8 +76,8 @@ type HandleSecrets struct {
 	DriverState []byte            `store:"driver_state,secret"` // nil unless the driver's state contains the environment, see holdsTaskEnv
 }
 
-// NewTaskRecord returns the record of a local state. They share the values of the state, which SplitSecrets does not
-// change.
+// NewTaskRecord returns the record of a local state. The record shares lists and maps with the state; SplitSecrets does not
+// modify these.
 func NewTaskRecord(s LocalState) *TaskRecord {
 	r := &TaskRecord{
 		AllocHooks: s.AllocHooks, StartID: s.StartID, Handle: NewHandleRecord(s.Handle), Network: (*NetworkOverrideRecord)(s.Network),

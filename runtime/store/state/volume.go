@@ -13,9 +13,9 @@ const (
 
 // HostVolume is the record of a dynamic host volume.
 type HostVolume struct {
-	Volume *api.HostVolume `store:"volume"` // if it names no plugin, the operator has made the directory, and deletes it
+	Volume *api.HostVolume `store:"volume"` // without a plugin, the operator has made the directory and must delete it
 	// Pending is the operation whose result is not stored yet, or that has failed. It is stored before the plugin is
-	// called, so that the next agent completes an operation during which this agent died.
+	// called, so that the next agent can complete the operation if this agent exits during the call.
 	Pending HostVolumeOperation `store:"pending"`
 }
 

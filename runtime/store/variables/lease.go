@@ -10,10 +10,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// lockLease is the remaining time of a lock. At expires the holder loses the lock; from acquirable on,
-// after the delay, another client can acquire it.
+// lockLease has the times at which a lock that is not renewed ends: at expireTime, the holder can no longer renew it; at
+// acquirableTime, after the lock delay, the lock is released and another client can acquire it.
 type lockLease struct {
-	id                         string
+	lockID                     string
 	expireTime, acquirableTime time.Time
 }
 
@@ -26,7 +26,7 @@ func newLease(lock *api.VariableLock) lockLease {
 
 func (vs *Variables) startLease(at variableKey, lock *api.VariableLock) {
 	vs.mu.Lock()
-	vs.leases[at] = newLease(lock)
+	vs.leasesByVariable[at] = newLease(lock)
 	vs.mu.Unlock()
 	select {
 	case vs.leaseAdded <- struct{}{}:
@@ -34,22 +34,22 @@ func (vs *Variables) startLease(at variableKey, lock *api.VariableLock) {
 	}
 }
 
-// renewLease extends the lease of a lock, and reports whether it was still valid.
+// renewLease replaces the lease of a lock by a new one. It returns false if the lease has expired.
 func (vs *Variables) renewLease(at variableKey, lock *api.VariableLock) bool {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
-	l, known := vs.leases[at]
-	if !known || l.id != lock.ID || !time.Now().Before(l.expireTime) {
+	l, known := vs.leasesByVariable[at]
+	if !known || l.lockID != lock.ID || !time.Now().Before(l.expireTime) {
 		return false
 	}
-	vs.leases[at] = newLease(lock)
+	vs.leasesByVariable[at] = newLease(lock)
 	return true
 }
 
-// Run releases locks that were not renewed, and blocks until ctx ends. Holders cannot
-// renew their locks while no agent runs, so each stored lock first gets a new lease of
-// its full TTL.
-func (vs *Variables) Run(ctx context.Context) {
+// RunLockExpiration releases locks that their holders have not renewed, until ctx ends. At the start,
+// each stored lock gets a new lease with its full TTL, because holders could not renew their locks while
+// no agent ran.
+func (vs *Variables) RunLockExpiration(ctx context.Context) {
 	snapshot := vs.store.Snapshot()
 	for _, v := range snapshot.Variables(nil, store.AnyNamespace, "") {
 		if v.Lock != nil && snapshot.VariableErr(v) == nil { // a lock in a variable that cannot be read cannot be released
@@ -59,7 +59,7 @@ func (vs *Variables) Run(ctx context.Context) {
 	for {
 		select {
 		case <-vs.leaseAdded:
-		case <-time.After(vs.untilNextRelease()):
+		case <-time.After(vs.timeUntilNextRelease()):
 			vs.releaseExpired(ctx)
 		case <-ctx.Done():
 			return
@@ -67,12 +67,12 @@ func (vs *Variables) Run(ctx context.Context) {
 	}
 }
 
-// untilNextRelease returns the time until the first lock may be released, an hour at most.
-func (vs *Variables) untilNextRelease() time.Duration {
+// timeUntilNextRelease returns the time until the first lock must be released, but at most an hour.
+func (vs *Variables) timeUntilNextRelease() time.Duration {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	first := time.Hour
-	for _, l := range vs.leases {
+	for _, l := range vs.leasesByVariable {
 		first = min(first, time.Until(l.acquirableTime))
 	}
 	return first
@@ -82,7 +82,7 @@ func (vs *Variables) untilNextRelease() time.Duration {
 func (vs *Variables) releaseExpired(ctx context.Context) {
 	vs.mu.Lock()
 	var due []variableKey
-	for at, l := range vs.leases {
+	for at, l := range vs.leasesByVariable {
 		if !time.Now().Before(l.acquirableTime) {
 			due = append(due, at)
 		}
@@ -97,11 +97,11 @@ var errNotLocked = errors.New("no longer locked")
 
 func (vs *Variables) releaseLock(ctx context.Context, at variableKey) {
 	vs.mu.Lock()
-	l := vs.leases[at]
+	l := vs.leasesByVariable[at]
 	vs.mu.Unlock()
 	_, err := vs.store.Update(ctx, func(tx *store.Txn) error {
 		old := tx.Variable(nil, at.namespace, at.path)
-		if old == nil || old.LockID() != l.id {
+		if old == nil || old.LockID() != l.lockID {
 			return errNotLocked
 		}
 		next := *old
@@ -111,14 +111,14 @@ func (vs *Variables) releaseLock(ctx context.Context, at variableKey) {
 	})
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
-	switch now := vs.leases[at]; {
-	case now.id != l.id: // another client has acquired the lock
+	switch now := vs.leasesByVariable[at]; {
+	case now.lockID != l.lockID: // another client has acquired the lock
 	case err == nil, errors.Is(err, errNotLocked):
-		delete(vs.leases, at)
+		delete(vs.leasesByVariable, at)
 	default:
 		vs.logger.Warn("lock not ended", "namespace", at.namespace, "path", at.path, "error", err)
 		l.acquirableTime = time.Now().Add(releaseRetryDelay)
-		vs.leases[at] = l
+		vs.leasesByVariable[at] = l
 	}
 }
 

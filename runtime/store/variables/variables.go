@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// InvalidError is an error of a request that is invalid whatever is stored.
+// InvalidError means that a request is invalid, independently of the stored variables.
 type InvalidError string
 
 func (e InvalidError) Error() string { return string(e) }
@@ -23,44 +23,44 @@ func (e InvalidError) Error() string { return string(e) }
 // ConflictError means that a request conflicts with the stored variable.
 type ConflictError struct {
 	Text string
-	// Current is the stored variable, or has only the name if there is none.
+	// Current is the stored variable. If none is stored, it has only namespace and path.
 	Current *api.Variable
 }
 
 func (e *ConflictError) Error() string { return e.Text }
 
-// The texts of conflicts are Nomad's.
+// The texts of a ConflictError, which are the same as in Nomad.
 const (
 	indexConflictText    = "cas error: the index of the variable is another one"
 	lockedConflictText   = "attempting to modify locked variable"
 	unlockedConflictText = "variable doesn't hold a lock"
 )
 
-// ExpectedIndex is the ModifyIndex that a variable must have to be changed. 0 means that
-// it must not exist, nil that any index is accepted.
+// ExpectedIndex is the ModifyIndex that the stored variable must have, for check-and-set. 0 means that the
+// variable must not exist, nil that every index is accepted.
 type ExpectedIndex = *uint64
 
-// Variables changes the variables of a store. Its methods may be called concurrently.
+// Variables changes the variables of a store and manages their locks. Its methods may be called concurrently.
 type Variables struct {
 	store      *store.Store
 	logger     hclog.Logger
 	leaseAdded chan struct{} // the channel has a value when there is a new lease
 
-	mu     sync.Mutex
-	leases map[variableKey]lockLease
+	mu               sync.Mutex
+	leasesByVariable map[variableKey]lockLease
 }
 
 type variableKey struct{ namespace, path string }
 
 func variableKeyOf(v *api.Variable) variableKey { return variableKey{v.Namespace, v.Path} }
 
-// New returns the variables of a store. Locks expire only while Run runs.
+// New returns the Variables of a store. Locks expire only while RunLockExpiration runs.
 func New(s *store.Store, logger hclog.Logger) *Variables {
-	return &Variables{store: s, logger: logger.Named("variables"), leaseAdded: make(chan struct{}, 1), leases: make(map[variableKey]lockLease)}
+	return &Variables{store: s, logger: logger.Named("variables"), leaseAdded: make(chan struct{}, 1), leasesByVariable: make(map[variableKey]lockLease)}
 }
 
-// Put stores the items of a variable. If the variable is locked, v must have the lock's
-// ID, and the variable stays locked.
+// Put stores the items of a variable. If the stored variable is locked, v must have the ID of the lock, and
+// the variable stays locked.
 func (vs *Variables) Put(ctx context.Context, v *api.Variable, check ExpectedIndex) (*api.Variable, error) {
 	if len(v.Items) == 0 {
 		return nil, InvalidError("variable missing required Items object")
@@ -114,8 +114,8 @@ func (vs *Variables) AcquireLock(ctx context.Context, v *api.Variable) (*api.Var
 	return got, err
 }
 
-// RenewLock renews the lease of a lock. It stores nothing, and returns the variable without
-// items.
+// RenewLock renews the lease of the lock whose ID is in v.Lock. It stores nothing, and returns the variable
+// without its items.
 func (vs *Variables) RenewLock(_ context.Context, v *api.Variable) (*api.Variable, error) {
 	at := variableKeyOf(v)
 	old := vs.store.Snapshot().Variable(nil, at.namespace, at.path)
@@ -130,7 +130,7 @@ func (vs *Variables) RenewLock(_ context.Context, v *api.Variable) (*api.Variabl
 	return &c, nil
 }
 
-// ReleaseLock releases a lock.
+// ReleaseLock removes the lock whose ID is in v.Lock from the variable.
 func (vs *Variables) ReleaseLock(ctx context.Context, v *api.Variable) (*api.Variable, error) {
 	return vs.changeVariable(ctx, v, nil, func(old *api.Variable) (*api.Variable, error) {
 		if err := checkLockHeld(old, v); err != nil {
@@ -150,8 +150,8 @@ func checkLockHeld(old, by *api.Variable) error {
 	return nil
 }
 
-// changeVariable stores the variable that edit returns, with its names and times filled in. The
-// store sets the indexes.
+// changeVariable stores the variable that edit returns, after it has set the namespace, the path and the times. The store
+// sets the indexes.
 func (vs *Variables) changeVariable(ctx context.Context, v *api.Variable, check ExpectedIndex, edit func(old *api.Variable) (*api.Variable, error)) (*api.Variable, error) {
 	if err := errors.Join(model.ValidateVariablePath(v.Path), model.ValidateNamespaceName(v.Namespace), model.ValidateVariableItems(v.Items)); err != nil {
 		return nil, InvalidError(err.Error())
@@ -180,7 +180,8 @@ func (vs *Variables) changeVariable(ctx context.Context, v *api.Variable, check 
 	return nextVariable, nil
 }
 
-// currentVariable returns the stored variable, or a variable that has only the name.
+// currentVariable returns the stored variable, or a variable with only namespace and path if none is stored. It returns a
+// ConflictError if the index is not the expected one.
 func currentVariable(tx *store.Txn, at variableKey, check ExpectedIndex) (*api.Variable, error) {
 	old := tx.Variable(nil, at.namespace, at.path)
 	if old == nil {
@@ -199,7 +200,7 @@ const (
 	defaultTTL = 15 * time.Second
 )
 
-// newLock returns a lock with the TTL and delay of the request.
+// newLock returns a new lock with the TTL and delay of the request, or the default ones.
 func newLock(want *api.VariableLock) (*api.VariableLock, error) {
 	lock := &api.VariableLock{ID: uuid.NewString(), TTL: defaultTTL.String(), LockDelay: defaultTTL.String()}
 	if want == nil {

@@ -218,7 +218,7 @@ func TestLockExpires(t *testing.T) {
 		must := vs.mustSucceed(t)
 		var runningWG sync.WaitGroup
 		ctx := t.Context()
-		runningWG.Go(func() { vs.Run(ctx) })
+		runningWG.Go(func() { vs.RunLockExpiration(ctx) })
 		v := testVariable("p", "k", "v")
 		v.Lock = &api.VariableLock{TTL: "10s", LockDelay: "5s"}
 		mine := must(vs.AcquireLock(ctx, v))
@@ -255,7 +255,7 @@ func TestLockExpiresAfterRestart(t *testing.T) {
 		mine := before.mustSucceed(t)(before.AcquireLock(t.Context(), testVariable("p")))
 		time.Sleep(14 * time.Second)
 		vs := New(s, hclog.NewNullLogger())
-		go vs.Run(t.Context())
+		go vs.RunLockExpiration(t.Context())
 		synctest.Wait()
 		time.Sleep(14 * time.Second)
 		vs.mustSucceed(t)(vs.RenewLock(t.Context(), mine))

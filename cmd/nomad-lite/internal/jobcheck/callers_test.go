@@ -47,8 +47,8 @@ var schemas = map[string]admission.Schema{
 // checkHooks rejects all attachments: the hook absent does not exist, and no other hook accepts its attachment.
 func checkHooks(job *api.Job) (faults []admission.HookFault) {
 	for _, at := range model.HookAttachments(job) {
-		fault := admission.HookFault{At: at, Missing: at.Hook == "absent", Err: errors.New("bad value: correct it")}
-		if fault.Missing {
+		fault := admission.HookFault{Attachment: at, IsHookMissing: at.Hook == "absent", Err: errors.New("bad value: correct it")}
+		if fault.IsHookMissing {
 			fault.Err = errors.New("no such hook: install it")
 		}
 		faults = append(faults, fault)
@@ -79,7 +79,7 @@ func newCallersFixture(t *testing.T) *callersFixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	node := schedtest.NewNode(1 << 20)
+	node := schedtest.NewAPINode(1 << 20)
 	node.Attributes["nomad.service_discovery"] = "true"
 	node.Attributes["plugins.secrets.nomad.version"] = "1"
 	node.Drivers = map[string]*api.DriverInfo{"raw_exec": {Detected: true, Healthy: true}, "simulation": {Detected: true, Healthy: true}}
@@ -105,7 +105,7 @@ func newCallersFixture(t *testing.T) *callersFixture {
 
 // facts returns the facts about the node that a command has.
 func (c *callersFixture) facts(job *api.Job) admission.Node {
-	features := scheduler.NodeOf(c.node).Features
+	features := scheduler.PlacementNodeOf(c.node).Features
 	return admission.Node{Drivers: []string{"raw_exec", "simulation"}, Schemas: schemas, HookFaults: checkHooks(job), Features: &features}
 }
 
@@ -196,7 +196,7 @@ func (c *callersFixture) compare(t *testing.T, file *jobfile.File) []string {
 	}
 	answer := file.CheckAdmission(t.Context(), c.facts(file.Job), admission.Flags{Caller: admission.API})
 	want := ""
-	if rejected := answer.With(admission.Rejects); answer.Fault != nil {
+	if rejected := answer.RefusalsWithEffect(admission.Rejects); answer.Fault != nil {
 		want = answer.Fault.Error()
 	} else if len(rejected) > 0 {
 		want = "This job cannot run here:"
@@ -236,7 +236,7 @@ func hasInstances(job *api.Job) bool {
 
 func parseFile(t *testing.T, name string, text []byte) *jobfile.File {
 	t.Helper()
-	file, diags := jobspec.Parse(jobspec.Source{Name: name, Text: text, Strict: true})
+	file, diags := jobspec.Parse(jobspec.Source{Name: name, Text: text, RejectsUndeclared: true})
 	if diags.HasErrors() {
 		t.Fatal(jobspec.DiagnosticsText(diags))
 	}

@@ -120,13 +120,13 @@ func nodeFeaturesOf(a *agent.Agent) *admission.Features {
 // CheckCapacity prints which groups of a job that passed admission do not fit on the machine of an agent, as if the
 // agent ran no allocation. It returns true if the job fits.
 func CheckCapacity(j *jobfile.File, s *cli.Streams, a *agent.Agent, portFree func(scheduler.HostPort) bool) (bool, error) {
-	node := scheduler.Node{Features: *nodeFeaturesOf(a), IP: a.Host().IP, Devices: devices.NodeResources(a.DeviceGroups())}
+	node := scheduler.PlacementNode{Features: *nodeFeaturesOf(a), IP: a.Host().IP, Devices: devices.NodeResources(a.DeviceGroups())}
 	return checkPlacement(j, s, j.DoesNotFitHeading(), node, portFree)
 }
 
 // checkPlacement prints under a heading which groups of a job that passed admission do not fit on a node without
 // allocations. It returns true if the job fits.
-func checkPlacement(j *jobfile.File, s *cli.Streams, heading string, node scheduler.Node, portFree func(scheduler.HostPort) bool) (bool, error) {
+func checkPlacement(j *jobfile.File, s *cli.Streams, heading string, node scheduler.PlacementNode, portFree func(scheduler.HostPort) bool) (bool, error) {
 	_, err := scheduler.Place(j.Job, node, scheduler.Env{
 		NewID:         uuid.NewString,
 		PortFree:      portFree,
@@ -166,7 +166,7 @@ func HookNames(j *jobfile.File) []string {
 	for _, at := range model.HookAttachments(j.Job) {
 		hookNames = append(hookNames, at.Hook)
 	}
-	hookNames = append(hookNames, pluginhooks.BuiltinHooks(j.Job)...)
+	hookNames = append(hookNames, pluginhooks.BuiltinHooksOfJob(j.Job)...)
 	slices.Sort(hookNames)
 	return slices.Compact(hookNames)
 }
@@ -175,6 +175,6 @@ func HookNames(j *jobfile.File) []string {
 // agent has found. It returns true if there are none and the job fits on the node.
 func CheckWithAgent(ctx context.Context, j *jobfile.File, s *cli.Streams, a *jobfile.AgentValidation) (bool, error) {
 	return j.CheckWithAgent(ctx, s, a, func(heading string, features admission.Features) (bool, error) {
-		return checkPlacement(j, s, heading, scheduler.Node{Features: features}, func(scheduler.HostPort) bool { return true })
+		return checkPlacement(j, s, heading, scheduler.PlacementNode{Features: features}, func(scheduler.HostPort) bool { return true })
 	})
 }

@@ -42,7 +42,7 @@ func (j *File) PrintAdmissionAnswer(s *cli.Streams, heading string, a *admission
 		}
 	}
 	var warnings hcl.Diagnostics
-	for _, r := range a.With(admission.Warns) {
+	for _, r := range a.RefusalsWithEffect(admission.Warns) {
 		diag := j.NewWarning(r.Path, r.WarningText())
 		diag.Extra = refusalID(r.Row.ID)
 		warnings = append(warnings, diag)
@@ -51,7 +51,7 @@ func (j *File) PrintAdmissionAnswer(s *cli.Streams, heading string, a *admission
 		return false, err
 	}
 	var parts, requirements []admission.Refusal
-	for _, r := range a.With(admission.Rejects) {
+	for _, r := range a.RefusalsWithEffect(admission.Rejects) {
 		if r.Row.Scope == admission.OnNode {
 			requirements = append(requirements, r)
 		} else {

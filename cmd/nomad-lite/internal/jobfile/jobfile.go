@@ -91,7 +91,7 @@ func (f *Flags) Read(s *cli.Streams, path string, exitCode int) (*File, error) {
 		return &File{Job: job, Parsed: &jobspec.File{}, Source: text, jsonFileName: name}, nil
 	}
 	file, diags := jobspec.Parse(jobspec.Source{
-		Name: name, Text: text, Vars: f.Vars, VarFiles: f.VarFiles, Environ: os.Environ(), FileFunctions: true, Strict: f.Strict,
+		Name: name, Text: text, Vars: f.Vars, VarFiles: f.VarFiles, Environ: os.Environ(), FileFunctions: true, RejectsUndeclared: f.Strict,
 	})
 	if diags.HasErrors() {
 		fmt.Fprintf(s.Err, "Error getting job struct: Error parsing job file from %s:\n", path)

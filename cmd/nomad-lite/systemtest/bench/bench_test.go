@@ -105,7 +105,7 @@ func startBenchAgent(b testing.TB, dir string, more ...string) *benchAgent {
 		for _, p := range systemtest.FindNodeProcesses(dir) {
 			_ = p.Signal(syscall.SIGKILL)
 		}
-		_ = allocdir.RemoveAllocDir(dir)
+		_ = allocdir.UnmountAndRemoveDir(dir)
 	})
 	began := time.Now()
 	if err := a.Start(); err != nil {

@@ -429,7 +429,7 @@ func TestOOMKillDuringDriverOutage(t *testing.T) {
 	if _, s := report.TaskOfJob("work"); !systemtest.HasEventText(s, `Exit Code: 137, Signal: 9, Exit Message: "OOM Killed"`) {
 		t.Errorf("no event says that memory was the reason: %q", eventMessages(s))
 	}
-	n.End("stop")
+	n.SendExitCommand("stop")
 }
 
 // A task whose start makes the plugin process exit does not disturb the running tasks.

@@ -57,7 +57,7 @@ func (s agentEnvironment) chown(dir string) error {
 // remove removes the directory of a node, including the data directory.
 func (s agentEnvironment) remove(dir string) error {
 	if s.uid == 0 {
-		return allocdir.RemoveAllocDir(dir)
+		return allocdir.UnmountAndRemoveDir(dir)
 	}
 	_ = unix.Unmount(filepath.Join(dir, "data"), unix.MNT_DETACH) // the data directory can be a mounted disk
 	return os.RemoveAll(dir)                                      // allocdir.Sweep rejects directories of other users

@@ -190,7 +190,7 @@ func TestDataDirectoryIsFoundByEveryPath(t *testing.T) {
 			n := &relocatedNode{T: t, dir: dir, dataPath: filepath.Join(dir, test.data), uid: test.uid}
 			t.Cleanup(func() {
 				systemtest.AssertNodeExited(t, dir)
-				if err := allocdir.RemoveAllocDir(dir); err != nil {
+				if err := allocdir.UnmountAndRemoveDir(dir); err != nil {
 					t.Error(err)
 				}
 			})

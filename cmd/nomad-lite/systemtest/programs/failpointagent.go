@@ -76,7 +76,7 @@ var KillableAgentCommands = map[string]func(ctx context.Context, a *agent.Agent,
 		waitStateChange(ctx, a.Store())
 		s := a.Store().Snapshot()
 		reportedIndex = s.Index()
-		seen := AllocReport{Local: s.LocalAllocations()}
+		seen := AllocReport{Local: s.AllocationsWithLocalRecords()}
 		for _, alloc := range s.Allocations(nil, "") {
 			seen.Allocs = append(seen.Allocs, &api.Allocation{
 				ID: alloc.ID, JobID: alloc.JobID, DesiredStatus: alloc.DesiredStatus, ClientStatus: alloc.ClientStatus,

@@ -76,7 +76,7 @@ func runKillableAgent(dir string, programs ...string) error {
 		Plugins:         plugins,
 		Hooks:           hookRules,
 		FindTaskProcess: agentconfig.TaskProcessFromState,
-		GC:              noderunner.GC{MaxAllocs: 10_000, DiskUsage: 100, InodeUsage: 100}, // so high that no allocation that a test checks is garbage collected
+		GC:              noderunner.GCLimits{MaxAllocs: 10_000, MaxDiskUsagePercent: 100, MaxInodeUsagePercent: 100}, // so high that no allocation that a test checks is garbage collected
 		Logger:          hclog.New(&hclog.LoggerOptions{Level: level, Output: os.Stderr}),
 	})
 	if err != nil {

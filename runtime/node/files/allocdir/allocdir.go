@@ -48,7 +48,7 @@ type Dir struct {
 	allocsRoot string
 	id         string
 
-	mu sync.Mutex // mu is held while the ACL of the directory changes
+	mu sync.Mutex // held while the ACL of the allocation's directory is read and replaced
 }
 
 // New returns the directory of an allocation below root, an absolute path. It does not
@@ -57,7 +57,7 @@ func New(root, allocID string) (*Dir, error) {
 	if !filepath.IsAbs(root) {
 		return nil, fmt.Errorf("alloc directory %q: not an absolute path", root)
 	}
-	if err := checkName(allocID); err != nil {
+	if err := checkFileName(allocID); err != nil {
 		return nil, fmt.Errorf("alloc id %q: %w", allocID, err)
 	}
 	return &Dir{allocsRoot: filepath.Clean(root), id: allocID}, nil
@@ -69,8 +69,8 @@ func (d *Dir) Path() string { return filepath.Join(d.allocsRoot, d.id) }
 // LogDir returns the path of the directory for the tasks' output.
 func (d *Dir) LogDir() string { return filepath.Join(d.Path(), sharedDirName, logsDirName) }
 
-// Task returns the paths of one task. It does not access the file system.
-func (d *Dir) Task(name string) hook.TaskDir {
+// TaskPaths returns the paths of one task. It does not access the file system.
+func (d *Dir) TaskPaths(name string) hook.TaskDir {
 	task := filepath.Join(d.Path(), name)
 	mounts := filepath.Join(d.mountsRoot(), d.id+"-"+name)
 	return hook.TaskDir{
@@ -89,8 +89,8 @@ func (d *Dir) Task(name string) hook.TaskDir {
 }
 
 // mountsRoot returns the directory in which drivers with unveil isolation find the
-// directories of their tasks. It is beside root because a task must not see the parents
-// of its directories.
+// directories of their tasks. It is beside allocsRoot, and not in it, because a task must not
+// see the parents of its directories.
 func (d *Dir) mountsRoot() string { return d.allocsRoot + "_mounts" }
 
 // Build creates the directory and its shared part, except what exists already.
@@ -104,10 +104,10 @@ func (d *Dir) Build() error {
 }
 
 func (d *Dir) build() error {
-	if err := makeRoot(d.allocsRoot, 0o711); err != nil {
+	if err := makeRootDir(d.allocsRoot, 0o711); err != nil {
 		return err
 	}
-	root, err := openPath(d.allocsRoot)
+	root, err := openTrustedDir(d.allocsRoot)
 	if err != nil {
 		return err
 	}
@@ -124,22 +124,22 @@ func (d *Dir) build() error {
 	defer shared.close()
 	failpoint.Hit(failpoint.StepAllocDir, failpoint.PhaseDuring)
 	for _, name := range []string{dataDirName, logsDirName, tmpDirName} {
-		if err := shared.ensureDirExists(name, 0o777); err != nil {
+		if err := shared.ensureDirUnlessReplaced(name, 0o777); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// ensureAllocDir opens or creates the directory of an allocation. Root does not change an
-// existing directory: its ACL may admit the users of running tasks.
+// ensureAllocDir opens or creates the directory of an allocation. A root agent does not
+// change an existing directory, because its ACL may admit the users of running tasks.
 func ensureAllocDir(root *dirHandle, id string) (*dirHandle, error) {
-	if !isPrivileged() {
+	if !isAgentRoot() {
 		return root.ensureDir(id, nomadAllocDirMode, agentOwned)
 	}
-	alloc, made, err := root.makeDir(id)
+	alloc, made, err := root.openOrMakeDir(id)
 	if err == nil && made {
-		err = alloc.applyOwnership(made, 0o700, agentOwned) // sets the mode again, because the umask applies to mkdir
+		err = alloc.setOwnerAndMode(made, 0o700, agentOwned) // sets the mode that the umask may have reduced in mkdir
 	}
 	if err != nil && alloc != nil {
 		alloc.close()
@@ -147,8 +147,8 @@ func ensureAllocDir(root *dirHandle, id string) (*dirHandle, error) {
 	return alloc, err
 }
 
-// Open returns a handle for access to the files of the allocation that cannot
-// leave its directory. The caller closes it.
+// Open opens the directory of the allocation as an os.Root, through which no path leads
+// out of the directory. The caller closes it.
 func (d *Dir) Open() (*os.Root, error) {
 	root, err := os.OpenRoot(d.allocsRoot)
 	if err != nil {
@@ -162,9 +162,9 @@ func (d *Dir) Open() (*os.Root, error) {
 	return alloc, nil
 }
 
-// open returns a handle on the directory of the allocation.
+// open opens the directory of the allocation. The caller closes it.
 func (d *Dir) open() (*dirHandle, error) {
-	root, err := openPath(d.allocsRoot)
+	root, err := openTrustedDir(d.allocsRoot)
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +172,7 @@ func (d *Dir) open() (*dirHandle, error) {
 	return root.open(d.id)
 }
 
-// Destroy unmounts and removes everything of the allocation, including files and mounts
+// Destroy unmounts and removes the directories of the allocation, including files and mounts
 // that tasks have made there. It continues after an error and may be called again; a
 // missing directory is not an error.
 func (d *Dir) Destroy() error {
@@ -183,11 +183,11 @@ func (d *Dir) Destroy() error {
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), d.id+"-") {
-			errs = append(errs, removeChild(d.mountsRoot(), e.Name()))
+			errs = append(errs, unmountAndRemove(d.mountsRoot(), e.Name()))
 		}
 	}
 	point := failpoint.EnterStep(failpoint.StepGarbageCollection)
-	errs = append(errs, removeChild(d.allocsRoot, d.id))
+	errs = append(errs, unmountAndRemove(d.allocsRoot, d.id))
 	point.Leave()
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("destroy alloc directory %s: %w", d.Path(), err)
@@ -195,8 +195,8 @@ func (d *Dir) Destroy() error {
 	return nil
 }
 
-// checkName rejects a string that is not a single file name.
-func checkName(name string) error {
+// checkFileName rejects a string that is not a single file name.
+func checkFileName(name string) error {
 	switch {
 	case name == "":
 		return errors.New("empty name")

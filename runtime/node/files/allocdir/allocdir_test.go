@@ -139,7 +139,7 @@ func TestLayout(t *testing.T) {
 
 // An agent that is not root uses Nomad's modes: rootless containers need them.
 func TestLayoutUnprivileged(t *testing.T) {
-	if isPrivileged() {
+	if isAgentRoot() {
 		runTestAs(t, 4001, t.Name())
 		return
 	}
@@ -166,7 +166,7 @@ func TestPaths(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	task := d.Task("web")
+	task := d.TaskPaths("web")
 	base := "/var/lib/x/alloc/" + allocID
 	for got, want := range map[string]string{
 		d.Path():               base,
@@ -203,7 +203,7 @@ func TestInvalidNamesAreRejected(t *testing.T) {
 		if err := d.DropSecrets(name); err == nil {
 			t.Errorf("DropSecrets took the name %q", name)
 		}
-		if err := d.WriteLocal(name, "x", nil); err == nil {
+		if err := d.WriteLocalFile(name, "x", nil); err == nil {
 			t.Errorf("WriteLocal took the task name %q", name)
 		}
 	}
@@ -260,7 +260,7 @@ func TestBuildCompletesInterruptedBuild(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Destroy()
-	if !isPrivileged() {
+	if !isAgentRoot() {
 		// If the agent cannot change owners, the tasks run as its user, and the directory
 		// keeps Nomad's mode.
 		if st := stat(t, d.Path()); st.Mode&0o777 != 0o755 {
@@ -525,7 +525,7 @@ func TestWriteLocal(t *testing.T) {
 	d := newTestDir(t)
 	task := buildTask(t, d, "web")
 	for range 2 {
-		if err := d.WriteLocal("web", "a/b/payload", []byte("data\x00")); err != nil {
+		if err := d.WriteLocalFile("web", "a/b/payload", []byte("data\x00")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -538,7 +538,7 @@ func TestWriteLocal(t *testing.T) {
 			t.Errorf("mode of %s is %o, want 755", p, st.Mode&0o7777)
 		}
 	}
-	if err := d.WriteLocal("web", "../../note", nil); err != nil {
+	if err := d.WriteLocalFile("web", "../../note", nil); err != nil {
 		t.Errorf("a path within the allocation: %v", err)
 	}
 
@@ -556,12 +556,12 @@ func TestWriteLocal(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"../../../x", "/../../../x", "out/victim", "out/new", "", ".", ".."} {
-		if err := d.WriteLocal("web", name, []byte("new")); err == nil {
+		if err := d.WriteLocalFile("web", name, []byte("new")); err == nil {
 			t.Errorf("WriteLocal took the path %q", name)
 		}
 	}
-	for _, name := range []string{"link", "fifo", "/abs"} { // WriteLocal replaces the link and the FIFO, and treats the absolute path as relative
-		if err := d.WriteLocal("web", name, []byte("new")); err != nil {
+	for _, name := range []string{"link", "fifo", "/abs"} { // WriteLocalFile replaces the link and the FIFO, and treats the absolute path as relative
+		if err := d.WriteLocalFile("web", name, []byte("new")); err != nil {
 			t.Error(err)
 		}
 	}
@@ -602,7 +602,7 @@ func TestRemoveAllocDir(t *testing.T) {
 	}
 	buildTask(t, d, "web")
 	for range 2 {
-		if err := RemoveAllocDir(base); err != nil {
+		if err := UnmountAndRemoveDir(base); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -618,18 +618,18 @@ func TestRemoveAllocDir(t *testing.T) {
 	if err := os.Symlink(victim, link); err != nil {
 		t.Fatal(err)
 	}
-	if err := RemoveAllocDir(link); err == nil {
+	if err := UnmountAndRemoveDir(link); err == nil {
 		t.Error("Sweep took a link")
 	}
 	if _, err := os.Stat(victim); err != nil {
 		t.Error(err)
 	}
-	if isPrivileged() {
+	if isAgentRoot() {
 		foreign := t.TempDir()
 		if err := os.Chown(foreign, 1234, 1234); err != nil {
 			t.Fatal(err)
 		}
-		if err := RemoveAllocDir(foreign); err == nil {
+		if err := UnmountAndRemoveDir(foreign); err == nil {
 			t.Error("Sweep took a directory of another user")
 		}
 	}
@@ -657,7 +657,7 @@ func TestDestroyErrorNamesRemainingFiles(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "immutable-") || !strings.Contains(err.Error(), "more") {
 		t.Errorf("Destroy = %v, want some of the files and that there are more", err)
 	}
-	if n := strings.Count(fmt.Sprint(err), "\n"); n > maxErrors {
+	if n := strings.Count(fmt.Sprint(err), "\n"); n > maxReturnedErrors {
 		t.Errorf("%d lines of errors", n)
 	}
 	if points := mountsBelow(t, d.Path()); len(points) > 0 {
@@ -684,7 +684,7 @@ func TestNoFileDescriptorIsLeaked(t *testing.T) {
 	d := newTestDir(t)
 	buildTask(t, d, "web")
 	buildTask(t, d, "web")
-	d.WriteLocal("web", "x", nil)
+	d.WriteLocalFile("web", "x", nil)
 	d.DropSecrets("web")
 	d.Destroy()
 	if after := openFiles(t); !slices.Equal(before, after) {

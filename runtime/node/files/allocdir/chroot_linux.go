@@ -60,24 +60,25 @@ func isBelowOrEqual(path, dir string) bool {
 
 // chroot is the root directory of a task with isolation chroot.
 type chroot struct {
-	dir       *dirHandle
-	env       map[string]string // path on the host -> path in the root directory
-	allocDirs []string          // directories of all allocations, which no task must see
+	dir        *dirHandle
+	env        map[string]string // path on the host -> path in the root directory
+	hiddenDirs []string          // allocsRoot and mountsRoot of all allocations, which no task must see
 }
 
-// build mounts the files of the host read-only. Files that are mounted already stay, and files that the host
-// does not have are left out.
-func (c *chroot) build() error {
+// linkAndMount mounts the files of the host read-only, or copies the links. It skips files that are mounted already, and
+// files that the host does not have.
+func (c *chroot) linkAndMount() error {
 	for _, source := range slices.Sorted(maps.Keys(c.env)) {
-		if err := c.add(source); err != nil {
+		if err := c.addHostFile(source); err != nil {
 			return fmt.Errorf("show %s to the task: %w", source, err)
 		}
 	}
 	return nil
 }
 
-func (c *chroot) add(source string) error {
-	f, err := c.find(source)
+// addHostFile mounts one file of the host, or copies the link.
+func (c *chroot) addHostFile(source string) error {
+	f, err := c.findHostFile(source)
 	if err != nil || f == nil {
 		return err
 	}
@@ -87,22 +88,23 @@ func (c *chroot) add(source string) error {
 	}
 	defer parent.close()
 	switch {
-	case f.link != "":
-		return parent.ensureLink(name, f.link)
+	case f.linkTarget != "":
+		return parent.ensureLink(name, f.linkTarget)
 	case f.isDir:
-		return mountReadOnly(parent, name, f.source, makeMountDir)
+		return mountReadOnly(parent, name, f.source, openOrMakeMountDir)
 	}
-	return mountReadOnly(parent, name, f.source, makeMountFile)
+	return mountReadOnly(parent, name, f.source, openOrMakeMountFile)
 }
 
-// prepare makes the links of build, and returns its mounts, for an agent that cannot mount.
-func (c *chroot) prepare() (mounts []driver.Mount, err error) {
+// linkAndListMounts is build for an agent that cannot mount: it copies the links, and returns the mounts that the driver must
+// make.
+func (c *chroot) linkAndListMounts() (mounts []driver.Mount, err error) {
 	for _, source := range slices.Sorted(maps.Keys(c.env)) {
-		f, err := c.find(source)
-		if err == nil && f != nil && f.link == "" {
+		f, err := c.findHostFile(source)
+		if err == nil && f != nil && f.linkTarget == "" {
 			mounts = append(mounts, driver.Mount{TaskPath: f.target, HostPath: f.source, Readonly: true})
 		} else if err == nil && f != nil {
-			err = c.add(source)
+			err = c.addHostFile(source)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("show %s to the task: %w", source, err)
@@ -111,16 +113,17 @@ func (c *chroot) prepare() (mounts []driver.Mount, err error) {
 	return mounts, nil
 }
 
-// chrootFile is a file of the host in the root directory of a task.
+// chrootFile is a file or a directory of the host that appears in the root directory of a task.
 type chrootFile struct {
-	source string // path on the host
-	target string // path for the task
-	link   string // content of the symbolic link that is made; empty means that the file is mounted
-	isDir  bool
+	source     string // path on the host
+	target     string // path for the task
+	linkTarget string // content of the symbolic link that is made; empty means that the file is mounted
+	isDir      bool
 }
 
-// find returns the file for a path of c.env, or nil if the task does not see it.
-func (c *chroot) find(source string) (*chrootFile, error) {
+// findHostFile returns the file for a path on the host, or nil if the host has no such file, or it is neither a regular file nor
+// a directory.
+func (c *chroot) findHostFile(source string) (*chrootFile, error) {
 	info, err := os.Lstat(source)
 	if err != nil {
 		return nil, ignoreMissing(err)
@@ -131,8 +134,8 @@ func (c *chroot) find(source string) (*chrootFile, error) {
 		if err != nil {
 			return nil, err
 		}
-		if c.isLinkValid(source, link) {
-			f.link = link
+		if c.leadsToSameFile(source, link) {
+			f.linkTarget = link
 			return f, nil
 		}
 		if f.source, err = filepath.EvalSymlinks(source); err != nil {
@@ -142,7 +145,7 @@ func (c *chroot) find(source string) (*chrootFile, error) {
 			return nil, err
 		}
 	}
-	for _, dir := range c.allocDirs {
+	for _, dir := range c.hiddenDirs {
 		if isBelowOrEqual(dir, f.source) {
 			return nil, fmt.Errorf("it contains %s, the directories of other tasks: name its subdirectories in chroot_env instead", dir)
 		}
@@ -154,9 +157,9 @@ func (c *chroot) find(source string) (*chrootFile, error) {
 	return f, nil
 }
 
-// isLinkValid reports whether a link leads to the same file in the root directory of a task as on the
-// host: on Debian, /bin leads to usr/bin.
-func (c *chroot) isLinkValid(source, target string) bool {
+// leadsToSameFile reports whether a copy of the link source, whose content is target, leads to the same file in the root
+// directory of a task as on the host: on Debian, /bin is a link to usr/bin, and /usr is mounted.
+func (c *chroot) leadsToSameFile(source, target string) bool {
 	if c.env[source] != source {
 		return false
 	}
@@ -171,12 +174,12 @@ func (c *chroot) isLinkValid(source, target string) bool {
 	return false
 }
 
-// ensureParents creates the directories above a path of the root directory. The caller must close the
-// parent.
+// ensureParents creates the missing directories above path, which is a path in the root directory of the task. It
+// returns the last of them, which the caller must close, and the last element of path.
 func (c *chroot) ensureParents(path string) (parent *dirHandle, name string, err error) {
 	names := strings.Split(strings.TrimPrefix(path, "/"), "/")
 	last := len(names) - 1
-	if parent, err = openPath(c.dir.procPath()); err != nil {
+	if parent, err = openTrustedDir(c.dir.procPath()); err != nil {
 		return nil, "", err
 	}
 	parent.path = c.dir.path
@@ -191,16 +194,16 @@ func (c *chroot) ensureParents(path string) (parent *dirHandle, name string, err
 	return parent, names[last], nil
 }
 
-// ensureLink creates a symbolic link, unless it exists.
+// ensureLink creates a symbolic link, unless the same link exists.
 func (h *dirHandle) ensureLink(name, target string) error {
 	err := unix.Symlinkat(target, h.fd, name)
 	if !errors.Is(err, unix.EEXIST) {
-		return h.errorf("symlink", name, err)
+		return h.childError("symlink", name, err)
 	}
 	buf := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(h.fd, name, buf)
 	if err != nil || string(buf[:n]) != target {
-		return h.errorf("symlink", name, unix.EEXIST)
+		return h.childError("symlink", name, unix.EEXIST)
 	}
 	return nil
 }
@@ -210,7 +213,7 @@ func (h *dirHandle) ensureLink(name, target string) error {
 func mountReadOnly(parent *dirHandle, name, source string, makeTarget func(parent int, name string) (int, error)) error {
 	target, err := makeTarget(parent.fd, name)
 	if err != nil {
-		return parent.errorf("create", name, err)
+		return parent.childError("create", name, err)
 	}
 	defer unix.Close(target)
 	mounted, err := safepath.IsMount(parent.fd, target)
@@ -222,13 +225,14 @@ func mountReadOnly(parent *dirHandle, name, source string, makeTarget func(paren
 		return explainMountDenied(err)
 	}
 	defer unix.Close(tree)
-	// Private: what is mounted below the source later must not be writable, or be kept busy, by tasks.
+	// MS_PRIVATE: a file system that the operator mounts below the source later does not appear in the root directory,
+	// where tasks could write to it or keep it busy.
 	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY, Propagation: unix.MS_PRIVATE}
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr); err != nil {
 		return explainMountDenied(err)
 	}
 	err = unix.MoveMount(tree, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
-	return parent.errorf("mount on", name, explainMountDenied(err))
+	return parent.childError("mount on", name, explainMountDenied(err))
 }
 
 // explainMountDenied adds the remedy to an error of a machine on which the agent cannot mount.
@@ -242,16 +246,18 @@ func explainMountDenied(err error) error {
 	return err
 }
 
-// makeMountDir opens the directory called name, or what is mounted on it, and creates it if necessary.
-func makeMountDir(parent int, name string) (int, error) {
+// openOrMakeMountDir creates the directory called name if the name does not exist, and opens it, or the file system that is
+// mounted on it.
+func openOrMakeMountDir(parent int, name string) (int, error) {
 	if err := unix.Mkdirat(parent, name, chrootDirMode); err != nil && !errors.Is(err, unix.EEXIST) {
 		return -1, err
 	}
 	return safepath.OpenAt(parent, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 }
 
-// makeMountFile is makeMountDir for a file.
-func makeMountFile(parent int, name string) (int, error) {
+// openOrMakeMountFile creates an empty file called name if the name does not exist, and opens it, or the file that is mounted
+// on it.
+func openOrMakeMountFile(parent int, name string) (int, error) {
 	fd, err := safepath.OpenAt(parent, name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o644)
 	if err == nil {
 		unix.Close(fd)
@@ -262,14 +268,14 @@ func makeMountFile(parent int, name string) (int, error) {
 }
 
 // chrootDirMode is the mode of the root directory of a task, and of the directories in it that the agent makes.
-// Other directories of tasks never have this mode.
+// The agent gives this mode to no other directory of a task, so that dropSecrets recognizes a root directory by it.
 const chrootDirMode = 0o755
 
-// maxChrootDepth limits the depth of the directories of a root directory in which mounts are searched.
-const maxChrootDepth = 16
+// maxUnmountDepth is the depth below the root directory of a task to which unmountChroot searches for mounts.
+const maxUnmountDepth = 16
 
-// unmountChroot unmounts everything that the agent and the driver have mounted below the root directory of a
-// task.
+// unmountChroot unmounts all file systems that the agent and the driver have mounted below h, the root directory of a
+// task or, at a depth above 0, a directory in it.
 func unmountChroot(h *dirHandle, depth int) error {
 	dir, err := os.Open(h.procPath())
 	if err != nil {
@@ -283,12 +289,12 @@ func unmountChroot(h *dirHandle, depth int) error {
 			errs = append(errs, err)
 			continue
 		}
-		if depth == 0 && slices.Contains(reservedChrootNames, name) || depth == maxChrootDepth {
+		if depth == 0 && slices.Contains(reservedChrootNames, name) || depth == maxUnmountDepth {
 			continue
 		}
 		child, err := h.open(name)
 		if err != nil {
-			continue // it is a file or a link
+			continue // the name is a file or a link
 		}
 		if st, err := child.stat(); err == nil && st.Uid == 0 {
 			errs = append(errs, unmountChroot(child, depth+1))

@@ -78,7 +78,7 @@ func TestPrepareReturnsMountsOfChroot(t *testing.T) {
 		}
 	}
 	root := t.TempDir()
-	dir, err := openPath(root)
+	dir, err := openTrustedDir(root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestPrepareReturnsMountsOfChroot(t *testing.T) {
 		{TaskPath: "/run/outside", HostPath: osRelease, Readonly: true},
 	}
 	for range 2 { // at a restart, the links are there already
-		got, err := c.prepare()
+		got, err := c.linkAndListMounts()
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("mounts %v, %v; want %v", got, err, want)
 		}
@@ -103,8 +103,8 @@ func TestPrepareReturnsMountsOfChroot(t *testing.T) {
 			t.Errorf("link to %q, %v; want lib", link, err)
 		}
 	}
-	c.allocDirs, c.env = []string{tree + "/lib/alloc"}, map[string]string{tree + "/lib": "/lib"}
-	if _, err := c.prepare(); err == nil || !strings.Contains(err.Error(), "it contains "+tree+"/lib/alloc, the directories of other tasks") {
+	c.hiddenDirs, c.env = []string{tree + "/lib/alloc"}, map[string]string{tree + "/lib": "/lib"}
+	if _, err := c.linkAndListMounts(); err == nil || !strings.Contains(err.Error(), "it contains "+tree+"/lib/alloc, the directories of other tasks") {
 		t.Errorf("error %v for a path with the directories of other tasks", err)
 	}
 }

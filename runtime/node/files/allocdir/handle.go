@@ -18,15 +18,15 @@ import (
 // not a directory.
 var errNotDir = errors.New("not a directory")
 
-// dirHandle is an open directory (O_PATH). All operations on files that tasks can reach
-// use a handle and one name at a time.
+// dirHandle is an open directory (O_PATH). Each operation on a file that a task could replace
+// takes the handle of its directory and one name.
 type dirHandle struct {
 	fd   int
-	path string // for messages only
+	path string // for error messages only; the directory may have been moved
 }
 
-// openPath opens a directory that only the agent and the operator can replace.
-func openPath(path string) (*dirHandle, error) {
+// openTrustedDir opens a directory that only the agent and the operator can replace.
+func openTrustedDir(path string) (*dirHandle, error) {
 	fd, err := safepath.OpenDir(path)
 	if err != nil {
 		return nil, err
@@ -34,8 +34,8 @@ func openPath(path string) (*dirHandle, error) {
 	return &dirHandle{fd: fd, path: path}, nil
 }
 
-// makeRoot creates the directory that contains all allocations.
-func makeRoot(path string, mode fs.FileMode) error {
+// makeRootDir creates allocsRoot or mountsRoot, with its parents. It does not change an existing directory.
+func makeRootDir(path string, mode fs.FileMode) error {
 	err := os.Mkdir(path, mode)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := os.MkdirAll(path, 0o755); err != nil {
@@ -46,7 +46,7 @@ func makeRoot(path string, mode fs.FileMode) error {
 	} else if err != nil {
 		return err
 	}
-	return os.Chmod(path, mode) // sets the mode again, because the umask applies to mkdir
+	return os.Chmod(path, mode) // sets the mode that the umask may have reduced in mkdir
 }
 
 func (h *dirHandle) close() { unix.Close(h.fd) }
@@ -55,16 +55,16 @@ func (h *dirHandle) close() { unix.Close(h.fd) }
 // name.
 func (h *dirHandle) procPath() string { return safepath.ProcPath(h.fd) }
 
-// errorf adds the operation and the name to an error. It returns nil for nil.
-func (h *dirHandle) errorf(op, name string, err error) error {
+// childError adds the operation and the path of a name in the directory to an error. It returns nil for nil.
+func (h *dirHandle) childError(op, name string, err error) error {
 	if err == nil {
 		return nil
 	}
 	return &fs.PathError{Op: op, Path: h.path + "/" + name, Err: err}
 }
 
-// wrapError is errorf for the directory itself.
-func (h *dirHandle) wrapError(op string, err error) error {
+// dirError adds the operation and the path of the directory to an error. It returns nil for nil.
+func (h *dirHandle) dirError(op string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -73,11 +73,11 @@ func (h *dirHandle) wrapError(op string, err error) error {
 
 func (h *dirHandle) stat() (st unix.Stat_t, err error) {
 	err = unix.Fstat(h.fd, &st)
-	return st, h.wrapError("stat", err)
+	return st, h.dirError("stat", err)
 }
 
 func (h *dirHandle) chown(to account) error {
-	return h.wrapError("chown", unix.Fchownat(h.fd, "", to.uid, to.gid, unix.AT_EMPTY_PATH))
+	return h.dirError("chown", unix.Fchownat(h.fd, "", to.uid, to.gid, unix.AT_EMPTY_PATH))
 }
 
 func (h *dirHandle) chmod(mode fs.FileMode) error {
@@ -94,25 +94,25 @@ func (h *dirHandle) open(name string) (*dirHandle, error) {
 		err = errNotDir
 	}
 	if err != nil {
-		return nil, h.errorf("open", name, err)
+		return nil, h.childError("open", name, err)
 	}
 	return &dirHandle{fd: fd, path: h.path + "/" + name}, nil
 }
 
-// dirOwner is the kind of owner of a directory.
+// dirOwner says whether the agent or the tasks own a directory.
 type dirOwner bool
 
 const (
-	agentOwned dirOwner = false // the directory belongs to the agent: each ensureDir restores mode and owner
-	taskOwned  dirOwner = true  // the directory belongs to the tasks: ensureDir sets mode and owner once, and the tasks may change both
+	agentOwned dirOwner = false // the agent's: each call of ensureDir restores mode and owner
+	taskOwned  dirOwner = true  // the tasks': ensureDir sets mode and owner of a new directory, and the tasks may change both
 )
 
-// makeDir opens the directory called name. If the name does not exist, makeDir creates the
-// directory, closed to other accounts.
-func (h *dirHandle) makeDir(name string) (dir *dirHandle, made bool, err error) {
+// openOrMakeDir opens the directory called name. If the name does not exist, openOrMakeDir creates the
+// directory with mode 0700.
+func (h *dirHandle) openOrMakeDir(name string) (dir *dirHandle, made bool, err error) {
 	err = unix.Mkdirat(h.fd, name, 0o700)
 	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return nil, false, h.errorf("mkdir", name, err)
+		return nil, false, h.childError("mkdir", name, err)
 	}
 	made = err == nil
 	dir, err = h.open(name)
@@ -120,33 +120,35 @@ func (h *dirHandle) makeDir(name string) (dir *dirHandle, made bool, err error) 
 }
 
 // ensureDir opens the directory called name, and creates it if the name does not exist. It
-// also completes a creation that was interrupted before the owner was set.
-func (h *dirHandle) ensureDir(name string, mode fs.FileMode, whose dirOwner) (*dirHandle, error) {
-	dir, made, err := h.makeDir(name)
+// also sets the owner that an interrupted creation has not set.
+func (h *dirHandle) ensureDir(name string, mode fs.FileMode, owner dirOwner) (*dirHandle, error) {
+	dir, made, err := h.openOrMakeDir(name)
 	if err != nil {
 		return nil, err
 	}
-	if err := dir.applyOwnership(made, mode, whose); err != nil {
+	if err := dir.setOwnerAndMode(made, mode, owner); err != nil {
 		dir.close()
 		return nil, err
 	}
 	return dir, nil
 }
 
-func (h *dirHandle) applyOwnership(made bool, mode fs.FileMode, whose dirOwner) error {
+// setOwnerAndMode sets the mode and the owner of the directory as described at dirOwner. made means that the
+// caller has just created the directory.
+func (h *dirHandle) setOwnerAndMode(made bool, mode fs.FileMode, owner dirOwner) error {
 	st, err := h.stat()
 	if err != nil {
 		return err
 	}
-	give := whose == taskOwned && isPrivileged() && st.Uid == 0
-	take := whose == agentOwned && isPrivileged() && st.Uid != 0
-	keep := whose == agentOwned && (take || int(st.Uid) == os.Geteuid()) && fs.FileMode(st.Mode&0o7777) != mode
+	give := owner == taskOwned && isAgentRoot() && st.Uid == 0
+	take := owner == agentOwned && isAgentRoot() && st.Uid != 0
+	keep := owner == agentOwned && (take || int(st.Uid) == os.Geteuid()) && fs.FileMode(st.Mode&0o7777) != mode
 	if take {
 		if err := h.chown(rootAccount); err != nil {
 			return err
 		}
 	}
-	if !made && !give && !keep || whose == agentOwned && !keep {
+	if !made && !give && !keep || owner == agentOwned && !keep {
 		return nil
 	}
 	if err := h.chmod(mode); err != nil {
@@ -164,25 +166,27 @@ func (h *dirHandle) applyOwnership(made bool, mode fs.FileMode, whose dirOwner) 
 	return nil
 }
 
-// ensureTraversable is ensureDir for a directory of a root agent that is closed to all
-// other accounts except users, which may pass through it. Users that may pass already
-// keep their access during the call.
-func (h *dirHandle) ensureTraversable(name string, users []uint32, fallback bool) (*dirHandle, error) {
-	if len(users) == 0 {
+// ensureDirTraversableBy opens or creates a directory that belongs to root and that only users
+// may pass through. The ACL is replaced by one system call, so that running processes of
+// these users do not lose access.
+func (h *dirHandle) ensureDirTraversableBy(name string, uids []uint32, allowNomadFileModes bool) (*dirHandle, error) {
+	if len(uids) == 0 {
 		return h.ensureDir(name, 0o700, agentOwned)
 	}
-	dir, _, err := h.makeDir(name)
+	dir, _, err := h.openOrMakeDir(name)
 	if err != nil {
 		return nil, err
 	}
-	if err := dir.applyTraverseACL(users, fallback); err != nil {
+	if err := dir.setTraverseACL(uids, allowNomadFileModes); err != nil {
 		dir.close()
 		return nil, err
 	}
 	return dir, nil
 }
 
-func (h *dirHandle) applyTraverseACL(users []uint32, fallback bool) error {
+// setTraverseACL makes root the owner of the directory and lets users pass through it. With allowNomadFileModes, the
+// directory gets Nomad's mode if an ACL cannot be set.
+func (h *dirHandle) setTraverseACL(uids []uint32, allowNomadFileModes bool) error {
 	st, err := h.stat()
 	if err != nil {
 		return err
@@ -192,22 +196,22 @@ func (h *dirHandle) applyTraverseACL(users []uint32, fallback bool) error {
 			return err
 		}
 	}
-	err = h.setACL(users, aclTraverse)
-	if err != nil && fallback && isOwnershipDenied(err) {
+	err = h.setACL(uids, aclTraverse)
+	if err != nil && allowNomadFileModes && isOwnershipDenied(err) {
 		return h.chmod(nomadAllocDirMode)
 	}
 	return explainOwnershipDenied(err)
 }
 
-// ensureDirExists is ensureDir for a directory that belongs to the task once it exists: a
-// file or link that the task has put in its place stays.
-func (h *dirHandle) ensureDirExists(name string, mode fs.FileMode) error {
-	return closeEnsuredDir(h.ensureDir(name, mode, taskOwned))
+// ensureDirUnlessReplaced creates a directory that belongs to the tasks. A file or a link that a task has
+// put in its place stays, and is no error.
+func (h *dirHandle) ensureDirUnlessReplaced(name string, mode fs.FileMode) error {
+	return closeDirUnlessReplaced(h.ensureDir(name, mode, taskOwned))
 }
 
-// closeEnsuredDir closes a directory that was ensured. It is not an error if a task has put
-// something else in its place.
-func closeEnsuredDir(dir *dirHandle, err error) error {
+// closeDirUnlessReplaced closes dir unless err is set, and returns err. It ignores errNotDir: a task has
+// put a file or a link in place of the directory.
+func closeDirUnlessReplaced(dir *dirHandle, err error) error {
 	if errors.Is(err, errNotDir) {
 		return nil
 	}
@@ -218,14 +222,14 @@ func closeEnsuredDir(dir *dirHandle, err error) error {
 	return nil
 }
 
-// removeFile removes one name that is not a directory.
+// removeFile removes a file or a link.
 func (h *dirHandle) removeFile(name string) error {
-	return h.errorf("remove", name, unix.Unlinkat(h.fd, name, 0))
+	return h.childError("remove", name, unix.Unlinkat(h.fd, name, 0))
 }
 
-func isPrivileged() bool { return os.Geteuid() == 0 }
+func isAgentRoot() bool { return os.Geteuid() == 0 }
 
-// nobodyAccount returns the account that owns the directories of tasks.
+// nobodyAccount returns the ids of the user nobody, or 65534 if the machine has no such user.
 var nobodyAccount = sync.OnceValues(func() (uid, gid int) {
 	const overflow = 65534
 	u, err := user.Lookup("nobody")

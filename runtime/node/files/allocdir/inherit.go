@@ -50,8 +50,7 @@ func moveDir(from, to *dirHandle, parent, name string) error {
 		return ignoreMissing(err)
 	}
 	defer source.close()
-	// If a task has put something else in place of the directory, it is neither
-	// followed nor moved.
+	// A file or a link that a task has put in place of the directory is neither followed nor moved.
 	dir, err := source.open(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errNotDir):
@@ -61,8 +60,8 @@ func moveDir(from, to *dirHandle, parent, name string) error {
 	}
 	dir.close()
 	mode, whose := fs.FileMode(0o777), taskOwned
-	if isPrivileged() && parent != sharedDirName {
-		mode, whose = 0o700, agentOwned // BuildTask gives the directory to the user of the task
+	if isAgentRoot() && parent != sharedDirName {
+		mode, whose = 0o700, agentOwned // until BuildTask changes the owner to the user of the task
 	}
 	target, err := to.ensureDir(parent, mode, whose)
 	if err != nil {
@@ -73,5 +72,5 @@ func moveDir(from, to *dirHandle, parent, name string) error {
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
 		return nil // the target directory already has files
 	}
-	return source.errorf("move", name, err)
+	return source.childError("move", name, err)
 }

@@ -12,10 +12,11 @@ import (
 // tmpfsMarkerName is a file that Nomad creates in its memory file systems.
 const tmpfsMarkerName = ".nomad-mount"
 
-// mountSecretTmpfs mounts a memory file system for the users of a task on the directory
-// called name, unless a memory file system is mounted there.
-func (h *dirHandle) mountSecretTmpfs(name string, sizeMB int, u taskUsers) (onDisk, err error) {
-	mounted, err := h.isTmpfs(name)
+// mountSecretTmpfs mounts a tmpfs for the users of a task on the directory called name, unless a tmpfs is
+// mounted there. It returns onDiskReason, the reason why secrets stay on disk, if a container or the kernel
+// permits no tmpfs.
+func (h *dirHandle) mountSecretTmpfs(name string, sizeMB int, u taskUsers) (onDiskReason, err error) {
+	mounted, err := h.isTmpfsMounted(name)
 	if mounted || err != nil {
 		return nil, err
 	}
@@ -39,23 +40,23 @@ func (h *dirHandle) mountSecretTmpfs(name string, sizeMB int, u taskUsers) (onDi
 		err = unix.Mount("tmpfs", dir.procPath(), "tmpfs", mountFlags, options)
 	}
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENODEV) {
-		return h.errorf("mount tmpfs on", name, err), nil // the agent is root in a container that may not mount
+		return h.childError("mount tmpfs on", name, err), nil // the agent is root in a container that may not mount
 	}
 	if err != nil {
-		return nil, h.errorf("mount tmpfs on", name, err)
+		return nil, h.childError("mount tmpfs on", name, err)
 	}
-	return nil, h.prepareMount(name, u)
+	return nil, h.prepareTmpfs(name, u)
 }
 
-// prepareMount prepares a newly mounted memory file system.
-func (h *dirHandle) prepareMount(name string, u taskUsers) error {
+// prepareTmpfs sets the ACL of a newly mounted tmpfs, and creates the marker file in it.
+func (h *dirHandle) prepareTmpfs(name string, u taskUsers) error {
 	dir, err := h.open(name) // opens the mounted file system
 	if err != nil {
 		return err
 	}
 	defer dir.close()
 	if len(u.admittedUIDs) > 0 && !u.allUsers {
-		if err := h.restrictDir(dir, name, true, u, 0o777); err != nil {
+		if err := h.restrictDirToTaskUsers(dir, name, true, u, 0o777); err != nil {
 			return err
 		}
 	}
@@ -64,7 +65,7 @@ func (h *dirHandle) prepareMount(name string, u taskUsers) error {
 		return nil
 	}
 	if err != nil {
-		return dir.errorf("create", tmpfsMarkerName, err)
+		return dir.childError("create", tmpfsMarkerName, err)
 	}
 	unix.Close(fd)
 	return nil
@@ -79,7 +80,7 @@ const (
 )
 
 // bindMount bind-mounts the directory source on name, unless something is mounted there.
-func (h *dirHandle) bindMount(name string, source *dirHandle, a mountAccess) error {
+func (h *dirHandle) bindMount(name string, source *dirHandle, access mountAccess) error {
 	target, err := h.ensureDir(name, 0o777, taskOwned)
 	if err != nil {
 		return err
@@ -90,9 +91,9 @@ func (h *dirHandle) bindMount(name string, source *dirHandle, a mountAccess) err
 		return err
 	}
 	if err := unix.Mount(source.procPath(), target.procPath(), "", unix.MS_BIND, ""); err != nil {
-		return h.errorf("bind mount on", name, err)
+		return h.childError("bind mount on", name, err)
 	}
-	if a == readWrite {
+	if access == readWrite {
 		return nil
 	}
 	bound, err := h.open(name) // opens the mounted directory
@@ -101,11 +102,11 @@ func (h *dirHandle) bindMount(name string, source *dirHandle, a mountAccess) err
 	}
 	defer bound.close()
 	err = unix.Mount("", bound.procPath(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "")
-	return h.errorf("make read-only", name, err)
+	return h.childError("make read-only", name, err)
 }
 
-// isTmpfs reports whether a memory file system is mounted on name.
-func (h *dirHandle) isTmpfs(name string) (bool, error) {
+// isTmpfsMounted reports whether a tmpfs is mounted on the directory called name.
+func (h *dirHandle) isTmpfsMounted(name string) (bool, error) {
 	dir, err := h.open(name)
 	if err != nil {
 		return false, err
@@ -118,11 +119,11 @@ func (h *dirHandle) isTmpfs(name string) (bool, error) {
 	return dir.isOnTmpfs()
 }
 
-// isOnTmpfs reports whether the directory is in a memory file system.
+// isOnTmpfs reports whether the directory is in a tmpfs.
 func (h *dirHandle) isOnTmpfs() (bool, error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(h.fd, &st); err != nil {
-		return false, h.wrapError("statfs", err)
+		return false, h.dirError("statfs", err)
 	}
 	return st.Type == unix.TMPFS_MAGIC, nil
 }
@@ -135,7 +136,7 @@ func (h *dirHandle) unmount(name string) error {
 			return nil
 		}
 		if err != nil {
-			return h.errorf("open", name, err)
+			return h.childError("open", name, err)
 		}
 		mounted, err := safepath.IsMount(h.fd, fd)
 		if mounted {
@@ -143,7 +144,7 @@ func (h *dirHandle) unmount(name string) error {
 		}
 		unix.Close(fd)
 		if err != nil {
-			return h.errorf("unmount", name, err)
+			return h.childError("unmount", name, err)
 		}
 		if !mounted {
 			return nil

@@ -147,14 +147,14 @@ func TestUnveilTasksHaveMounts(t *testing.T) {
 			}
 		}
 	}
-	place := filepath.Dir(d.Task("web").MountsAllocDir)
+	place := filepath.Dir(d.TaskPaths("web").MountsAllocDir)
 	if got := mountsBelow(t, place); len(got) != 3 {
 		t.Errorf("mounts: %s", got)
 	}
 	if err := d.DropSecrets("web"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(filepath.Join(d.Task("web").LocalDir, "file")); err != nil {
+	if _, err := os.Stat(filepath.Join(d.TaskPaths("web").LocalDir, "file")); err != nil {
 		t.Errorf("a file went with the mount: %v", err)
 	}
 	if _, err := d.BuildTask("web", options); err != nil {
@@ -181,7 +181,7 @@ func TestDropSecrets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if isPrivileged() && task.SecretsOnDiskReason == nil { // a driver has died, and has left mounts in a file system of its own
+	if isAgentRoot() && task.SecretsOnDiskReason == nil { // a driver has died, and has left mounts in a file system of its own
 		left := filepath.Join(task.Dir, driver.MountsDir)
 		if err := errors.Join(
 			os.Mkdir(left, 0o700), unix.Mount("tmpfs", left, "tmpfs", 0, ""),
@@ -208,7 +208,7 @@ func TestDropSecrets(t *testing.T) {
 			t.Errorf("%s: %v, %v", dir, entries, err)
 		}
 	}
-	if isPrivileged() && len(mountsBelow(t, filepath.Join(d.Path(), "other"))) != 2 {
+	if isAgentRoot() && len(mountsBelow(t, filepath.Join(d.Path(), "other"))) != 2 {
 		t.Error("the secrets of another task are gone")
 	}
 	if err := d.DropSecrets("never-built"); err != nil {
@@ -281,7 +281,7 @@ func TestRemoveAllocDirUnmounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := RemoveAllocDir(base); err != nil {
+	if err := UnmountAndRemoveDir(base); err != nil {
 		t.Fatal(err)
 	}
 	if got := mountsBelow(t, base); len(got) > 0 {

@@ -14,43 +14,43 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// errMountsBelow means that tasks have mounts in the directory, which nobody could unmount below the mount of MountRoot: an
-// earlier version has started them, or an agent without this mount.
+// errMountsBelow means that tasks have mounts in the directory, which the mount of MountAllocsRoot would cover, so that the agent
+// could not unmount them. The tasks were started by an earlier version, or by an agent without this mount.
 var errMountsBelow = errors.New("tasks that were started without this mount have mounts in it: stop them, or reboot, and restart the agent")
 
-// rootDir is the directory of all allocations.
-type rootDir struct{ *dirHandle }
+// allocsRootDir is the directory of all allocations.
+type allocsRootDir struct{ *dirHandle }
 
-func openRootDir(path string) (rootDir, error) {
-	h, err := openPath(path)
-	return rootDir{h}, err
+func openAllocsRoot(path string) (allocsRootDir, error) {
+	h, err := openTrustedDir(path)
+	return allocsRootDir{h}, err
 }
 
-// MountRoot mounts the directory of all allocations on itself, with everything that is mounted
+// MountAllocsRoot mounts the directory of all allocations on itself, with everything that is mounted
 // below it, with the options nosuid and nodev. Then set-user-id programs, set-group-id programs,
 // file capabilities and device files in it have no effect. It does nothing if the directory has
 // these options already, from an earlier call or from the operator.
 //
-// MountRoot must be called before anything below the directory is opened: a handle from before
+// MountAllocsRoot must be called before anything below the directory is opened: a handle from before
 // the call is on another mount, without the options, and no file can be renamed between the two.
-func MountRoot(path string) error {
-	if err := mountRoot(path); err != nil {
+func MountAllocsRoot(path string) error {
+	if err := mountAllocsRoot(path); err != nil {
 		return fmt.Errorf("mount %s on itself with nosuid and nodev: %w", path, err)
 	}
 	return nil
 }
 
-func mountRoot(path string) error {
-	root, err := openRootDir(path)
+func mountAllocsRoot(path string) error {
+	root, err := openAllocsRoot(path)
 	if err != nil {
 		return err
 	}
 	defer root.close()
-	if restricted, err := root.isRestricted(); restricted || err != nil {
+	if restricted, err := root.isNosuidNodev(); restricted || err != nil {
 		return err
 	}
 	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE}
-	below, shared, err := root.mountsBelow()
+	below, shared, err := root.findMountsBelow()
 	if err != nil {
 		return err
 	}
@@ -58,8 +58,8 @@ func mountRoot(path string) error {
 		if !shared {
 			return errMountsBelow
 		}
-		// The tasks use mounts that the new mount covers, so that nobody can unmount them by a path. In one group of
-		// peers, the kernel unmounts them with their copies.
+		// The new mount covers the mounts that tasks use, so that no path leads to them. Because the copies stay in the
+		// peer groups of the covered mounts, the kernel unmounts both when a copy is unmounted.
 		attr.Propagation = 0
 	}
 	// The copy has its options before it is attached, so that a crash leaves no mount without them.
@@ -85,23 +85,23 @@ func explainRootMountDenied(err error) error {
 	return err
 }
 
-// isRestricted reports whether set-user-id bits and device files have no effect in the directory.
-func (d rootDir) isRestricted() (bool, error) {
+// isNosuidNodev reports whether set-user-id bits and device files have no effect in the directory.
+func (d allocsRootDir) isNosuidNodev() (bool, error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(d.fd, &st); err != nil {
-		return false, d.wrapError("statfs", err)
+		return false, d.dirError("statfs", err)
 	}
 	const want = unix.ST_NOSUID | unix.ST_NODEV
 	return st.Flags&want == want, nil
 }
 
-// mountEntry is a line of the mount table. The strings have the escapes of the kernel.
+// mountEntry is a line of /proc/self/mountinfo. The kernel has written white space in the strings as octal escapes.
 type mountEntry struct {
-	parent, device, root, point string
-	shared                      bool // the mount is in a group of peers
+	parentID, device, root, mountPoint string
+	isShared                           bool // the mount is in a peer group: mounts below it propagate to its copies
 }
 
-// readMounts returns the mount table by the ids of the mounts.
+// readMounts returns the mount table as mount id -> line.
 func readMounts() (map[string]mountEntry, error) {
 	table, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
@@ -112,28 +112,28 @@ func readMounts() (map[string]mountEntry, error) {
 		const optional = 6 // index of the first optional field
 		if f := strings.Fields(line); len(f) > optional {
 			shared := slices.ContainsFunc(f[optional:], func(field string) bool { return strings.HasPrefix(field, "shared:") })
-			mounts[f[0]] = mountEntry{parent: f[1], device: f[2], root: f[3], point: f[4], shared: shared}
+			mounts[f[0]] = mountEntry{parentID: f[1], device: f[2], root: f[3], mountPoint: f[4], isShared: shared}
 		}
 	}
 	return mounts, nil
 }
 
 // findMount returns the mount that the directory is on.
-func (d rootDir) findMount(mounts map[string]mountEntry) (mountEntry, error) {
+func (d allocsRootDir) findMount(mounts map[string]mountEntry) (mountEntry, error) {
 	id, err := safepath.MountID(d.fd)
 	if err != nil {
 		return mountEntry{}, err
 	}
 	m, found := mounts[strconv.FormatUint(id, 10)]
 	if !found {
-		return m, d.wrapError("find the mount of", errors.New("it is not in the mount table"))
+		return m, d.dirError("find the mount of", errors.New("it is not in the mount table"))
 	}
 	return m, nil
 }
 
-// mountsBelow reports whether something is mounted below the directory, and whether the mount of
-// the directory can have peers.
-func (d rootDir) mountsBelow() (below, shared bool, err error) {
+// findMountsBelow reports whether a file system is mounted below the directory, and whether the mount
+// that the directory is on is in a peer group.
+func (d allocsRootDir) findMountsBelow() (hasBelow, isShared bool, err error) {
 	mounts, err := readMounts()
 	if err != nil {
 		return false, false, err
@@ -147,30 +147,30 @@ func (d rootDir) mountsBelow() (below, shared bool, err error) {
 		return false, false, err
 	}
 	for _, m := range mounts {
-		below = below || strings.HasPrefix(m.point, own+"/")
+		hasBelow = hasBelow || strings.HasPrefix(m.mountPoint, own+"/")
 	}
-	return below, on.shared, nil
+	return hasBelow, on.isShared, nil
 }
 
-// escapedPath returns the path of the directory with the escapes of the mount table.
-func (d rootDir) escapedPath() (string, error) {
+// escapedPath returns the path of the directory with the octal escapes of the mount table.
+func (d allocsRootDir) escapedPath() (string, error) {
 	p, err := os.Readlink(d.procPath())
 	return strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(p), err
 }
 
-// UnmountRoot removes the mount of MountRoot, with everything that is mounted below it. No task may
-// be running. Because set-user-id programs have an effect again, UnmountRoot first closes the
+// UnmountAllocsRoot removes the mount of MountAllocsRoot, with everything that is mounted below it. No task may
+// be running. Because set-user-id programs have an effect again, UnmountAllocsRoot first closes the
 // directories of the allocations to all accounts but root; BuildTask admits the users of its task
-// again. It does nothing if MountRoot has made no mount.
-func UnmountRoot(path string) error {
-	if err := unmountRoot(path); err != nil {
+// again. It does nothing if MountAllocsRoot has made no mount.
+func UnmountAllocsRoot(path string) error {
+	if err := unmountAllocsRoot(path); err != nil {
 		return fmt.Errorf("unmount %s: %w", path, err)
 	}
 	return nil
 }
 
-func unmountRoot(path string) error {
-	root, err := openRootDir(path)
+func unmountAllocsRoot(path string) error {
+	root, err := openAllocsRoot(path)
 	if err != nil {
 		return ignoreMissing(err)
 	}
@@ -179,16 +179,16 @@ func unmountRoot(path string) error {
 	if !ours || err != nil {
 		return err
 	}
-	if err := root.closeAllocDirs(); err != nil {
+	if err := root.restrictAllocDirsToRoot(); err != nil {
 		return err
 	}
-	return root.wrapError("unmount", unix.Unmount(root.procPath(), unix.MNT_DETACH))
+	return root.dirError("unmount", unix.Unmount(root.procPath(), unix.MNT_DETACH))
 }
 
 // isMountedOnItself reports whether the directory is mounted on itself with the options of
-// MountRoot. A disk that the operator has mounted there covers another directory.
-func (d rootDir) isMountedOnItself() (bool, error) {
-	if restricted, err := d.isRestricted(); !restricted || err != nil {
+// MountAllocsRoot. A disk that the operator has mounted there covers another directory.
+func (d allocsRootDir) isMountedOnItself() (bool, error) {
+	if restricted, err := d.isNosuidNodev(); !restricted || err != nil {
 		return false, err
 	}
 	mounts, err := readMounts()
@@ -203,21 +203,21 @@ func (d rootDir) isMountedOnItself() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	covered, found := mounts[m.parent]
-	return found && m.point == own && m.device == covered.device && m.root == path.Join(covered.root, strings.TrimPrefix(m.point, covered.point)), nil
+	covered, found := mounts[m.parentID]
+	return found && m.mountPoint == own && m.device == covered.device && m.root == path.Join(covered.root, strings.TrimPrefix(m.mountPoint, covered.mountPoint)), nil
 }
 
-// closeAllocDirs closes the directories of all allocations to all accounts but root.
-func (d rootDir) closeAllocDirs() error {
+// restrictAllocDirsToRoot takes the access to the directories of all allocations from all accounts but root.
+func (d allocsRootDir) restrictAllocDirsToRoot() error {
 	entries, err := os.ReadDir(d.procPath())
 	errs := []error{err}
 	for _, e := range entries {
-		errs = append(errs, d.closeAllocDir(e.Name()))
+		errs = append(errs, d.restrictAllocDirToRoot(e.Name()))
 	}
 	return errors.Join(errs...)
 }
 
-func (d rootDir) closeAllocDir(name string) error {
+func (d allocsRootDir) restrictAllocDirToRoot(name string) error {
 	dir, err := d.open(name)
 	if errors.Is(err, errNotDir) {
 		return nil

@@ -200,7 +200,7 @@ func (w *rootMountFixture) live(r *rand.Rand) error {
 		}
 		return nil
 	}
-	restart := func() error { return MountRoot(w.allocsDir()) }
+	restart := func() error { return MountAllocsRoot(w.allocsDir()) }
 	if err := step("first agent", restart, 1); err != nil {
 		return err
 	}
@@ -231,7 +231,7 @@ func (w *rootMountFixture) live(r *rand.Rand) error {
 		for id := range w.tasks {
 			errs = append(errs, w.destroy(id))
 		}
-		return errors.Join(append(errs, UnmountRoot(w.allocsDir()))...)
+		return errors.Join(append(errs, UnmountAllocsRoot(w.allocsDir()))...)
 	}, 0)
 }
 
@@ -254,7 +254,7 @@ func (w *rootMountFixture) replaceFile(id string) error {
 	if err != nil {
 		return err
 	}
-	return d.WriteLocal("web", "id", nil)
+	return d.WriteLocalFile("web", "id", nil)
 }
 
 // end ends all tasks, and the agent.
@@ -268,7 +268,7 @@ func (w *rootMountFixture) end() error {
 		errs = append(errs, d.DropSecrets("web"))
 	}
 	w.closed = true
-	errs = append(errs, UnmountRoot(w.allocsDir()))
+	errs = append(errs, UnmountAllocsRoot(w.allocsDir()))
 	return errors.Join(errs...)
 }
 
@@ -302,7 +302,7 @@ func TestMountsBelowRootMountAreNotDoubled(t *testing.T) {
 	for name, propagation := range propagations {
 		t.Run(name, func(t *testing.T) {
 			withRootMountFixture(t, propagation, func(w *rootMountFixture) error {
-				if err := errors.Join(MountRoot(w.allocsDir()), w.start("0")); err != nil {
+				if err := errors.Join(MountAllocsRoot(w.allocsDir()), w.start("0")); err != nil {
 					return err
 				}
 				_, below, err := w.countMounts()
@@ -330,7 +330,7 @@ func TestRootMountReachesOtherNamespaces(t *testing.T) {
 		if _, err := lines.ReadString('\n'); err != nil {
 			return err
 		}
-		if err := errors.Join(MountRoot(w.allocsDir()), w.start("0"), input.Close()); err != nil {
+		if err := errors.Join(MountAllocsRoot(w.allocsDir()), w.start("0"), input.Close()); err != nil {
 			return err
 		}
 		table, err := io.ReadAll(lines)
@@ -353,12 +353,12 @@ func TestRootMountOverTasksOfAnEarlierVersion(t *testing.T) {
 			}
 		}
 		secret := filepath.Join(w.tasks["0"].SecretsDir, "token")
-		cwd, err := openPath(w.tasks["0"].Dir) // the working directory of a running task
+		cwd, err := openTrustedDir(w.tasks["0"].Dir) // the working directory of a running task
 		if err != nil {
 			return err
 		}
 		defer cwd.close()
-		if err := errors.Join(os.WriteFile(secret, []byte("x"), 0o600), MountRoot(w.allocsDir()), w.check(1)); err != nil {
+		if err := errors.Join(os.WriteFile(secret, []byte("x"), 0o600), MountAllocsRoot(w.allocsDir()), w.check(1)); err != nil {
 			return err
 		}
 		for _, path := range []string{secret, cwd.procPath() + "/secrets/token"} {
@@ -371,16 +371,16 @@ func TestRootMountOverTasksOfAnEarlierVersion(t *testing.T) {
 				return err
 			}
 		}
-		return errors.Join(w.check(1), UnmountRoot(w.allocsDir()), w.check(0))
+		return errors.Join(w.check(1), UnmountAllocsRoot(w.allocsDir()), w.check(0))
 	})
 	withRootMountFixture(t, unix.MS_PRIVATE, func(w *rootMountFixture) error {
 		if err := w.start("0"); err != nil {
 			return err
 		}
-		if err := MountRoot(w.allocsDir()); !errors.Is(err, errMountsBelow) {
+		if err := MountAllocsRoot(w.allocsDir()); !errors.Is(err, errMountsBelow) {
 			return fmt.Errorf("got %v, want that tasks of an earlier version have mounts", err)
 		}
-		return errors.Join(w.destroy("0"), w.check(0), MountRoot(w.allocsDir()), w.check(1))
+		return errors.Join(w.destroy("0"), w.check(0), MountAllocsRoot(w.allocsDir()), w.check(1))
 	})
 }
 
@@ -398,8 +398,8 @@ func TestRootMountOnDiskOfTheOperator(t *testing.T) {
 					return err
 				}
 				w.operatorMounts = 1
-				mount := func() error { return MountRoot(w.allocsDir()) }
-				return errors.Join(mount(), mount(), w.start("0"), w.check(c.want), w.destroy("0"), UnmountRoot(w.allocsDir()), w.check(0))
+				mount := func() error { return MountAllocsRoot(w.allocsDir()) }
+				return errors.Join(mount(), mount(), w.start("0"), w.check(c.want), w.destroy("0"), UnmountAllocsRoot(w.allocsDir()), w.check(0))
 			})
 		})
 	}
@@ -413,7 +413,7 @@ func TestRootMountBelowMountOfTheOperator(t *testing.T) {
 			unix.Mount("", w.dataDir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV, "")); err != nil {
 			return err
 		}
-		err := errors.Join(MountRoot(w.allocsDir()), w.start("0"), w.check(0), w.destroy("0"), UnmountRoot(w.allocsDir()))
+		err := errors.Join(MountAllocsRoot(w.allocsDir()), w.start("0"), w.check(0), w.destroy("0"), UnmountAllocsRoot(w.allocsDir()))
 		return errors.Join(err, unix.Unmount(w.dataDir, 0))
 	})
 }
@@ -424,10 +424,10 @@ func TestUnmountRootClosesDirectories(t *testing.T) {
 	requireRoot(t)
 	withRootMountFixture(t, unix.MS_PRIVATE, func(w *rootMountFixture) error {
 		link := w.dataDir + "-link"
-		if err := errors.Join(os.Symlink(w.dataDir, link), MountRoot(link+"/alloc"), w.start("0"), w.start("1"), w.check(1)); err != nil {
+		if err := errors.Join(os.Symlink(w.dataDir, link), MountAllocsRoot(link+"/alloc"), w.start("0"), w.start("1"), w.check(1)); err != nil {
 			return err
 		}
 		return errors.Join(os.WriteFile(w.allocsDir()+"/file", nil, 0o644), w.end(), w.check(0),
-			UnmountRoot(w.allocsDir()), MountRoot(w.allocsDir()), w.startAll(), w.check(1))
+			UnmountAllocsRoot(w.allocsDir()), MountAllocsRoot(w.allocsDir()), w.startAll(), w.check(1))
 	})
 }

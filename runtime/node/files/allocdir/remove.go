@@ -14,10 +14,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// RemoveAllocDir unmounts and removes a directory that a process of this program has left, with
-// everything in it. It rejects a directory that belongs to another user, and does
-// nothing if the directory does not exist.
-func RemoveAllocDir(path string) error {
+// UnmountAndRemoveDir unmounts and removes a directory that an agent has made, with all allocations in
+// it. It returns an error for a directory of another user, and does nothing if the
+// directory does not exist.
+func UnmountAndRemoveDir(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -35,16 +35,16 @@ func RemoveAllocDir(path string) error {
 	if int(st.Uid) != os.Geteuid() {
 		return fmt.Errorf("sweep %s: it belongs to user id %d", path, st.Uid)
 	}
-	if err := removeChild(filepath.Dir(path), filepath.Base(path)); err != nil {
+	if err := unmountAndRemove(filepath.Dir(path), filepath.Base(path)); err != nil {
 		return fmt.Errorf("sweep %s: %w", path, err)
 	}
 	return nil
 }
 
-// removeChild removes one name, and everything below it, in a directory that only the
-// agent and the operator can replace.
-func removeChild(parent, name string) error {
-	dir, err := openPath(parent)
+// unmountAndRemove unmounts and removes one name, and everything below it. parent is a directory that
+// only the agent and the operator can replace.
+func unmountAndRemove(parent, name string) error {
+	dir, err := openTrustedDir(parent)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -57,19 +57,19 @@ func removeChild(parent, name string) error {
 	}
 	err = dir.removeAll(name, removeTopDir)
 	if errors.Is(err, unix.EBUSY) {
-		// The directory was a mount point in another mount of the same files, like
-		// alloc/logs in the directory of each chroot task. The first removal has
-		// unmounted it.
+		// The first call could not remove a mount point, like alloc/logs, because the
+		// same directory was still mounted elsewhere in the tree: in the root directory of
+		// each chroot task. The first call has unmounted that too.
 		err = dir.removeAll(name, removeTopDir)
 	}
 	return err
 }
 
-// RemoveTree removes one name, and everything below it, in a directory that only the agent and the operator can
+// RemoveTreeExceptMounts removes one name, and everything below it, in a directory that only the agent and the operator can
 // replace. It does not follow links. It leaves what is mounted in the tree, and the directories above it, and returns an
 // error for it. It does nothing if the name does not exist.
-func RemoveTree(parent, name string) error {
-	dir, err := openPath(parent)
+func RemoveTreeExceptMounts(parent, name string) error {
+	dir, err := openTrustedDir(parent)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -81,7 +81,7 @@ func RemoveTree(parent, name string) error {
 	return r.remove(dir, name, removeTopDir)
 }
 
-// topDirRemoval defines whether the directory itself is removed with its content.
+// topDirRemoval says whether the top directory of a tree is removed, or only its content.
 type topDirRemoval bool
 
 const (
@@ -90,11 +90,11 @@ const (
 )
 
 const (
-	// maxDepth limits the number of directories that are open at a time. Deeper
-	// directories are moved up first.
-	maxDepth = 64
-	// maxErrors limits the number of errors that are returned.
-	maxErrors = 8
+	// maxOpenDirs limits the number of directories that are open at a time. A deeper
+	// directory is first moved to the top of the tree.
+	maxOpenDirs = 64
+	// maxReturnedErrors limits the number of errors that are returned.
+	maxReturnedErrors = 8
 	// maxEmptyingPasses limits how often a directory is emptied while another process fills it.
 	maxEmptyingPasses = 16
 )
@@ -106,7 +106,7 @@ func (h *dirHandle) removeAll(name string, t topDirRemoval) error {
 	return r.remove(h, name, t)
 }
 
-// remove removes the tree called name in h, and returns the first errors.
+// remove removes the tree called name in h, and returns the first maxReturnedErrors errors.
 func (r *treeRemover) remove(h *dirHandle, name string, t topDirRemoval) error {
 	if err := r.removeTree(h, name, t); err != nil {
 		r.addError(err)
@@ -117,25 +117,26 @@ func (r *treeRemover) remove(h *dirHandle, name string, t topDirRemoval) error {
 	return errors.Join(r.errs...)
 }
 
-// treeRemover is the state of the removal of one tree.
+// treeRemover removes one tree, and has the state of the removal.
 type treeRemover struct {
-	top             *os.File // directory at the top of the tree
+	topDir          *os.File // directory at the top of the tree
 	movedNames      []string // names, in top, of the directories that the remover has moved there because they were nested too deeply
 	lastMovedNumber int
-	keepMounts      bool // a mount in the tree is an error, and is not unmounted
-	errs            []error
-	errorCount      int
+	keepMounts      bool    // a mount in the tree is an error, and is not unmounted
+	errs            []error // the first errors, at most maxReturnedErrors
+	errorCount      int     // number of all errors
 }
 
 func (r *treeRemover) addError(err error) {
 	r.errorCount++
-	if len(r.errs) < maxErrors {
+	if len(r.errs) < maxReturnedErrors {
 		r.errs = append(r.errs, err)
 	}
 }
 
+// removeTree removes the tree called name in h. It adds errors below the top directory to r.errs, and returns others.
 func (r *treeRemover) removeTree(h *dirHandle, name string, t topDirRemoval) error {
-	base, err := h.openDir(name)
+	base, err := h.openDirForReading(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
@@ -145,7 +146,7 @@ func (r *treeRemover) removeTree(h *dirHandle, name string, t topDirRemoval) err
 		return err
 	}
 	defer base.Close()
-	r.top = base
+	r.topDir = base
 
 	r.removeContent(base, 0)
 	for len(r.movedNames) > 0 {
@@ -157,10 +158,10 @@ func (r *treeRemover) removeTree(h *dirHandle, name string, t topDirRemoval) err
 	if t == keepTopDir || r.errorCount > 0 {
 		return nil
 	}
-	return ignoreMissing(h.errorf("rmdir", name, unix.Unlinkat(h.fd, name, unix.AT_REMOVEDIR)))
+	return ignoreMissing(h.childError("rmdir", name, unix.Unlinkat(h.fd, name, unix.AT_REMOVEDIR)))
 }
 
-// removeContent removes the content of dir.
+// removeContent removes everything in dir, which is depth levels below the top of the tree.
 func (r *treeRemover) removeContent(dir *os.File, depth int) {
 	for range maxEmptyingPasses {
 		before, found := r.errorCount, false
@@ -182,33 +183,33 @@ func (r *treeRemover) removeContent(dir *os.File, depth int) {
 			}
 			break
 		}
-		// Some file systems skip names during concurrent removal, so read the directory
-		// again.
+		// Some file systems skip names if files are removed while the directory is read, so
+		// it is read again until it is empty.
 		if !found || r.errorCount > before {
 			return
 		}
 	}
 }
 
-// removeEntry removes one name in dir, whatever its type.
+// removeEntry removes a file, a link, or a directory with its content.
 func (r *treeRemover) removeEntry(dir *os.File, name string, depth int) {
 	h := &dirHandle{fd: int(dir.Fd()), path: dir.Name()}
 	err := r.unlink(h, name, 0)
 	if !errors.Is(err, unix.EISDIR) {
-		r.addErrorUnlessMissing(h.errorf("remove", name, err))
+		r.addErrorUnlessMissing(h.childError("remove", name, err))
 		return
 	}
 	err = r.unlink(h, name, unix.AT_REMOVEDIR)
 	if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
-		r.addErrorUnlessMissing(h.errorf("rmdir", name, err))
+		r.addErrorUnlessMissing(h.childError("rmdir", name, err))
 		return
 	}
 
-	if depth >= maxDepth {
+	if depth >= maxOpenDirs {
 		r.addErrorUnlessMissing(r.moveToTop(h, name))
 		return
 	}
-	child, err := h.openDir(name)
+	child, err := h.openDirForReading(name)
 	if err != nil {
 		r.addErrorUnlessMissing(err)
 		return
@@ -217,7 +218,7 @@ func (r *treeRemover) removeEntry(dir *os.File, name string, depth int) {
 	r.removeContent(child, depth+1)
 	child.Close()
 	if r.errorCount == before {
-		r.addErrorUnlessMissing(h.errorf("rmdir", name, r.unlink(h, name, unix.AT_REMOVEDIR)))
+		r.addErrorUnlessMissing(h.childError("rmdir", name, r.unlink(h, name, unix.AT_REMOVEDIR)))
 	}
 }
 
@@ -226,12 +227,12 @@ func (r *treeRemover) moveToTop(h *dirHandle, name string) error {
 	for {
 		r.lastMovedNumber++
 		moved := ".removed-" + strconv.Itoa(r.lastMovedNumber)
-		err := unix.Renameat(h.fd, name, int(r.top.Fd()), moved)
+		err := unix.Renameat(h.fd, name, int(r.topDir.Fd()), moved)
 		if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOTDIR) {
 			continue // a task has created a file of this name, so the next name is tried
 		}
 		if err != nil {
-			return h.errorf("rename", name, err)
+			return h.childError("rename", name, err)
 		}
 		r.movedNames = append(r.movedNames, moved)
 		return nil
@@ -244,8 +245,8 @@ func (r *treeRemover) addErrorUnlessMissing(err error) {
 	}
 }
 
-// unlink removes a file or an empty directory, after unmounting the file systems that are mounted on it unless they are
-// kept.
+// unlink removes a file or an empty directory. It first unmounts file systems that are mounted on it, unless keepMounts
+// is set.
 func (r *treeRemover) unlink(h *dirHandle, name string, flags int) error {
 	err := unix.Unlinkat(h.fd, name, flags)
 	if errors.Is(err, unix.EBUSY) && !r.keepMounts {
@@ -257,15 +258,15 @@ func (r *treeRemover) unlink(h *dirHandle, name string, flags int) error {
 	return err
 }
 
-// openDir opens a directory for reading. The directory must be on the same mount as h.
-// If its owner has removed the permissions, openDir restores them.
-func (h *dirHandle) openDir(name string) (*os.File, error) {
+// openDirForReading opens a directory for reading. The directory must be on the same mount as h.
+// If its owner has removed the permissions, openDirForReading restores them.
+func (h *dirHandle) openDirForReading(name string) (*os.File, error) {
 	if err := h.restorePermissions(name); err != nil {
 		return nil, err
 	}
 	fd, err := safepath.OpenAt(h.fd, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return nil, h.errorf("open", name, err)
+		return nil, h.childError("open", name, err)
 	}
 	mounted, err := safepath.IsMount(h.fd, fd)
 	if err == nil && mounted {
@@ -273,20 +274,20 @@ func (h *dirHandle) openDir(name string) (*os.File, error) {
 	}
 	if err != nil {
 		unix.Close(fd)
-		return nil, h.errorf("open", name, err)
+		return nil, h.childError("open", name, err)
 	}
 	return os.NewFile(uintptr(fd), h.path+"/"+name), nil
 }
 
 // restorePermissions restores the permissions of a directory of the agent's user that a task has
-// made read-only, as Go does with its module cache. Root does not need that.
+// made read-only, as Go does with its module cache. Permissions do not restrict a root agent.
 func (h *dirHandle) restorePermissions(name string) error {
 	dir, err := h.open(name)
 	if err != nil {
 		return err
 	}
 	defer dir.close()
-	if isPrivileged() {
+	if isAgentRoot() {
 		return nil
 	}
 	var st unix.Stat_t

@@ -28,13 +28,13 @@ type TaskOptions struct {
 	// nobody.
 	User string
 
-	// AdmittedUsers are further users that the task's processes switch to.
+	// AdmittedUsers are users other than User to whom processes of the task may switch.
 	AdmittedUsers []string
 
-	// NomadFileModes allows Nomad's modes where a directory cannot be closed to other
+	// AllowNomadFileModes allows Nomad's modes where a directory cannot be closed to other
 	// accounts: the file system has no owners or no ACLs, or a container may not set
 	// them.
-	NomadFileModes bool
+	AllowNomadFileModes bool
 }
 
 // TaskDir is the directory of one task.
@@ -45,25 +45,25 @@ type TaskDir struct {
 	// is nil when they are in memory.
 	SecretsOnDiskReason error
 
-	// Mounts are what the agent would mount for a task with isolation chroot if it were root: the files of
-	// ChrootEnv, and the shared directory. The driver must make them.
-	Mounts []driver.Mount
+	// MountsForDriver are the mounts that the driver must make for a task with isolation chroot, because the agent is not root:
+	// the files of ChrootEnv, and the shared directory. A root agent makes them itself, and Mounts is empty.
+	MountsForDriver []driver.Mount
 }
 
-// errUnprivileged is the reason for secrets on disk under an agent that is not root.
-var errUnprivileged = errors.New("only root can mount a memory file system")
+// errNotRoot is the reason for secrets on disk under an agent that is not root.
+var errNotRoot = errors.New("only root can mount a memory file system")
 
 // BuildTask creates the missing parts of a task's directory in an allocation that is
-// built, and closes it to all but the users of the task. It must be called before every
+// built, and denies access to it to all but the users of the task. It must be called before every
 // start of the task, and may be called while the task runs: after a reboot the
 // directory exists but its memory file systems do not, and the user may be created by
-// another task or have another uid than before. It does not touch the changes that the
-// task has made in its own directories.
+// another task or have another uid than before. It keeps the changes that the task has
+// made in its own directories.
 func (d *Dir) BuildTask(name string, o TaskOptions) (*TaskDir, error) {
 	if err := checkTaskName(name); err != nil {
 		return nil, fmt.Errorf("build directory of task %q: %w", name, err)
 	}
-	t := &TaskDir{TaskDir: d.Task(name)}
+	t := &TaskDir{TaskDir: d.TaskPaths(name)}
 	if err := d.buildTask(t, name, o); err != nil {
 		return nil, fmt.Errorf("build directory of task %q: %w", name, err)
 	}
@@ -77,8 +77,8 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 	}
 	defer alloc.close()
 	var u taskUsers
-	if isPrivileged() {
-		if u, err = o.users(); err != nil {
+	if isAgentRoot() {
+		if u, err = o.lookupUsers(); err != nil {
 			return err
 		}
 	}
@@ -88,59 +88,59 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 	}
 	defer task.close()
 
-	if err := task.ensureDirExistsForUsers(localDirName, u, 0o777); err != nil {
+	if err := task.ensureTaskUsersDirUnlessReplaced(localDirName, u, 0o777); err != nil {
 		return err
 	}
-	if err := task.ensureDirExistsForUsers(tmpDirName, u, 0o777|fs.ModeSticky); err != nil {
+	if err := task.ensureTaskUsersDirUnlessReplaced(tmpDirName, u, 0o777|fs.ModeSticky); err != nil {
 		return err
 	}
 	for _, m := range []struct {
 		name   string
 		sizeMB int
 	}{{secretsDirName, max(o.SecretsMB, 1)}, {privateDirName, 1}} {
-		onDisk, err := task.ensureSecretDir(m.name, m.sizeMB, u)
+		onDiskReason, err := task.ensureSecretDir(m.name, m.sizeMB, u)
 		if err != nil {
 			return err
 		}
-		if onDisk != nil {
-			t.SecretsOnDiskReason = onDisk
+		if onDiskReason != nil {
+			t.SecretsOnDiskReason = onDiskReason
 		}
 	}
-	c := &chroot{dir: task, env: o.ChrootEnv, allocDirs: []string{d.allocsRoot, d.mountsRoot()}}
-	if !isPrivileged() {
+	c := &chroot{dir: task, env: o.ChrootEnv, hiddenDirs: []string{d.allocsRoot, d.mountsRoot()}}
+	if !isAgentRoot() {
 		if o.Isolation == driver.FSIsolationChroot {
-			t.Mounts, err = c.prepare()
-			t.Mounts = append(t.Mounts, sharedDirMounts(filepath.Join(d.Path(), sharedDirName))...)
+			t.MountsForDriver, err = c.linkAndListMounts()
+			t.MountsForDriver = append(t.MountsForDriver, sharedDirMounts(filepath.Join(d.Path(), sharedDirName))...)
 		}
-		return err // a driver with another isolation needs root itself for the steps below
+		return err // the other isolations that need mounts are those of drivers that do not run without root
 	}
 	switch o.Isolation {
 	case driver.FSIsolationChroot:
-		if err = c.build(); err == nil {
+		if err = c.linkAndMount(); err == nil {
 			err = alloc.bindSharedDir(task)
 		}
 	case driver.FSIsolationUnveil:
-		err = d.bindTaskDirs(alloc, task, name, u)
+		err = d.bindTaskDirsForUnveil(alloc, task, name, u)
 	}
 	if err != nil {
 		return err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return alloc.admitUsers(u.traversingUIDs(), u.allowNomadFileModes)
+	return alloc.admitUIDs(u.traversingUIDs(), u.allowNomadFileModes)
 }
 
 // ensureTaskDir opens or creates the directory of a task.
 func (h *dirHandle) ensureTaskDir(name string, o TaskOptions, u taskUsers) (*dirHandle, error) {
 	switch {
-	case !isPrivileged():
+	case !isAgentRoot():
 		return h.ensureDir(name, 0o777, taskOwned)
 	case o.Isolation == driver.FSIsolationChroot:
 		return h.ensureDir(name, chrootDirMode, agentOwned)
 	case o.Isolation == driver.FSIsolationImage:
-		return h.ensureTraversable(name, u.admittedUIDs, u.allowNomadFileModes)
+		return h.ensureDirTraversableBy(name, u.admittedUIDs, u.allowNomadFileModes)
 	}
-	return h.ensureDirForUsers(name, u, 0o777)
+	return h.ensureDirForTaskUsers(name, u, 0o777)
 }
 
 // bindSharedDir bind-mounts the shared directory into the directory of a chroot task, with
@@ -167,7 +167,7 @@ func (h *dirHandle) bindSharedDir(task *dirHandle) error {
 	return shown.bindMount(logsDirName, logs, readOnly)
 }
 
-// sharedDirMounts are the mounts of bindSharedDir.
+// sharedDirMounts returns the mounts that bindSharedDir would make, for the driver.
 func sharedDirMounts(dir string) []driver.Mount {
 	return []driver.Mount{
 		{TaskPath: "/" + sharedDirName, HostPath: dir},
@@ -175,21 +175,21 @@ func sharedDirMounts(dir string) []driver.Mount {
 	}
 }
 
-// bindTaskDirs bind-mounts the directories of a task below mountsRoot.
-func (d *Dir) bindTaskDirs(alloc, task *dirHandle, name string, u taskUsers) error {
-	place := d.id + "-" + name
-	if err := checkName(place); err != nil {
+// bindTaskDirsForUnveil bind-mounts the directories of a task with isolation unveil below mountsRoot.
+func (d *Dir) bindTaskDirsForUnveil(alloc, task *dirHandle, name string, u taskUsers) error {
+	mountsDirName := d.id + "-" + name
+	if err := checkFileName(mountsDirName); err != nil {
 		return err
 	}
-	if err := makeRoot(d.mountsRoot(), 0o711); err != nil {
+	if err := makeRootDir(d.mountsRoot(), 0o711); err != nil {
 		return err
 	}
-	root, err := openPath(d.mountsRoot())
+	root, err := openTrustedDir(d.mountsRoot())
 	if err != nil {
 		return err
 	}
 	defer root.close()
-	mounts, err := root.ensureTraversable(place, u.traversingUIDs(), u.allowNomadFileModes)
+	mounts, err := root.ensureDirTraversableBy(mountsDirName, u.traversingUIDs(), u.allowNomadFileModes)
 	if err != nil {
 		return err
 	}
@@ -211,24 +211,24 @@ func (d *Dir) bindTaskDirs(alloc, task *dirHandle, name string, u taskUsers) err
 	return nil
 }
 
-// ensureSecretDir creates one directory in memory. If that is not possible, it creates a
-// plain directory and returns the reason.
-func (h *dirHandle) ensureSecretDir(name string, sizeMB int, u taskUsers) (onDisk, err error) {
-	dir, err := h.ensureDirForUsers(name, u, 0o777)
+// ensureSecretDir creates a directory and mounts a tmpfs on it. If no tmpfs can be mounted,
+// it returns onDiskReason, and the directory is on disk.
+func (h *dirHandle) ensureSecretDir(name string, sizeMB int, u taskUsers) (onDiskReason, err error) {
+	dir, err := h.ensureDirForTaskUsers(name, u, 0o777)
 	if errors.Is(err, errNotDir) {
 		// The task has replaced the directory by a file or a link. Remove it, because secrets would be
 		// written through it.
 		if err := h.removeFile(name); err != nil {
 			return nil, err
 		}
-		dir, err = h.ensureDirForUsers(name, u, 0o777)
+		dir, err = h.ensureDirForTaskUsers(name, u, 0o777)
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer dir.close()
-	if !isPrivileged() {
-		return errUnprivileged, nil
+	if !isAgentRoot() {
+		return errNotRoot, nil
 	}
 	return h.mountSecretTmpfs(name, sizeMB, u)
 }
@@ -269,26 +269,26 @@ func (d *Dir) dropSecrets(name string) error {
 	return errors.Join(errs...)
 }
 
-// unbindTaskDirs removes the mounts that bindTaskDirs has made.
+// unbindTaskDirs removes the mounts that bindTaskDirsForUnveil has made.
 func (d *Dir) unbindTaskDirs(name string) error {
-	place := d.id + "-" + name
-	if checkName(place) != nil {
-		return nil // bindTaskDirs rejects such a name, so it has made no mounts
+	mountsDirName := d.id + "-" + name
+	if checkFileName(mountsDirName) != nil {
+		return nil // bindTaskDirsForUnveil rejects such a name, so it has made no mounts
 	}
-	return removeChild(d.mountsRoot(), place)
+	return unmountAndRemove(d.mountsRoot(), mountsDirName)
 }
 
-// WriteLocal writes one file for the task, with mode 0755, to a path relative to its
-// local directory. The path may lead anywhere in the directory of the allocation, but
-// not out of it. An existing file is replaced.
-func (d *Dir) WriteLocal(task, name string, data []byte) error {
-	if err := d.writeLocal(task, name, data); err != nil {
+// WriteLocalFile writes one file for the task, with mode 0755, to a path relative to its
+// local directory. The path may leave the local directory, but not the directory of the
+// allocation. An existing file is replaced.
+func (d *Dir) WriteLocalFile(task, name string, data []byte) error {
+	if err := d.writeLocalFile(task, name, data); err != nil {
 		return fmt.Errorf("write %q for task %q: %w", name, task, err)
 	}
 	return nil
 }
 
-func (d *Dir) writeLocal(task, name string, data []byte) error {
+func (d *Dir) writeLocalFile(task, name string, data []byte) error {
 	if err := checkTaskName(task); err != nil {
 		return err
 	}
@@ -302,7 +302,7 @@ func (d *Dir) writeLocal(task, name string, data []byte) error {
 	if !filepath.IsLocal(file) {
 		return errors.New("path escapes the alloc directory")
 	}
-	// The mode is set again after creation because of the umask.
+	// The mode is set after each creation too, because the umask may have reduced it.
 	parent := ""
 	for _, part := range strings.Split(path.Dir(file), "/") {
 		parent = path.Join(parent, part)
@@ -335,5 +335,5 @@ func checkTaskName(name string) error {
 	case strings.HasPrefix(name, ".") && strings.HasSuffix(name, ".fifo"):
 		return errors.New(`names like ".web.stdout.fifo" are reserved for the output of tasks`)
 	}
-	return checkName(name)
+	return checkFileName(name)
 }

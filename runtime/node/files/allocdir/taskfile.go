@@ -30,18 +30,18 @@ func (d *Dir) writeTaskFile(task, name string, o TaskOptions, data []byte) error
 	if name == "." || !filepath.IsLocal(name) {
 		return errors.New("path escapes the task directory")
 	}
-	u, err := o.fileUsers()
+	u, err := o.lookupFileUsers()
 	if err != nil {
 		return err
 	}
-	dir, err := d.openTask(task)
+	dir, err := d.openTaskDir(task)
 	if err != nil {
 		return err
 	}
 	defer func() { dir.close() }()
 	parts := strings.Split(name, "/")
 	for _, part := range parts[:len(parts)-1] {
-		next, err := u.makeDir(dir, part)
+		next, err := u.openOrMakeDir(dir, part)
 		if err != nil {
 			return err
 		}
@@ -51,8 +51,8 @@ func (d *Dir) writeTaskFile(task, name string, o TaskOptions, data []byte) error
 	return u.replaceFile(dir, parts[len(parts)-1], data)
 }
 
-// openTask opens the directory of a task.
-func (d *Dir) openTask(task string) (*dirHandle, error) {
+// openTaskDir opens the directory of a task.
+func (d *Dir) openTaskDir(task string) (*dirHandle, error) {
 	if err := checkTaskName(task); err != nil {
 		return nil, err
 	}
@@ -64,24 +64,25 @@ func (d *Dir) openTask(task string) (*dirHandle, error) {
 	return alloc.open(task)
 }
 
-// fileUsers returns the users for files of the task. Under an agent that is not root, they have no owner.
-func (o TaskOptions) fileUsers() (taskUsers, error) {
-	if !isPrivileged() {
+// lookupFileUsers returns the users that may read files that the agent writes for the task. An agent that is not root cannot
+// change owners, so it looks up no user.
+func (o TaskOptions) lookupFileUsers() (taskUsers, error) {
+	if !isAgentRoot() {
 		return taskUsers{allUsers: o.Isolation == driver.FSIsolationImage}, nil
 	}
-	return o.users()
+	return o.lookupUsers()
 }
 
-// makeDir opens a directory in parent, or creates it for the owner.
-func (u taskUsers) makeDir(parent *dirHandle, name string) (*dirHandle, error) {
-	dir, made, err := parent.makeDir(name)
+// openOrMakeDir opens a directory in parent, or creates it for the users.
+func (u taskUsers) openOrMakeDir(parent *dirHandle, name string) (*dirHandle, error) {
+	dir, made, err := parent.openOrMakeDir(name)
 	if err != nil || !made {
 		return dir, err
 	}
 	if u.allUsers {
 		err = dir.chmod(0o755)
 	}
-	if err == nil && isPrivileged() {
+	if err == nil && isAgentRoot() {
 		err = dir.chown(u.owner)
 	}
 	if err != nil && !(u.allowNomadFileModes && isOwnershipDenied(err)) {
@@ -99,7 +100,7 @@ func (u taskUsers) replaceFile(h *dirHandle, name string, data []byte) (err erro
 	}
 	fd, err := safepath.OpenAt(h.fd, made, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if err != nil {
-		return h.errorf("create", made, err)
+		return h.childError("create", made, err)
 	}
 	f := os.NewFile(uintptr(fd), h.path+"/"+made)
 	defer func() {
@@ -114,16 +115,16 @@ func (u taskUsers) replaceFile(h *dirHandle, name string, data []byte) (err erro
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	return h.errorf("rename to", name, unix.Renameat(h.fd, made, h.fd, name))
+	return h.childError("rename to", name, unix.Renameat(h.fd, made, h.fd, name))
 }
 
-// setFileOwner gives a new file, which only the agent can read, to the user of the task.
+// setFileOwner makes the user of the task the owner of a new file, which only the agent can read so far.
 func (u taskUsers) setFileOwner(f *os.File) error {
 	var err error
 	if u.allUsers {
 		err = f.Chmod(0o644)
 	}
-	if err == nil && isPrivileged() {
+	if err == nil && isAgentRoot() {
 		err = f.Chown(u.owner.uid, u.owner.gid)
 	}
 	if err != nil && u.allowNomadFileModes && isOwnershipDenied(err) {
@@ -146,11 +147,11 @@ func (d *Dir) ListenInSecrets(task, name string, o TaskOptions) (fd int, err err
 const listenBacklog = 128
 
 func (d *Dir) listenInSecrets(task, name string, o TaskOptions) (fd int, err error) {
-	u, err := o.fileUsers()
+	u, err := o.lookupFileUsers()
 	if err != nil {
 		return -1, err
 	}
-	dir, err := d.openTask(task)
+	dir, err := d.openTaskDir(task)
 	if err != nil {
 		return -1, err
 	}
@@ -173,7 +174,7 @@ func (d *Dir) listenInSecrets(task, name string, o TaskOptions) (fd int, err err
 		err = bindAs(u.owner, fd, safepath.ProcPathAt(secrets.fd, name))
 	}
 	if err == nil && u.allUsers {
-		err = u.openSocketToAll(secrets, name)
+		err = u.letAllUsersConnect(secrets, name)
 	}
 	if err == nil {
 		err = os.NewSyscallError("listen", unix.Listen(fd, listenBacklog))
@@ -185,24 +186,24 @@ func (d *Dir) listenInSecrets(task, name string, o TaskOptions) (fd int, err err
 	return fd, nil
 }
 
-// bindAs binds a socket. Its file belongs to owner from the start: a file that is created as root and
-// given away could be replaced by the task in between, by another file that is then given to the task.
+// bindAs binds a socket to a path. The socket file belongs to owner from its creation: if root created it and changed
+// its owner, the task could put a link to another file in its place, and would become the owner of that file.
 func bindAs(owner account, fd int, path string) (err error) {
 	address := &unix.SockaddrUnix{Name: path}
-	if !isPrivileged() || owner == rootAccount {
+	if !isAgentRoot() || owner == rootAccount {
 		return os.NewSyscallError("bind", unix.Bind(fd, address))
 	}
 	runtime.LockOSThread() // the ids for accesses to files belong to the thread
 	defer runtime.UnlockOSThread()
 	defer func() {
-		_ = unix.Setfsuid(0) // root can always set them back
+		_ = unix.Setfsuid(0) // cannot fail: the thread still has the effective user id of root
 		_ = unix.Setfsgid(0)
 	}()
 	for _, set := range []struct {
 		call func(int) (int, error)
 		id   int
 	}{{unix.SetfsgidRetGid, owner.gid}, {unix.SetfsuidRetUid, owner.uid}} {
-		_, _ = set.call(set.id) // reports no error, but returns the former id
+		_, _ = set.call(set.id) // returns the former id, also if it fails
 		if now, _ := set.call(-1); now != set.id {
 			return fmt.Errorf("act as user %d: %w", owner.uid, unix.EPERM)
 		}
@@ -210,20 +211,20 @@ func bindAs(owner account, fd int, path string) (err error) {
 	return os.NewSyscallError("bind", unix.Bind(fd, address))
 }
 
-// openSocketToAll lets all users connect to a socket in the directory h. The users of a container can replace the file, so the mode
-// of another file is not changed.
-func (u taskUsers) openSocketToAll(h *dirHandle, name string) error {
+// letAllUsersConnect lets all users connect to a socket in the directory h. The users of a container can replace the socket, so
+// letAllUsersConnect first checks that the file is a socket of the owner.
+func (u taskUsers) letAllUsersConnect(h *dirHandle, name string) error {
 	fd, err := safepath.OpenAt(h.fd, name, unix.O_PATH, 0)
 	if err != nil {
-		return h.errorf("open", name, err)
+		return h.childError("open", name, err)
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return h.errorf("stat", name, err)
+		return h.childError("stat", name, err)
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFSOCK || isPrivileged() && int(st.Uid) != u.owner.uid {
-		return h.errorf("chmod", name, unix.EEXIST)
+	if st.Mode&unix.S_IFMT != unix.S_IFSOCK || isAgentRoot() && int(st.Uid) != u.owner.uid {
+		return h.childError("chmod", name, unix.EEXIST)
 	}
-	return h.errorf("chmod", name, unix.Chmod(safepath.ProcPath(fd), 0o666))
+	return h.childError("chmod", name, unix.Chmod(safepath.ProcPath(fd), 0o666))
 }

@@ -15,7 +15,7 @@ import (
 func TestWriteTaskFile(t *testing.T) {
 	d := newPublicDir(t)
 	o := TaskOptions{}
-	if isPrivileged() {
+	if isAgentRoot() {
 		o.User = "nobody"
 	}
 	task := mustBuildTask(t, d, "web", o)
@@ -31,7 +31,7 @@ func TestWriteTaskFile(t *testing.T) {
 			t.Errorf("%s: %q, %v", name, content, err)
 		}
 		owner := os.Geteuid()
-		if isPrivileged() {
+		if isAgentRoot() {
 			owner, _ = nobodyAccount()
 		}
 		if st.Mode != unix.S_IFREG|0o600 || int(st.Uid) != owner {
@@ -97,7 +97,7 @@ func TestListenInSecrets(t *testing.T) {
 	d := newPublicDir(t)
 	o := TaskOptions{}
 	uid := os.Geteuid()
-	if isPrivileged() {
+	if isAgentRoot() {
 		o.User, uid = "12345", 12345
 	}
 	task := mustBuildTask(t, d, "web", o)
@@ -122,7 +122,7 @@ func TestListenInSecrets(t *testing.T) {
 		if err := connectAs(t, uid, path); err != nil {
 			t.Errorf("the user of the task cannot connect: %v", err)
 		}
-		if isPrivileged() {
+		if isAgentRoot() {
 			if err := connectAs(t, 12346, path); err == nil {
 				t.Error("another user can connect")
 			}

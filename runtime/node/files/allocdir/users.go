@@ -18,7 +18,7 @@ import (
 // account is a user of the machine with its primary group.
 type account struct{ uid, gid int }
 
-// rootAccount is the account of an agent that can change owners.
+// rootAccount is root, the only account under which an agent can change owners.
 var rootAccount = account{0, 0}
 
 // taskUsers are the users that may access the directories of one task.
@@ -29,9 +29,9 @@ type taskUsers struct {
 	allowNomadFileModes bool     // use Nomad's modes where the owner or an ACL cannot be set
 }
 
-// users returns the users that may access the directories of a task under a root agent.
-func (o TaskOptions) users() (taskUsers, error) {
-	u := taskUsers{owner: rootAccount, allUsers: o.Isolation == driver.FSIsolationImage, allowNomadFileModes: o.NomadFileModes}
+// lookupUsers looks up the users that may access the directories of the task. The agent must be root.
+func (o TaskOptions) lookupUsers() (taskUsers, error) {
+	u := taskUsers{owner: rootAccount, allUsers: o.Isolation == driver.FSIsolationImage, allowNomadFileModes: o.AllowNomadFileModes}
 	switch {
 	case u.allUsers:
 		u.owner.uid, u.owner.gid = nobodyAccount() // with isolation image, the user is defined in the image
@@ -68,6 +68,7 @@ func (u taskUsers) traversingUIDs() []uint32 {
 	return all
 }
 
+// lookupAccount finds a user by name or by uid.
 func lookupAccount(name string) (account, error) {
 	cred, err := taskuser.Lookup(name)
 	if err != nil {
@@ -90,33 +91,33 @@ func explainOwnershipDenied(err error) error {
 	return fmt.Errorf(`%w: other accounts could not be kept out: have the data directory on a file system with owners and ACLs, or allow Nomad's modes with the client option "alloc_dir.nomad_modes"`, err)
 }
 
-// ensureDirForUsers is ensureDir for a directory of a task that only the users of the task may
-// access. An existing directory is changed only if it belongs to none of them, or has
-// Nomad's mode. A directory that a task has mounted there is not changed.
-func (h *dirHandle) ensureDirForUsers(name string, u taskUsers, nomadMode fs.FileMode) (*dirHandle, error) {
-	if u.allUsers || !isPrivileged() {
+// ensureDirForTaskUsers opens or creates a directory that only the users of a task may access.
+// It changes an existing directory only if the directory belongs to none of these users, or has
+// Nomad's mode. It does not change a directory that a task has mounted there.
+func (h *dirHandle) ensureDirForTaskUsers(name string, u taskUsers, nomadMode fs.FileMode) (*dirHandle, error) {
+	if u.allUsers || !isAgentRoot() {
 		return h.ensureDir(name, nomadMode, taskOwned)
 	}
-	dir, made, err := h.makeDir(name)
+	dir, made, err := h.openOrMakeDir(name)
 	if err != nil {
 		return nil, err
 	}
-	if err := h.restrictDir(dir, name, made, u, nomadMode); err != nil {
+	if err := h.restrictDirToTaskUsers(dir, name, made, u, nomadMode); err != nil {
 		dir.close()
 		return nil, err
 	}
 	return dir, nil
 }
 
-// ensureDirExistsForUsers is ensureDirForUsers for a directory that belongs to the task once it exists:
-// a file or link that the task has put in its place stays.
-func (h *dirHandle) ensureDirExistsForUsers(name string, u taskUsers, nomadMode fs.FileMode) error {
-	return closeEnsuredDir(h.ensureDirForUsers(name, u, nomadMode))
+// ensureTaskUsersDirUnlessReplaced creates a directory that only the users of a task may access. A file or a link that
+// the task has put in its place stays, and is no error.
+func (h *dirHandle) ensureTaskUsersDirUnlessReplaced(name string, u taskUsers, nomadMode fs.FileMode) error {
+	return closeDirUnlessReplaced(h.ensureDirForTaskUsers(name, u, nomadMode))
 }
 
-// restrictDir gives dir, which is called name in h, to the users of a task, and closes it
-// to all others. made means that dir is new.
-func (h *dirHandle) restrictDir(dir *dirHandle, name string, made bool, u taskUsers, nomadMode fs.FileMode) error {
+// restrictDirToTaskUsers lets only the users of a task access dir, which is called name in h. made means
+// that dir is new. With allowNomadFileModes, dir gets nomadMode if owners or ACLs cannot be set.
+func (h *dirHandle) restrictDirToTaskUsers(dir *dirHandle, name string, made bool, u taskUsers, nomadMode fs.FileMode) error {
 	err := h.setTaskOwnership(dir, name, made, u)
 	if err == nil || !u.allowNomadFileModes || !isOwnershipDenied(err) {
 		return explainOwnershipDenied(err)
@@ -124,6 +125,7 @@ func (h *dirHandle) restrictDir(dir *dirHandle, name string, made bool, u taskUs
 	return dir.chmod(nomadMode)
 }
 
+// setTaskOwnership sets the owner, the mode and the ACL of dir, which is called name in h.
 func (h *dirHandle) setTaskOwnership(dir *dirHandle, name string, made bool, u taskUsers) error {
 	st, err := dir.stat()
 	if err != nil {
@@ -161,8 +163,8 @@ func (h *dirHandle) setTaskOwnership(dir *dirHandle, name string, made bool, u t
 			return err
 		}
 	case len(u.admittedUIDs) == 0 && st.Mode&0o070 != 0:
-		// An earlier allocation may have admitted users. Access that the task itself
-		// has granted to others stays.
+		// An earlier allocation, from which the directory was moved, may have admitted users. Without an ACL, the
+		// group permissions were set by the task itself, and stay.
 		dropped, err := dir.dropACL()
 		if err != nil || !dropped {
 			return err
@@ -189,21 +191,21 @@ func (h *dirHandle) isForeignMount(dir *dirHandle, name string) (bool, error) {
 	return !tmpfs, err
 }
 
-// chownTree changes the owner of everything in the directory tree that belongs to user id
+// chownTree changes the owner of all files and directories below h that belong to user id
 // from, because the user of a task has changed since the files were created. It does
-// not enter mounts. The caller changes the directory itself afterwards, so that an
-// interrupted call is repeated.
+// not enter mounts. The caller changes the owner of h itself afterwards, so that it repeats
+// an interrupted call.
 func (h *dirHandle) chownTree(from int, to account) error {
 	fd, err := safepath.OpenAt(h.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return h.wrapError("open", err)
+		return h.dirError("open", err)
 	}
 	f := os.NewFile(uintptr(fd), h.path)
 	defer f.Close()
 	for {
 		names, err := f.Readdirnames(256)
 		for _, name := range names {
-			if err := h.chownEntry(name, from, to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := h.chownChild(name, from, to); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}
@@ -216,10 +218,10 @@ func (h *dirHandle) chownTree(from int, to account) error {
 	}
 }
 
-func (h *dirHandle) chownEntry(name string, from int, to account) error {
+func (h *dirHandle) chownChild(name string, from int, to account) error {
 	fd, err := safepath.OpenAt(h.fd, name, unix.O_PATH, 0)
 	if err != nil {
-		return h.errorf("open", name, err)
+		return h.childError("open", name, err)
 	}
 	entry := &dirHandle{fd: fd, path: h.path + "/" + name}
 	defer entry.close()
@@ -236,30 +238,30 @@ func (h *dirHandle) chownEntry(name string, from int, to account) error {
 			return err
 		}
 	}
-	// A file of root with several hard links may also be outside the directory.
+	// A file of root with several hard links may have a name outside the directory, so it keeps its owner.
 	if int(st.Uid) != from || from == rootAccount.uid && !isDir && st.Nlink > 1 {
 		return nil
 	}
 	return entry.chown(to)
 }
 
-// admitUsers lets further users pass through the directory of the allocation. The caller
-// holds d.mu.
-func (h *dirHandle) admitUsers(users []uint32, fallback bool) error {
-	if len(users) == 0 {
+// admitUIDs adds users to those who may pass through h, the directory of an allocation. The caller
+// holds the mu of its Dir.
+func (h *dirHandle) admitUIDs(uids []uint32, allowNomadFileModes bool) error {
+	if len(uids) == 0 {
 		return nil
 	}
-	now, err := h.readACLUsers()
+	now, err := h.readACLUIDs()
 	if err != nil {
 		return err
 	}
-	all := slices.Concat(now, users)
+	all := slices.Concat(now, uids)
 	slices.Sort(all)
 	if all = slices.Compact(all); len(all) == len(now) {
 		return nil
 	}
 	err = h.setACL(all, aclTraverse)
-	if err != nil && fallback && isOwnershipDenied(err) {
+	if err != nil && allowNomadFileModes && isOwnershipDenied(err) {
 		return h.chmod(nomadAllocDirMode)
 	}
 	return explainOwnershipDenied(err)
@@ -269,7 +271,7 @@ func (h *dirHandle) admitUsers(users []uint32, fallback bool) error {
 // it. It does nothing if the directory does not exist, or if the agent is not root. BuildTask admits
 // the user again.
 func (d *Dir) DismissUser(uid uint32) error {
-	if !isPrivileged() {
+	if !isAgentRoot() {
 		return nil
 	}
 	d.mu.Lock()
@@ -279,7 +281,7 @@ func (d *Dir) DismissUser(uid uint32) error {
 		return ignoreMissing(err)
 	}
 	defer alloc.close()
-	admitted, err := alloc.readACLUsers()
+	admitted, err := alloc.readACLUIDs()
 	if err != nil || !slices.Contains(admitted, uid) {
 		return err
 	}
@@ -289,12 +291,12 @@ func (d *Dir) DismissUser(uid uint32) error {
 // nomadAllocDirMode is Nomad's mode of the directory of an allocation.
 const nomadAllocDirMode fs.FileMode = 0o755
 
-// RestrictAccess closes the directory of the allocation to all accounts except the users of
-// the tasks, if an earlier version left it open. The given tasks may be running: their
-// users are not locked out at any time. It does nothing if the directory does not
+// RestrictAccess lets only root and the users of the given tasks pass through the directory of
+// the allocation, if an earlier version let all users. The given tasks may be running: their
+// users have access at all times. It does nothing if the directory does not
 // exist, or if the agent is not root.
 func (d *Dir) RestrictAccess(tasks []TaskOptions) error {
-	if !isPrivileged() {
+	if !isAgentRoot() {
 		return nil
 	}
 	if err := d.restrictAccess(tasks); err != nil {
@@ -316,10 +318,10 @@ func (d *Dir) restrictAccess(tasks []TaskOptions) error {
 		return err
 	}
 	var allowedUIDs []uint32
-	fallback := false
+	allowNomadFileModes := false
 	for _, t := range tasks {
-		u, err := t.users()
-		fallback = fallback || t.NomadFileModes
+		u, err := t.lookupUsers()
+		allowNomadFileModes = allowNomadFileModes || t.AllowNomadFileModes
 		if err != nil {
 			continue // no process runs as a user that does not exist
 		}
@@ -328,12 +330,11 @@ func (d *Dir) restrictAccess(tasks []TaskOptions) error {
 	if len(allowedUIDs) == 0 {
 		return alloc.chmod(0o700)
 	}
-	if err := alloc.admitUsers(allowedUIDs, false); err != nil && !(fallback && isOwnershipDenied(err)) {
+	if err := alloc.admitUIDs(allowedUIDs, false); err != nil && !(allowNomadFileModes && isOwnershipDenied(err)) {
 		return err
 	}
 	return nil
 }
 
-// DenyAccess closes the directory of an allocation without running tasks to all accounts
-// except the agent's.
+// DenyAccess is RestrictAccess for an allocation without running tasks: only root can access the directory.
 func (d *Dir) DenyAccess() error { return d.RestrictAccess(nil) }

@@ -202,8 +202,8 @@ func TestOtherUsersHaveNoAccess(t *testing.T) {
 			wantDenied(t, attackerUID, `ls "$1/alloc/data"`, d.Path())
 			wantDenied(t, attackerUID, `: > "$1/alloc/data/new"`, d.Path())
 			for task := range users {
-				attack(attackerUID, d.Task(task).Dir)
-				if place := filepath.Dir(d.Task(task).MountsTaskDir); isolation == driver.FSIsolationUnveil {
+				attack(attackerUID, d.TaskPaths(task).Dir)
+				if place := filepath.Dir(d.TaskPaths(task).MountsTaskDir); isolation == driver.FSIsolationUnveil {
 					wantDenied(t, attackerUID, `ls "$1"`, place)
 					wantDenied(t, attackerUID, `cat "$1/secrets/token"`, place)
 					wantDenied(t, attackerUID, `cat "$1/alloc/data/as-root"`, place)
@@ -214,7 +214,7 @@ func TestOtherUsersHaveNoAccess(t *testing.T) {
 				return // with isolation image, the driver binds the directories into a container
 			}
 			for uid, task := range map[int]string{aliceUID: "as-alice", bobUID: "as-bob"} {
-				own := d.Task(task)
+				own := d.TaskPaths(task)
 				wantAllowed(t, uid, `cd "$1/local" && cat run.sh && : > new && rm new && cat "$1/secrets/token" && : > "$1/secrets/new"`, own.Dir)
 				wantAllowed(t, uid, `: > "$1/tmp/new" && cat "$2/data/as-root" && : > "$2/data/by-$3"`, own.Dir, own.SharedAllocDir, task)
 				wantDenied(t, uid, `ls "$1"`, d.Path())
@@ -224,7 +224,7 @@ func TestOtherUsersHaveNoAccess(t *testing.T) {
 				}
 				for other := range users {
 					if other != task {
-						attack(uid, d.Task(other).Dir)
+						attack(uid, d.TaskPaths(other).Dir)
 					}
 				}
 			}
@@ -383,9 +383,9 @@ func TestRestrictAccess(t *testing.T) {
 			continue
 		}
 		mustBuildTask(t, d, name, o)
-		owner := stat(t, d.Task(name).LocalDir)
+		owner := stat(t, d.TaskPaths(name).LocalDir)
 		for _, sub := range []string{"", "local", "tmp", "secrets", "private"} {
-			if st := stat(t, filepath.Join(d.Task(name).Dir, sub)); st.Mode&0o7777 != 0o700 || st.Uid != owner.Uid {
+			if st := stat(t, filepath.Join(d.TaskPaths(name).Dir, sub)); st.Mode&0o7777 != 0o700 || st.Uid != owner.Uid {
 				t.Errorf("%s/%s: mode %o of %d", name, sub, st.Mode&0o7777, st.Uid)
 			}
 		}
@@ -467,12 +467,12 @@ func TestUsersAreAdmittedConcurrently(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	h, err := openPath(d.Path())
+	h, err := openTrustedDir(d.Path())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer h.close()
-	users, err := h.readACLUsers()
+	users, err := h.readACLUIDs()
 	if err != nil || len(users) != taskCount {
 		t.Errorf("%d users are admitted, want %d: %v", len(users), taskCount, err)
 	}
@@ -514,14 +514,14 @@ func TestFileSystemWithoutACLs(t *testing.T) {
 		"as-alice": {User: "4001"}, "admits": {AdmittedUsers: []string{"4001"}}, "image": {Isolation: driver.FSIsolationImage, AdmittedUsers: []string{"4001"}},
 		"unveil": {Isolation: driver.FSIsolationUnveil, User: "4001"},
 	} {
-		o.NomadFileModes = true
+		o.AllowNomadFileModes = true
 		mustBuildTask(t, d, name, o)
-		wantAllowed(t, aliceUID, `: > "$1/local/new" && : > "$1/secrets/new"`, d.Task(name).Dir)
+		wantAllowed(t, aliceUID, `: > "$1/local/new" && : > "$1/secrets/new"`, d.TaskPaths(name).Dir)
 	}
-	if err := d.RestrictAccess([]TaskOptions{{User: "4001", NomadFileModes: true}}); err != nil {
+	if err := d.RestrictAccess([]TaskOptions{{User: "4001", AllowNomadFileModes: true}}); err != nil {
 		t.Error(err)
 	}
-	wantAllowed(t, aliceUID, `ls "$1/local"`, d.Task("as-alice").Dir)
+	wantAllowed(t, aliceUID, `ls "$1/local"`, d.TaskPaths("as-alice").Dir)
 }
 
 func TestACLs(t *testing.T) {

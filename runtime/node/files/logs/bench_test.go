@@ -28,7 +28,7 @@ func newBenchFixture(b *testing.B) *fixture {
 	if err != nil {
 		b.Fatal(err)
 	}
-	c, err := New(Config{Keeper: k, Dir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}})
+	c, err := New(Config{Keeper: k, DataDir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}})
 	if err != nil {
 		b.Fatal(err)
 	}

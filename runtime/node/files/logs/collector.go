@@ -25,22 +25,24 @@ var ErrClosed = errors.New("log collector client is closed")
 // TooManyTasksError means that the output of a task cannot be collected because other tasks use all
 // descriptors of this process or of the collector process.
 type TooManyTasksError struct {
-	Tasks int // number of tasks whose output is collected
-	Limit int // descriptors per process
+	Tasks           int // number of tasks whose output is collected
+	DescriptorLimit int // descriptors per process
 
 	// DescriptorsFreed is closed when a descriptor may be free again.
 	DescriptorsFreed <-chan struct{}
 }
 
 func (e *TooManyTasksError) Error() string {
-	return fmt.Sprintf("%d tasks run, and the limit of %d open files (ulimit -n) has room for no more", e.Tasks, e.Limit)
+	return fmt.Sprintf("%d tasks run, and the limit of %d open files (ulimit -n) has room for no more", e.Tasks, e.DescriptorLimit)
 }
 
-// maxTasks returns how many tasks fit into a limit of descriptors, at least one.
-func maxTasks(limit int) int { return int(descriptors.ForTasks(uint64(limit))) / descriptors.PerTask }
+// maxTasksForDescriptors returns the number of tasks, at least one, whose FIFOs and directories a process can open under a limit of descriptors.
+func maxTasksForDescriptors(limit int) int {
+	return int(descriptors.ForTasks(uint64(limit))) / descriptors.PerTask
+}
 
-// descriptorLimit returns the soft limit of this process, which Go has raised to the hard limit.
-func descriptorLimit() int {
+// processDescriptorLimit returns the soft limit of this process, which Go has raised to the hard limit.
+func processDescriptorLimit() int {
 	limit, err := osprocess.DescriptorLimit()
 	if err != nil {
 		return math.MaxInt32
@@ -48,8 +50,8 @@ func descriptorLimit() int {
 	return int(min(limit, math.MaxInt32))
 }
 
-// fdStore is the part of the keeper that a Collector uses; *keeper.Client is one.
-type fdStore interface {
+// keeperClient is the part of *keeper.Client that a Collector uses.
+type keeperClient interface {
 	Spawn(context.Context, keeper.Command) (osprocess.ID, error)
 	StoreFD(ctx context.Context, key string, f *os.File) error
 	GetFD(key string) (*os.File, error)
@@ -62,11 +64,11 @@ type fdStore interface {
 
 // Config configures how a Collector finds and starts the collector process.
 type Config struct {
-	Keeper        fdStore
-	Dir           string   // the data directory; one collector process serves it, see keeper.Directory
+	Keeper        keeperClient
+	DataDir       string   // the data directory; one collector process serves it, see keeper.Directory
 	CollectorArgs []string // command line, argv[0] included, that starts this program as a collector process
 
-	// LingerTimeout is how long a collector process without work waits for an agent; 0 means ten minutes.
+	// LingerTimeout is how long a collector process stays without an agent when no stream has a writer; 0 means ten minutes.
 	LingerTimeout time.Duration
 
 	// OnLoss is called when output of a task cannot be written, and again when it can be written.
@@ -81,57 +83,58 @@ type Config struct {
 	MaxDescriptors int
 
 	// Tests set these.
-	stopTimeout time.Duration // time that Stop waits for writers to close the FIFOs
-	idleTimeout time.Duration // time that the collector process stays without tasks
-	version     int           // version of the protocol; 0 means protocolVersion
+	stopTimeout         time.Duration // time that Stop waits for writers to close the FIFOs
+	idleTimeout         time.Duration // time after which a collector process without tasks is stopped
+	testProtocolVersion int           // protocol version that this Collector claims to have; 0 means protocolVersion
 }
 
 // Collector is the agent's side of log collection: it makes the FIFOs, keeps a
 // collector process running that reads them, and notifies followers of new output. All
 // methods may be called concurrently.
 type Collector struct {
-	conf         Config
-	dir          *keeper.Directory
-	closeStarted <-chan struct{} // closed by Close
-	cancel       context.CancelFunc
-	wg           sync.WaitGroup
-	conns        *rpcmux.Reconnector[*processConn]
-	starts       atomic.Int64 // number of collector processes that were started
+	conf          Config
+	dir           *keeper.Directory
+	closeStarted  <-chan struct{} // closed by Close
+	cancel        context.CancelFunc
+	wg            sync.WaitGroup
+	conns         *rpcmux.Reconnector[*processConn]
+	processStarts atomic.Int64 // number of collector processes that this Collector has started
 
 	losses lossTracker
 
-	mu               sync.Mutex // mu is locked before the mutex of conns
-	process          osprocess.ID
-	descriptorLimit  int // descriptors per process: the lower one of Config.MaxDescriptors and the limit of the collector process
-	tasks            map[taskKey]*taskState
-	previousTasks    map[taskKey]bool // tasks of an earlier agent that have descriptors and are not in tasks
-	streams          map[key]*streamState
-	streamAdded      chan struct{} // channel, closed and replaced when a stream is added
-	descriptorsFreed chan struct{} // channel, closed and replaced when the collection of a task stops
-	tasksChanged     chan struct{} // receives a value when the first task is added and when the last task is removed; capacity 1
+	mu                sync.Mutex   // mu is locked before the mutex of conns
+	lastProcess       osprocess.ID // collector process of the latest connection
+	descriptorLimit   int          // descriptors per process: the lower one of Config.MaxDescriptors and the limit of the collector process
+	tasks             map[taskKey]*collectedTask
+	earlierAgentTasks map[taskKey]bool // tasks of an earlier agent that use descriptors, until Start or Finish adds them to tasks
+	streams           map[streamKey]*streamProgress
+	streamAdded       chan struct{} // channel, closed and replaced when a stream is added
+	descriptorsFreed  chan struct{} // channel, closed and replaced when the collection of a task stops
+	tasksChanged      chan struct{} // receives a value when the first task is added and when the last task is removed; capacity 1
 }
 
 type taskKey struct{ allocID, name string }
 
-// taskState is a task whose output is collected.
-type taskState struct {
-	mu  sync.Mutex // mu is held during Start and Stop of this task, and locked before Collector.mu
-	dir int        // descriptor of the log directory, -1 when the task is stopped; guarded by Collector.mu
+// collectedTask is a task whose output is collected, or whose stopped streams still have a writer.
+type collectedTask struct {
+	mu       sync.Mutex // mu is held during Start and Stop of this task, and locked before Collector.mu
+	logDirFD int        // descriptor of the log directory, -1 when the task is stopped; guarded by Collector.mu
 	Task
 
-	// openStreams are stopped streams that still have a writer, because the task may still
+	// stoppedStreamsWithWriter are the stopped streams that still have a writer, because the task may still
 	// run. Guarded by Collector.mu.
-	openStreams map[Stream]bool
+	stoppedStreamsWithWriter map[Stream]bool
 }
 
-// streamState is the state of a stream that followers wait on. Guarded by Collector.mu.
-type streamState struct {
+// streamProgress is what the agent knows of the progress of a stream. Followers wait on it. Guarded by Collector.mu.
+type streamProgress struct {
 	newestFileIndex int64         // number of the newest file that the collector process has reported
 	changed         chan struct{} // channel, closed and replaced when newestFileIndex changes or the stream stops
-	ended           bool
+	ended           bool          // Stop has ended the stream
 }
 
-func (s *streamState) wakeFollowers() {
+// wakeFollowers wakes all calls of Follow that wait for the stream. The caller holds Collector.mu.
+func (s *streamProgress) wakeFollowers() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -139,7 +142,7 @@ func (s *streamState) wakeFollowers() {
 // New returns a Collector. It connects to the process of an earlier agent, or starts one for the
 // first task, and stops the process a minute after the last task was removed.
 func New(conf Config) (*Collector, error) {
-	if conf.Keeper == nil || conf.Dir == "" || len(conf.CollectorArgs) == 0 {
+	if conf.Keeper == nil || conf.DataDir == "" || len(conf.CollectorArgs) == 0 {
 		return nil, errors.New("log collector: keeper, directory and arguments are needed")
 	}
 	if conf.LingerTimeout == 0 {
@@ -155,37 +158,36 @@ func New(conf Config) (*Collector, error) {
 		conf.Logger = hclog.NewNullLogger()
 	}
 	if conf.MaxDescriptors == 0 {
-		conf.MaxDescriptors = descriptorLimit()
+		conf.MaxDescriptors = processDescriptorLimit()
 	}
 	if conf.OnLoss == nil {
 		conf.OnLoss = func(OutputLoss) {}
 	}
-	dir, err := keeper.OpenDirectory(conf.Dir)
+	dir, err := keeper.OpenDirectory(conf.DataDir)
 	if err != nil {
 		return nil, fmt.Errorf("log collector: %w", err)
 	}
 	life, stop := context.WithCancel(context.Background())
 	c := &Collector{
-		conf:             conf,
-		dir:              dir,
-		closeStarted:     life.Done(),
-		cancel:           stop,
-		conns:            rpcmux.NewReconnector[*processConn](life.Done(), ErrClosed),
-		descriptorLimit:  conf.MaxDescriptors,
-		tasks:            map[taskKey]*taskState{},
-		previousTasks:    tasksOfFDKeys(conf.Keeper.StoredFDKeys()),
-		streams:          map[key]*streamState{},
-		streamAdded:      make(chan struct{}),
-		descriptorsFreed: make(chan struct{}),
-		tasksChanged:     make(chan struct{}, 1),
+		conf:              conf,
+		dir:               dir,
+		closeStarted:      life.Done(),
+		cancel:            stop,
+		conns:             rpcmux.NewReconnector[*processConn](life.Done(), ErrClosed),
+		descriptorLimit:   conf.MaxDescriptors,
+		tasks:             map[taskKey]*collectedTask{},
+		earlierAgentTasks: tasksOfFDKeys(conf.Keeper.StoredFDKeys()),
+		streams:           map[streamKey]*streamProgress{},
+		streamAdded:       make(chan struct{}),
+		descriptorsFreed:  make(chan struct{}),
+		tasksChanged:      make(chan struct{}, 1),
 	}
 	c.wg.Go(func() { c.maintainConn(life) })
 	return c, nil
 }
 
-// Close closes the connection. The collector process continues with its streams as long as tasks
-// write, unless the keeper is ephemeral. Follow returns ErrClosed after that. Close may be called
-// twice.
+// Close closes the connection. Unless the keeper is ephemeral, the collector process continues while tasks
+// run. Follow returns ErrClosed after Close. Close may be called twice.
 func (c *Collector) Close() error {
 	c.cancel()
 	c.wg.Wait()
@@ -193,43 +195,43 @@ func (c *Collector) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, t := range c.tasks {
-		if t.dir >= 0 {
-			unix.Close(t.dir)
-			t.dir = -1
+		if t.logDirFD >= 0 {
+			unix.Close(t.logDirFD)
+			t.logDirFD = -1
 		}
 	}
 	return nil
 }
 
-// Process returns the collector process of the latest connection.
+// Process returns the collector process of the latest connection, which may have exited.
 func (c *Collector) Process() osprocess.ID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.process
+	return c.lastProcess
 }
 
-// Status is the state of the collector process from the point of view of the agent.
+// Status describes the collector process for operators.
 type Status struct {
-	Process   osprocess.ID // of the latest connection
-	Connected bool         // without tasks there is no process
-	Starts    int          // collector processes that were started
+	Process       osprocess.ID // of the latest connection
+	Connected     bool         // false also when no process runs because there are no tasks
+	ProcessStarts int          // number of collector processes that this Collector has started
 
-	// Counted is false if the process has not replied; the next fields are zero then. Their values are since the start
-	// of the process.
-	Counted                 bool
+	// HasCounts is true if the process has replied. Otherwise the next fields are zero. The bytes are counted from the
+	// start of the process.
+	HasCounts               bool
 	Streams                 int // streams that the process reads
 	WrittenBytes, LostBytes int64
 }
 
 // Status returns the state of the collector process. It blocks until the process has replied or ctx ends.
 func (c *Collector) Status(ctx context.Context) Status {
-	l := c.conns.Now()
-	s := Status{Process: c.Process(), Connected: l != nil && !l.Ended(), Starts: int(c.starts.Load())}
+	l := c.conns.CurrentConn()
+	s := Status{Process: c.Process(), Connected: l != nil && !l.Ended(), ProcessStarts: int(c.processStarts.Load())}
 	if !s.Connected {
 		return s
 	}
 	if m, err := l.call(ctx, &message{Op: opStats}); err == nil {
-		s.Process, s.Counted, s.Streams, s.WrittenBytes, s.LostBytes = l.process, true, m.Streams, m.Written, m.Lost
+		s.Process, s.HasCounts, s.Streams, s.WrittenBytes, s.LostBytes = l.process, true, m.Streams, m.Written, m.Lost
 	}
 	return s
 }
@@ -239,11 +241,11 @@ func (c *Collector) Status(ctx context.Context) Status {
 // running task; a second call only checks that FIFOs and streams exist. The FIFOs are in the
 // directory of the allocation, to which no task can write, so that a task cannot replace the FIFO
 // of another task.
-func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string, err error) {
+func (c *Collector) Start(ctx context.Context, task Task) (stdoutFIFO, stderrFIFO string, err error) {
 	wrap := func(err error) error {
 		return fmt.Errorf("collect logs of task %q: %w", task.Name, err)
 	}
-	if err := task.check(); err != nil {
+	if err := task.validate(); err != nil {
 		return "", "", wrap(err)
 	}
 	t, err := c.reserveTask(task)
@@ -259,18 +261,18 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 	}
 	defer unix.Close(alloc)
 	c.mu.Lock()
-	if t.dir >= 0 {
-		unix.Close(t.dir)
+	if t.logDirFD >= 0 {
+		unix.Close(t.logDirFD)
 	}
-	t.dir, t.Task = dir, task
+	t.logDirFD, t.Task = dir, task
 	c.mu.Unlock()
 
 	// The streams start in parallel, so that their round trips overlap.
 	var wg sync.WaitGroup
-	var paths [len(streams)]string
-	var errs [len(streams)]error
-	for i, s := range streams {
-		k := key{task.AllocID, task.Name, s}
+	var paths [len(bothStreams)]string
+	var errs [len(bothStreams)]error
+	for i, s := range bothStreams {
+		k := streamKey{task.AllocID, task.Name, s}
 		paths[i] = task.fifoPath(s)
 		wg.Go(func() { errs[i] = c.startStream(ctx, t, alloc, k, task.Running) })
 	}
@@ -280,33 +282,33 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, s := range streams {
+	for _, s := range bothStreams {
 		// A follower that subscribed before the process had the stream gets no reply, so it is woken
 		// here.
-		if st := c.streams[key{task.AllocID, task.Name, s}]; st != nil {
+		if st := c.streams[streamKey{task.AllocID, task.Name, s}]; st != nil {
 			st.wakeFollowers()
 		}
 	}
 	return paths[0], paths[1], nil
 }
 
-// startStream hands one stream to the current collector process, or to the next one.
-func (c *Collector) startStream(ctx context.Context, t *taskState, alloc int, k key, running bool) error {
+// startStream makes the FIFO of a stream and sends the stream to the collector process. It waits until a process is connected.
+func (c *Collector) startStream(ctx context.Context, t *collectedTask, alloc int, k streamKey, running bool) error {
 	fifo, err := c.ensureFIFO(ctx, alloc, k, running)
 	if err != nil {
 		return err
 	}
 	defer fifo.Close()
 	c.mu.Lock()
-	delete(t.openStreams, k.Stream)
+	delete(t.stoppedStreamsWithWriter, k.Stream)
 	if st := c.streams[k]; st == nil || st.ended {
-		c.streams[k] = &streamState{newestFileIndex: -1, changed: make(chan struct{})}
+		c.streams[k] = &streamProgress{newestFileIndex: -1, changed: make(chan struct{})}
 		close(c.streamAdded)
 		c.streamAdded = make(chan struct{})
 	}
 	c.mu.Unlock()
 	for {
-		l, err := c.conns.Wait(ctx)
+		l, err := c.conns.WaitForConn(ctx)
 		if err != nil {
 			return err
 		}
@@ -316,40 +318,39 @@ func (c *Collector) startStream(ctx context.Context, t *taskState, alloc int, k 
 	}
 }
 
-// reserveTask returns the record of a task. It adds one if descriptors are free, or if the task has its
-// descriptors from an earlier agent.
-func (c *Collector) reserveTask(task Task) (*taskState, error) {
+// reserveTask returns the record of a task. It adds a record if enough descriptors are free, or if the descriptors of the
+// task are already open since an earlier agent. Otherwise it returns a TooManyTasksError.
+func (c *Collector) reserveTask(task Task) (*collectedTask, error) {
 	has := false
-	if f, err := c.conf.Keeper.GetFD(key{task.AllocID, task.Name, Stdout}.fdKey()); err == nil {
+	if f, err := c.conf.Keeper.GetFD(streamKey{task.AllocID, task.Name, Stdout}.fdKey()); err == nil {
 		f.Close()
 		has = true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	known := c.tasks[taskKey{task.AllocID, task.Name}] != nil
-	if n := len(c.tasks) + len(c.previousTasks); !known && !has && n >= maxTasks(c.descriptorLimit) {
-		return nil, &TooManyTasksError{Tasks: n, Limit: c.descriptorLimit, DescriptorsFreed: c.descriptorsFreed}
+	if n := len(c.tasks) + len(c.earlierAgentTasks); !known && !has && n >= maxTasksForDescriptors(c.descriptorLimit) {
+		return nil, &TooManyTasksError{Tasks: n, DescriptorLimit: c.descriptorLimit, DescriptorsFreed: c.descriptorsFreed}
 	}
 	return c.getOrAddTaskLocked(task), nil
 }
 
-// getOrAddTaskLocked returns the record of a task, and adds it if there is none.
-func (c *Collector) getOrAddTaskLocked(task Task) *taskState {
+// getOrAddTaskLocked returns the record of a task, and adds a record if there is none.
+func (c *Collector) getOrAddTaskLocked(task Task) *collectedTask {
 	k := taskKey{task.AllocID, task.Name}
 	t := c.tasks[k]
 	if t == nil {
-		t = &taskState{dir: -1, Task: task, openStreams: map[Stream]bool{}}
+		t = &collectedTask{logDirFD: -1, Task: task, stoppedStreamsWithWriter: map[Stream]bool{}}
 		c.tasks[k] = t
-		delete(c.previousTasks, k)
+		delete(c.earlierAgentTasks, k)
 		c.signalTaskCountLocked(1)
 	}
 	return t
 }
 
-// signalTaskCountLocked notifies maintainConn if the number of tasks is equal to the
-// parameter tasks.
-func (c *Collector) signalTaskCountLocked(tasks int) {
-	if len(c.tasks) != tasks {
+// signalTaskCountLocked wakes maintainConn and serveConn if the number of tasks is equal to count.
+func (c *Collector) signalTaskCountLocked(count int) {
+	if len(c.tasks) != count {
 		return
 	}
 	select {
@@ -361,13 +362,13 @@ func (c *Collector) signalTaskCountLocked(tasks int) {
 // ensureFIFO returns the FIFO, and makes sure that it exists in the directory of the allocation and
 // that the keeper holds it.
 //
-// A running task keeps the FIFO that the keeper holds, also when that is no longer in the
-// directory: the end of the last reader would kill the task with SIGPIPE. The next start of the
+// A running task keeps the FIFO that the keeper holds, even if the FIFO is no longer in the
+// directory: if its last reader closed it, the task would be killed by SIGPIPE. The next start of the
 // task makes a new FIFO.
-func (c *Collector) ensureFIFO(ctx context.Context, alloc int, k key, running bool) (*os.File, error) {
+func (c *Collector) ensureFIFO(ctx context.Context, alloc int, k streamKey, running bool) (*os.File, error) {
 	f, err := c.conf.Keeper.GetFD(k.fdKey())
 	if err == nil {
-		if sameFile(alloc, k.fifoName(), int(f.Fd())) {
+		if isNameOfOpenFile(alloc, k.fifoName(), int(f.Fd())) {
 			return f, nil
 		}
 		if running {
@@ -383,8 +384,8 @@ func (c *Collector) ensureFIFO(ctx context.Context, alloc int, k key, running bo
 	if err != nil {
 		return nil, err
 	}
-	// The FIFO is blocking, so that Go's poller ignores it: the poller would wake this process for
-	// each line. Readers request a non-blocking read per call.
+	// The descriptor is blocking, so that Go's poller ignores it: the poller would wake this process for
+	// each line. The collector process splices with SPLICE_F_NONBLOCK instead.
 	if err := unix.SetNonblock(fd, false); err != nil {
 		unix.Close(fd)
 		return nil, err
@@ -397,13 +398,13 @@ func (c *Collector) ensureFIFO(ctx context.Context, alloc int, k key, running bo
 	return fifo, nil
 }
 
-// handOverStream sends one stream to the collector process, which accepts a stream that it already has.
-func (c *Collector) handOverStream(ctx context.Context, l *processConn, t *taskState, k key, fifo *os.File) error {
+// handOverStream sends one stream to the collector process. It may do so again for a stream that the process already has.
+func (c *Collector) handOverStream(ctx context.Context, l *processConn, t *collectedTask, k streamKey, fifo *os.File) error {
 	c.mu.Lock()
 	limits := t.limits(k.Stream)
 	dir, err := -1, error(nil)
-	if t.dir >= 0 {
-		dir, err = unix.FcntlInt(uintptr(t.dir), unix.F_DUPFD_CLOEXEC, 3)
+	if t.logDirFD >= 0 {
+		dir, err = unix.FcntlInt(uintptr(t.logDirFD), unix.F_DUPFD_CLOEXEC, 3)
 	}
 	c.mu.Unlock()
 	if err != nil {
@@ -421,28 +422,28 @@ func (c *Collector) handOverStream(ctx context.Context, l *processConn, t *taskS
 // closed the FIFOs, and then collects their content. Followers of the streams return after that.
 // The FIFOs stay in the directory. Stop of a task that is not collected returns nil.
 //
-// If ended is set, the process of the task is known to be dead: Stop closes the FIFOs,
-// and a child of the task that still writes gets SIGPIPE. If ended is not set, the task
-// may run, and SIGPIPE must not kill it: a FIFO is held and read as long as it has a
+// If taskEnded is true, the process of the task is known to be dead: Stop closes the FIFOs,
+// and a child of the task that still writes gets SIGPIPE. If taskEnded is false, the task
+// may run, and SIGPIPE must not kill it: the collector process continues to read a FIFO that has a
 // writer.
-func (c *Collector) Stop(ctx context.Context, allocID, task string, ended bool) error {
+func (c *Collector) Stop(ctx context.Context, allocID, task string, taskEnded bool) error {
 	c.mu.Lock()
 	t := c.tasks[taskKey{allocID, task}]
 	c.mu.Unlock()
 	if t == nil {
 		return nil
 	}
-	return c.stopTask(ctx, t, allocID, task, ended)
+	return c.stopTask(ctx, t, allocID, task, taskEnded)
 }
 
-// Finish is Stop for a task whose output an earlier agent may have collected, and that will not be
-// started again: Finish first collects the rest of its output.
-func (c *Collector) Finish(ctx context.Context, task Task, ended bool) error {
+// Finish is Stop for a task that will not be started again, and whose output an earlier agent may have
+// collected: Finish first collects the output that is still in the FIFOs.
+func (c *Collector) Finish(ctx context.Context, task Task, taskEnded bool) error {
 	c.mu.Lock()
 	known := c.tasks[taskKey{task.AllocID, task.Name}] != nil
 	c.mu.Unlock()
 	if known {
-		return c.Stop(ctx, task.AllocID, task.Name, ended)
+		return c.Stop(ctx, task.AllocID, task.Name, taskEnded)
 	}
 	left, err := c.findLeftover(task)
 	if err != nil {
@@ -451,27 +452,28 @@ func (c *Collector) Finish(ctx context.Context, task Task, ended bool) error {
 	switch left {
 	case leftoverNone:
 		return nil
-	case leftoverOutput:
+	case leftoverFIFO:
 		if _, _, err := c.Start(ctx, task); err != nil {
 			return err
 		}
-		return c.Stop(ctx, task.AllocID, task.Name, ended)
+		return c.Stop(ctx, task.AllocID, task.Name, taskEnded)
 	}
 	c.mu.Lock()
 	t := c.getOrAddTaskLocked(task)
 	c.mu.Unlock()
-	return c.stopTask(ctx, t, task.AllocID, task.Name, ended)
+	return c.stopTask(ctx, t, task.AllocID, task.Name, taskEnded)
 }
 
-// leftoverState is the state in which an earlier agent may have left the collection of a task.
+// leftoverState says what an earlier agent has left of the collection of a task's output.
 type leftoverState int
 
 const (
 	leftoverNone    leftoverState = iota
-	leftoverOutput                // a FIFO and its log directory exist
-	leftoverOnlyFDs               // only descriptors in other processes exist
+	leftoverFIFO                  // a FIFO and its log directory exist
+	leftoverOnlyFDs               // the keeper holds a FIFO that is no longer in the directory of the allocation
 )
 
+// findLeftover looks for FIFOs of a task that is not in c.tasks.
 func (c *Collector) findLeftover(task Task) (leftoverState, error) {
 	held := false
 	alloc, dir, err := openAllocAndLogDirs(task.Dir)
@@ -482,10 +484,10 @@ func (c *Collector) findLeftover(task Task) (leftoverState, error) {
 		defer unix.Close(alloc)
 		defer unix.Close(dir)
 	}
-	for _, s := range streams {
-		k := key{task.AllocID, task.Name, s}
+	for _, s := range bothStreams {
+		k := streamKey{task.AllocID, task.Name, s}
 		if err == nil && existsAt(alloc, k.fifoName()) {
-			return leftoverOutput, nil
+			return leftoverFIFO, nil
 		}
 		f, err := c.conf.Keeper.GetFD(k.fdKey())
 		switch {
@@ -502,16 +504,17 @@ func (c *Collector) findLeftover(task Task) (leftoverState, error) {
 	return leftoverNone, nil
 }
 
-func (c *Collector) stopTask(ctx context.Context, t *taskState, allocID, task string, ended bool) error {
+// stopTask is Stop for a task with a record.
+func (c *Collector) stopTask(ctx context.Context, t *collectedTask, allocID, task string, taskEnded bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
 	deadline := time.Now().Add(c.conf.stopTimeout)
 	var wg sync.WaitGroup
-	errs := make([]error, len(streams))
-	for i, s := range streams {
-		k := key{allocID, task, s}
-		wg.Go(func() { errs[i] = c.stopStream(ctx, t, k, deadline, ended) })
+	errs := make([]error, len(bothStreams))
+	for i, s := range bothStreams {
+		k := streamKey{allocID, task, s}
+		wg.Go(func() { errs[i] = c.stopStream(ctx, t, k, deadline, taskEnded) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -523,29 +526,30 @@ func (c *Collector) stopTask(ctx context.Context, t *taskState, allocID, task st
 	return nil
 }
 
-// removeTaskLocked removes the record of a task whose streams are stopped, unless one of its streams
-// is still open.
-func (c *Collector) removeTaskLocked(t *taskState) {
-	if len(t.openStreams) > 0 {
+// removeTaskLocked removes the record of a task whose streams are stopped, unless one of them still has a
+// writer.
+func (c *Collector) removeTaskLocked(t *collectedTask) {
+	if len(t.stoppedStreamsWithWriter) > 0 {
 		return
 	}
-	if t.dir >= 0 {
-		unix.Close(t.dir)
-		t.dir = -1
+	if t.logDirFD >= 0 {
+		unix.Close(t.logDirFD)
+		t.logDirFD = -1
 	}
 	delete(c.tasks, taskKey{t.AllocID, t.Name})
 	c.notifyDescriptorsFreedLocked()
 	c.signalTaskCountLocked(0)
 }
 
+// notifyDescriptorsFreedLocked closes the channel of each TooManyTasksError that was returned since the last call.
 func (c *Collector) notifyDescriptorsFreedLocked() {
 	close(c.descriptorsFreed)
 	c.descriptorsFreed = make(chan struct{})
 }
 
-// releaseStream closes an open stream whose writers have closed the FIFO, unless the task was started
-// again.
-func (c *Collector) releaseStream(k key) {
+// releaseStoppedStream makes the keeper close the FIFO of a stopped stream that had a writer at its stop and has none now,
+// unless the task was started again.
+func (c *Collector) releaseStoppedStream(k streamKey) {
 	c.mu.Lock()
 	t := c.tasks[taskKey{k.AllocID, k.Task}]
 	c.mu.Unlock()
@@ -553,7 +557,7 @@ func (c *Collector) releaseStream(k key) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		c.mu.Lock()
-		open := t.openStreams[k.Stream]
+		open := t.stoppedStreamsWithWriter[k.Stream]
 		c.mu.Unlock()
 		if !open {
 			return
@@ -568,31 +572,32 @@ func (c *Collector) releaseStream(k key) {
 		stored := tasksOfFDKeys(c.conf.Keeper.StoredFDKeys())
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if task := (taskKey{k.AllocID, k.Task}); c.previousTasks[task] && !stored[task] {
-			delete(c.previousTasks, task)
+		if task := (taskKey{k.AllocID, k.Task}); c.earlierAgentTasks[task] && !stored[task] {
+			delete(c.earlierAgentTasks, task)
 			c.notifyDescriptorsFreedLocked()
 		}
 	} else {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		delete(t.openStreams, k.Stream)
-		if c.streams[key{k.AllocID, k.Task, Stdout}] == nil && c.streams[key{k.AllocID, k.Task, Stderr}] == nil {
+		delete(t.stoppedStreamsWithWriter, k.Stream)
+		if c.streams[streamKey{k.AllocID, k.Task, Stdout}] == nil && c.streams[streamKey{k.AllocID, k.Task, Stderr}] == nil {
 			c.removeTaskLocked(t)
 		}
 	}
 }
 
-// fdReleaseTimeout is how long releaseStream waits for the keeper.
+// fdReleaseTimeout is how long releaseStoppedStream waits until the keeper has closed a FIFO.
 const fdReleaseTimeout = 10 * time.Second
 
-func (c *Collector) stopStream(ctx context.Context, t *taskState, k key, deadline time.Time, ended bool) error {
+// stopStream stops one stream of a task. The FIFO stays in the keeper while it has a writer, unless taskEnded is true.
+func (c *Collector) stopStream(ctx context.Context, t *collectedTask, k streamKey, deadline time.Time, taskEnded bool) error {
 	for {
-		l, err := c.conns.Wait(ctx)
+		l, err := c.conns.WaitForConn(ctx)
 		if err != nil {
 			return err
 		}
 		left := max(0, time.Until(deadline))
-		reply, err := l.call(ctx, &message{Op: opStop, Key: k, GraceMillis: left.Milliseconds(), KeepOpen: !ended})
+		reply, err := l.call(ctx, &message{Op: opStop, Key: k, GraceMillis: left.Milliseconds(), KeepOpen: !taskEnded})
 		if errors.Is(err, errDisconnected) {
 			continue // the next collector process gets the stream within the remaining time
 		}
@@ -607,9 +612,9 @@ func (c *Collector) stopStream(ctx context.Context, t *taskState, k key, deadlin
 			delete(c.streams, k)
 		}
 		c.losses.remove(k)
-		delete(t.openStreams, k.Stream)
+		delete(t.stoppedStreamsWithWriter, k.Stream)
 		if reply.HasWriter {
-			t.openStreams[k.Stream] = true
+			t.stoppedStreamsWithWriter[k.Stream] = true
 		}
 		c.mu.Unlock()
 		if reply.HasWriter {

@@ -498,20 +498,20 @@ func TestFullFileSystem(t *testing.T) {
 	status := s.collector.Status(t.Context())
 	out.Close()
 	s.stopTask()
-	if !status.Connected || !status.Counted || status.Starts != 1 || status.Streams != 2 || status.LostBytes != last.Bytes {
+	if !status.Connected || !status.HasCounts || status.ProcessStarts != 1 || status.Streams != 2 || status.LostBytes != last.DroppedBytes {
 		t.Errorf("status %+v", status)
 	}
-	if ended := s.collector.Status(t.Context()); ended.Streams != 0 || ended.LostBytes != last.Bytes || ended.WrittenBytes != int64(len(data))-last.Bytes+int64(len("again\n")) {
+	if ended := s.collector.Status(t.Context()); ended.Streams != 0 || ended.LostBytes != last.DroppedBytes || ended.WrittenBytes != int64(len(data))-last.DroppedBytes+int64(len("again\n")) {
 		t.Errorf("status after the end of the streams %+v; %d bytes were written", ended, len(data))
 	}
-	if !last.WritingResumed || last.Bytes != int64(len(data))-kept {
+	if !last.WritingResumed || last.DroppedBytes != int64(len(data))-kept {
 		t.Errorf("loss %+v; %d bytes were written and %d kept", last, len(data), kept)
 	}
 	b, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := fmt.Sprintf("[nomad-lite: %d bytes of output lost: no space left on device]\nagain\n", last.Bytes)
+	want := fmt.Sprintf("[nomad-lite: %d bytes of output lost: no space left on device]\nagain\n", last.DroppedBytes)
 	if !bytes.HasPrefix(b, data[:kept]) || !bytes.HasSuffix(b, []byte(want)) {
 		t.Errorf("the file ends with %q, want %q", b[max(0, len(b)-100):], want)
 	}
@@ -534,9 +534,9 @@ func TestTaskEndsOnFullFileSystem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := fmt.Sprintf("0123456\n[nomad-lite: %d bytes of output lost: no space left on device]\n", last.Bytes)
+	want := fmt.Sprintf("0123456\n[nomad-lite: %d bytes of output lost: no space left on device]\n", last.DroppedBytes)
 	kept := bytes.LastIndexByte(b[:max(0, len(b)-1)], '\n') + 1
-	if last.WritingResumed || last.Bytes != int64(len(data)-kept) || !bytes.HasSuffix(b, []byte(want)) {
+	if last.WritingResumed || last.DroppedBytes != int64(len(data)-kept) || !bytes.HasSuffix(b, []byte(want)) {
 		t.Errorf("loss %+v, %d of %d bytes kept, the file ends with %q, want %q", last, kept, len(data), b[max(0, len(b)-100):], want)
 	}
 	if err := s.collector.LossErr(); err != nil {
@@ -603,7 +603,7 @@ func TestOutputOfTwoTasksIsNotMixed(t *testing.T) {
 		if err := s.collector.Stop(t.Context(), "a1", name, true); err != nil {
 			t.Fatal(err)
 		}
-		for _, stream := range streams {
+		for _, stream := range bothStreams {
 			b, err := os.ReadFile(filepath.Join(s.logDir, name+"."+string(stream)+".0"))
 			if err != nil {
 				t.Fatal(err)
@@ -854,7 +854,7 @@ func TestLimitOfDescriptors(t *testing.T) {
 	if want := "2 tasks run, and the limit of 76 open files (ulimit -n) has room for no more"; tooManyTasksErr.Error() != want {
 		t.Errorf("got %q, want %q", tooManyTasksErr, want)
 	}
-	next, err := New(Config{Keeper: s.keeper, Dir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}, MaxDescriptors: 1})
+	next, err := New(Config{Keeper: s.keeper, DataDir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}, MaxDescriptors: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -903,13 +903,13 @@ func TestLimitOfEarlierCollectorProcess(t *testing.T) {
 	if err := unix.Prlimit(s.collector.Process().PID, unix.RLIMIT_NOFILE, &low, nil); err != nil {
 		t.Fatal(err)
 	}
-	next, err := New(Config{Keeper: s.keeper, Dir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}})
+	next, err := New(Config{Keeper: s.keeper, DataDir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	first := s.collector
 	s.collector = next
-	if _, err := next.conns.Wait(t.Context()); err != nil {
+	if _, err := next.conns.WaitForConn(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	var now unix.Rlimit
@@ -1098,7 +1098,7 @@ func TestNextAgentConnectsToProcess(t *testing.T) {
 	var err error
 	var logged bytes.Buffer
 	s.collector, err = New(Config{
-		Keeper: s.keeper, Dir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}, idleTimeout: 20 * time.Millisecond,
+		Keeper: s.keeper, DataDir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}, idleTimeout: 20 * time.Millisecond,
 		Logger: hclog.New(&hclog.LoggerOptions{Output: &logged, Level: hclog.Debug}),
 	})
 	if err != nil {
@@ -1111,7 +1111,7 @@ func TestNextAgentConnectsToProcess(t *testing.T) {
 			t.Fatalf("the collector has process %v, not %v:\n%s", s.collector.Process(), p, &logged)
 		}
 	}
-	for s.collector.conns.Now() != nil {
+	for s.collector.conns.CurrentConn() != nil {
 		time.Sleep(time.Millisecond) // waits until idleTimeout has passed
 	}
 	s.writeText(f, "before the next agent knows of me\n")

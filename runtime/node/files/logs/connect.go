@@ -15,17 +15,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 )
 
-// setConn replaces the connection; nil means that there is none.
+// setConn replaces the connection to the collector process; nil means that the agent has no connection.
 func (c *Collector) setConn(l *processConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if l != nil {
-		c.process = l.process
+		c.lastProcess = l.process
 	}
-	c.conns.Set(l, nil)
-	c.losses.clear() // a process reports them again
+	c.conns.SetConn(l, nil)
+	c.losses.clear() // the process reports its losses on each new connection
 	for _, st := range c.streams {
-		st.wakeFollowers() // followers subscribe again to the stream at the new collector process
+		st.wakeFollowers() // the followers subscribe to the stream at the new collector process
 	}
 }
 
@@ -39,7 +39,7 @@ func (c *Collector) maintainConn(ctx context.Context) {
 	}
 	for connected := err == nil; connected || c.waitForTask(ctx); connected = false {
 		if !connected {
-			if l, connected = c.conns.ConnectWithBackoff(ctx, c.connect, func(err error) { c.conf.Logger.Error("no log collector", "error", err) }); !connected {
+			if l, connected = c.conns.ConnectWithBackoff(ctx, c.connectOrSpawn, func(err error) { c.conf.Logger.Error("no log collector", "error", err) }); !connected {
 				return
 			}
 		}
@@ -71,8 +71,8 @@ func (c *Collector) hasTasks() bool {
 }
 
 // serveConn returns when the connection to the process is down, or when the process had no task for
-// idleTimeout; then the process is stopped if it is idle. A process that never had a task of
-// this agent is not stopped: it may have streams of tasks that are restored later.
+// idleTimeout. In the latter case it first requests that the process exits unless it has streams. It does not
+// request that if there was never a task: the process may have streams of tasks that are restored later.
 func (c *Collector) serveConn(ctx context.Context, l *processConn) {
 	idle := time.NewTimer(c.conf.idleTimeout)
 	defer idle.Stop()
@@ -88,9 +88,9 @@ func (c *Collector) serveConn(ctx context.Context, l *processConn) {
 			used = true
 			idle.Reset(c.conf.idleTimeout)
 		case <-idle.C:
-			if c.releaseConn() {
+			if c.dropConnIfNoTasks() {
 				if used {
-					_ = l.send(&message{Op: opIdle}) // opIdle: a process that still has a stream of an earlier agent continues
+					_ = l.send(&message{Op: opIdle}) // the process continues if it still has a stream of an earlier agent
 				}
 				return
 			}
@@ -98,26 +98,27 @@ func (c *Collector) serveConn(ctx context.Context, l *processConn) {
 	}
 }
 
-// releaseConn drops the connection and returns true if there is no task. A task that is
-// added later waits for another collector process.
-func (c *Collector) releaseConn() bool {
+// dropConnIfNoTasks makes the connection unavailable and returns true if there is no task. A task that is
+// added later waits for the next connection.
+func (c *Collector) dropConnIfNoTasks() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.tasks) > 0 {
 		return false
 	}
-	c.conns.Set(nil, nil)
+	c.conns.SetConn(nil, nil)
 	return true
 }
 
-func (c *Collector) connect(ctx context.Context) (*processConn, error) {
+// connectOrSpawn is connectAndHandOver that starts a process if necessary.
+func (c *Collector) connectOrSpawn(ctx context.Context) (*processConn, error) {
 	return c.connectAndHandOver(ctx, true)
 }
 
-// connectAndHandOver returns a connection to a process that has all streams. It starts or replaces
-// a process only if start is set.
-func (c *Collector) connectAndHandOver(ctx context.Context, start bool) (*processConn, error) {
-	l, err := c.dialOrSpawn(ctx, start)
+// connectAndHandOver connects to a collector process and sends it all streams. Only if maySpawn is true, it starts a
+// process, or replaces one of another build.
+func (c *Collector) connectAndHandOver(ctx context.Context, maySpawn bool) (*processConn, error) {
+	l, err := c.dialOrSpawn(ctx, maySpawn)
 	if err != nil {
 		return nil, err
 	}
@@ -133,8 +134,8 @@ func (c *Collector) connectAndHandOver(ctx context.Context, start bool) (*proces
 	return l, nil
 }
 
-// raiseDescriptorLimit gives the collector process p the limit of this process, which an earlier agent may not
-// have had, and returns how many descriptors each of both can have.
+// raiseDescriptorLimit raises the limit of open files of the collector process p to the limit of this process, because
+// an earlier agent with a lower limit may have started p. It returns the number of descriptors that both processes may open.
 func raiseDescriptorLimit(p osprocess.ID, conf Config) int {
 	limit, err := p.RaiseDescriptorLimit()
 	if err != nil {
@@ -146,20 +147,22 @@ func raiseDescriptorLimit(p osprocess.ID, conf Config) int {
 	return int(min(uint64(conf.MaxDescriptors), limit))
 }
 
+// handOverStreams sends all streams to a collector process that has just been connected. It logs the errors of single
+// streams, and returns an error only if the connection is down or ctx has ended.
 func (c *Collector) handOverStreams(ctx context.Context, l *processConn) error {
 	c.mu.Lock()
-	tasks := make([]*taskState, 0, len(c.tasks))
+	tasks := make([]*collectedTask, 0, len(c.tasks))
 	for _, t := range c.tasks {
-		if t.dir >= 0 {
+		if t.logDirFD >= 0 {
 			tasks = append(tasks, t)
 		}
 	}
 	c.mu.Unlock()
 	for _, t := range tasks {
-		for _, s := range streams {
+		for _, s := range bothStreams {
 			c.mu.Lock()
-			k := key{t.AllocID, t.Name, s}
-			wanted, open := c.streams[k] != nil, t.openStreams[s]
+			k := streamKey{t.AllocID, t.Name, s}
+			wanted, open := c.streams[k] != nil, t.stoppedStreamsWithWriter[s]
 			c.mu.Unlock()
 			if !wanted && !open {
 				continue
@@ -172,7 +175,7 @@ func (c *Collector) handOverStreams(ctx context.Context, l *processConn) error {
 			if err == nil && open {
 				var reply *message
 				if reply, err = l.call(ctx, &message{Op: opStop, Key: k, KeepOpen: true}); err == nil && !reply.HasWriter {
-					c.wg.Go(func() { c.releaseStream(k) })
+					c.wg.Go(func() { c.releaseStoppedStream(k) })
 				}
 			}
 			if errors.Is(err, errDisconnected) || ctx.Err() != nil {
@@ -186,9 +189,9 @@ func (c *Collector) handOverStreams(ctx context.Context, l *processConn) error {
 	return nil
 }
 
-// dialOrSpawn connects to the collector process. If start is set and no process of this build
-// runs, it starts one.
-func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*processConn, error) {
+// dialOrSpawn connects to the collector process. If maySpawn is true and no process of this build
+// runs, it starts one, after it has made a process of another build, or one that it cannot reach, exit.
+func (c *Collector) dialOrSpawn(ctx context.Context, maySpawn bool) (*processConn, error) {
 	f, err := c.dir.Lock(lockName, unix.LOCK_EX)
 	if err != nil {
 		return nil, err
@@ -205,8 +208,8 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*processConn, 
 				return nil, err
 			}
 			return l, nil
-		case start:
-			c.conf.Logger.Info("replacing the log collector, which is another build", "pid", l.process.PID, "version", l.version)
+		case maySpawn:
+			c.conf.Logger.Info("replacing the log collector, which is another build", "pid", l.process.PID, "version", l.protocolVersion)
 			if err := c.quitProcess(l); err != nil {
 				l.close()
 				return nil, err
@@ -215,14 +218,14 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*processConn, 
 		l.close()
 		err = errDisconnected
 	}
-	if !start {
+	if !maySpawn {
 		return nil, err
 	}
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
 	if osprocess.IsResourceExhausted(err) {
-		return nil, err // the process may be alive
+		return nil, err // a process may be running although the dial has failed, so it must not be killed
 	}
 	// One process serves the streams of a data directory. Output that the process has not moved is
 	// in the FIFOs, so a kill loses nothing.
@@ -249,7 +252,7 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*processConn, 
 
 // isOtherBuild reports whether a process runs a build other than this one.
 func (c *Collector) isOtherBuild(ctx context.Context, l *processConn) bool {
-	if l.version != c.protocolVersion() {
+	if l.protocolVersion != c.protocolVersion() {
 		return true
 	}
 	exe, err := os.Open("/proc/self/exe")
@@ -261,18 +264,18 @@ func (c *Collector) isOtherBuild(ctx context.Context, l *processConn) bool {
 	return !same && (err == nil || errors.Is(err, os.ErrProcessDone))
 }
 
-// quitProcess makes a process exit and waits until it has exited. The next process reads from the FIFOs
-// the output that this process has not moved.
+// quitProcess makes a collector process exit and waits until it has exited. The next process reads the output
+// that is still in the FIFOs.
 func (c *Collector) quitProcess(l *processConn) error {
 	_ = l.send(&message{Op: opQuit})
 	return c.waitOrKillProcess(l.process, errors.New("it was told to quit and does not exit"))
 }
 
-// exitTimeout is how long a process that cannot be reached has to exit by itself.
+// exitTimeout is how long waitOrKillProcess waits before it kills the process.
 const exitTimeout = 2 * time.Second
 
-// waitOrKillProcess waits until a process that serves no client has exited: a process that quits closes its
-// socket before it exits. A process that does not exit is killed; cause is the reason.
+// waitOrKillProcess waits until a collector process that accepts no connection, or that was requested to quit, has
+// exited. If the process has not exited after exitTimeout, waitOrKillProcess kills it and logs cause as the reason.
 func (c *Collector) waitOrKillProcess(p osprocess.ID, cause error) error {
 	if p.EndsWithin(exitTimeout) {
 		return nil
@@ -286,11 +289,11 @@ func (c *Collector) waitOrKillProcess(p osprocess.ID, cause error) error {
 func FindCollector(d *keeper.Directory) (osprocess.ID, bool, error) { return d.LockedBy(pidFileName) }
 
 func (c *Collector) crashLog() keeper.CrashLog {
-	return keeper.CrashLog(filepath.Join(c.conf.Dir, logName))
+	return keeper.CrashLog(filepath.Join(c.conf.DataDir, logName))
 }
 
 // spawn starts a collector process through the keeper. The process inherits a listening socket, so
-// that a client need not wait until the process is ready.
+// that the agent can connect at once.
 func (c *Collector) spawn(ctx context.Context) error {
 	listener, err := c.dir.Listen(socketNetwork, socketName)
 	if err != nil {
@@ -307,7 +310,7 @@ func (c *Collector) spawn(ctx context.Context) error {
 		return err
 	}
 	defer stderr.Close()
-	conf, err := json.Marshal(processSetup{Dir: c.conf.Dir, Ephemeral: c.conf.Keeper.Ephemeral(), LingerTimeout: c.conf.LingerTimeout})
+	conf, err := json.Marshal(processSetup{Dir: c.conf.DataDir, Ephemeral: c.conf.Keeper.Ephemeral(), LingerTimeout: c.conf.LingerTimeout})
 	if err != nil {
 		return err
 	}
@@ -320,13 +323,13 @@ func (c *Collector) spawn(ctx context.Context) error {
 		Stderr: stderr,
 	})
 	if err == nil {
-		c.starts.Add(1)
+		c.processStarts.Add(1)
 	}
 	return err
 }
 
-// handleEvent handles a message of the collector process that is not a reply.
-func (c *Collector) handleEvent(m *message) {
+// handleProcessEvent handles an event of the collector process: new output, the end of a stream, or a loss of output.
+func (c *Collector) handleProcessEvent(m *message) {
 	switch m.Op {
 	case opOutput:
 		c.mu.Lock()
@@ -337,12 +340,12 @@ func (c *Collector) handleEvent(m *message) {
 		c.mu.Unlock()
 	case opEnd:
 		c.losses.remove(m.Key)
-		c.wg.Go(func() { c.releaseStream(m.Key) })
+		c.wg.Go(func() { c.releaseStoppedStream(m.Key) })
 	case opLoss:
-		loss := OutputLoss{AllocID: m.Key.AllocID, Task: m.Key.Task, Stream: m.Key.Stream, Bytes: m.Bytes, Reason: m.Error, WritingResumed: m.WritingResumed}
-		if c.losses.record(m.Key, loss) {
+		loss := OutputLoss{AllocID: m.Key.AllocID, Task: m.Key.Task, Stream: m.Key.Stream, DroppedBytes: m.Bytes, Reason: m.Error, WritingResumed: m.WritingResumed}
+		if c.losses.recordIfChanged(m.Key, loss) {
 			c.conf.Logger.Warn("output of a task is lost", "alloc_id", loss.AllocID, "task", loss.Task,
-				"stream", loss.Stream, "bytes", loss.Bytes, "over", loss.WritingResumed, "error", loss.Reason)
+				"stream", loss.Stream, "bytes", loss.DroppedBytes, "over", loss.WritingResumed, "error", loss.Reason)
 			c.conf.OnLoss(loss)
 		}
 	}

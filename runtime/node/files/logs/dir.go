@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/safepath"
 )
 
-// openLogDir opens a log directory. Tasks cannot write above the allocation's shared directory; the
-// last two path elements are writable for tasks and are opened without following links.
+// openLogDir opens a log directory. The last two elements of the path are opened without following links, because tasks
+// can replace them.
 func openLogDir(path string) (int, error) {
 	alloc, logs, err := openAllocAndLogDirs(path)
 	if err == nil {
@@ -23,8 +23,8 @@ func openLogDir(path string) (int, error) {
 	return logs, err
 }
 
-// openAllocAndLogDirs opens the directory of an allocation, which has the FIFOs, and its log directory. Tasks
-// can write to the log directory only.
+// openAllocAndLogDirs opens a log directory, and the directory of its allocation, which has the FIFOs and to which tasks
+// cannot write.
 func openAllocAndLogDirs(path string) (alloc, logs int, err error) {
 	path = filepath.Clean(path)
 	shared := filepath.Dir(path)
@@ -56,7 +56,9 @@ func fifoDir(logDir string) string { return filepath.Dir(filepath.Dir(filepath.C
 // UncollectedPaths returns the paths that a driver receives if it reads the output of the task by itself, as under Nomad.
 // No files exist there; such a driver needs their directory.
 func UncollectedPaths(task Task) (stdout, stderr string) {
-	path := func(s Stream) string { return filepath.Join(task.Dir, key{task.AllocID, task.Name, s}.fifoName()) }
+	path := func(s Stream) string {
+		return filepath.Join(task.Dir, streamKey{task.AllocID, task.Name, s}.fifoName())
+	}
 	return path(Stdout), path(Stderr)
 }
 
@@ -66,7 +68,7 @@ func FIFOPaths(task Task) (stdout, stderr string) {
 }
 
 func (t Task) fifoPath(s Stream) string {
-	return filepath.Join(fifoDir(t.Dir), key{t.AllocID, t.Name, s}.fifoName())
+	return filepath.Join(fifoDir(t.Dir), streamKey{t.AllocID, t.Name, s}.fifoName())
 }
 
 // existsAt reports whether a name exists in dir.
@@ -75,9 +77,8 @@ func existsAt(dir int, name string) bool {
 	return err == nil
 }
 
-// openFIFO opens the read end of a FIFO in dir, and makes the FIFO if it does not exist. Any other
-// kind of file under its name was not made by the agent: it is not
-// followed, and is removed.
+// openFIFO opens the read end of a FIFO in dir, and makes the FIFO if it does not exist. It replaces a file that the agent
+// has not made.
 func openFIFO(dir int, name string) (int, error) {
 	for range 10 {
 		err := unix.Mkfifoat(dir, name, 0o600)
@@ -87,7 +88,7 @@ func openFIFO(dir int, name string) (int, error) {
 		// O_NONBLOCK: the FIFO has no writer yet, and the file may be a device.
 		fd, err := safepath.OpenAt(dir, name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 		if err == nil {
-			if err = checkFIFO(fd); err == nil {
+			if err = checkOwnFIFO(fd); err == nil {
 				err = enableFIFOHangup(fd)
 			}
 			if err == nil {
@@ -109,7 +110,8 @@ func openFIFO(dir int, name string) (int, error) {
 
 var errForeignFile = errors.New("not a FIFO of ours")
 
-func checkFIFO(fd int) error {
+// checkOwnFIFO returns errForeignFile unless the file is a FIFO of the agent's user that no other user can open.
+func checkOwnFIFO(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
@@ -120,8 +122,8 @@ func checkFIFO(fd int) error {
 	return nil
 }
 
-// enableFIFOHangup opens and closes a write end. A FIFO that never had a writer does not report a
-// hang-up, and the stop of a task that was never started would wait until its timeout.
+// enableFIFOHangup opens and closes a write end. Without that, poll does not report a hang-up for a FIFO that never had
+// a writer, and the stop of a task that was never started would wait until its timeout.
 func enableFIFOHangup(fd int) error {
 	w, err := unix.Open(safepath.ProcPath(fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -130,7 +132,7 @@ func enableFIFOHangup(fd int) error {
 	return unix.Close(w)
 }
 
-// removeAt removes a name of any file type.
+// removeAt removes a file, or a directory with its content.
 func removeAt(dir int, name string) error {
 	err := unix.Unlinkat(dir, name, 0)
 	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
@@ -144,16 +146,16 @@ func removeAt(dir int, name string) error {
 	return root.RemoveAll(name)
 }
 
-// sameFile reports whether a name in dir is the open file. It does not follow links.
-func sameFile(dir int, name string, fd int) bool {
+// isNameOfOpenFile reports whether a name in dir is the open file. It does not follow links.
+func isNameOfOpenFile(dir int, name string, fd int) bool {
 	named, err := safepath.StatAt(dir, name)
 	var openStat unix.Stat_t
 	return err == nil && unix.Fstat(fd, &openStat) == nil && named.Dev == openStat.Dev && named.Ino == openStat.Ino
 }
 
-// listIndexes lists the numbers of a stream's files, in order. Files of any type count, because a
-// number in use cannot be used again.
-func listIndexes(dir int, prefix string) ([]int64, error) {
+// listFileIndexes lists the numbers of a stream's files, in ascending order. It includes files of any type, because rotate
+// cannot make a file whose name is in use.
+func listFileIndexes(dir int, prefix string) ([]int64, error) {
 	fd, err := safepath.OpenAt(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, fmt.Errorf("list log directory: %w", err)
@@ -196,6 +198,7 @@ func openLogFile(dir int, name string, flags int) (fd int, size int64, err error
 	return fd, st.Size, nil
 }
 
+// isLogFile reports whether a file can be a log file: a regular file of the agent's user without a second hard link.
 func isLogFile(st *unix.Stat_t) bool {
 	return st.Mode&unix.S_IFMT == unix.S_IFREG && int(st.Uid) == os.Geteuid() && st.Nlink <= 1
 }

@@ -29,7 +29,7 @@ func TestFinishCollectsWhatIsLeft(t *testing.T) {
 	s.writeText(f, "meanwhile\n")
 	f.Close()
 
-	c, err := New(Config{Keeper: s.keeper, Dir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}})
+	c, err := New(Config{Keeper: s.keeper, DataDir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestFinishWithoutADirectory(t *testing.T) {
 	if err := os.RemoveAll(s.logDir); err != nil {
 		t.Fatal(err)
 	}
-	c, err := New(Config{Keeper: s.keeper, Dir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}})
+	c, err := New(Config{Keeper: s.keeper, DataDir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestCollectorQuits(t *testing.T) {
 	s.writeText(f, "one\n")
 	s.awaitOutput(Stdout, "one\n")
 	old := s.collector.Process()
-	l, err := s.collector.conns.Wait(t.Context())
+	l, err := s.collector.conns.WaitForConn(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,7 +41,7 @@ type FollowRequest struct {
 // Chunk is a piece of a stream. Data is valid until emit returns.
 type Chunk struct {
 	File   string // name of the file in the log directory
-	Offset int64  // of Data in the file
+	Offset int64  // offset of Data in the file
 	Data   []byte
 }
 
@@ -54,13 +54,13 @@ var bufferPool = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 // the cause of ctx. Any number of followers may read one stream, and none of them slows the task
 // down.
 func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chunk) error) error {
-	k := key{req.AllocID, req.Task, req.Stream}
+	k := streamKey{req.AllocID, req.Task, req.Stream}
 	dir, err := openLogDir(req.Dir)
 	if err != nil {
 		return fmt.Errorf("follow %s of task %q: %w", req.Stream, req.Task, err)
 	}
 	defer unix.Close(dir)
-	r := &logReader{dir: dir, filePrefix: k.filePrefix(), fd: -1}
+	r := &logReader{dirFD: dir, filePrefix: k.filePrefix(), fileFD: -1}
 	defer r.close()
 	if err := r.seek(req.Origin, req.Offset); err != nil {
 		return fmt.Errorf("follow %s of task %q: %w", req.Stream, req.Task, err)
@@ -77,19 +77,19 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 		}
 		c.mu.Unlock()
 
-		if err := r.read(ctx, newest, emit); err != nil {
+		if err := r.emitToEnd(ctx, newest, emit); err != nil {
 			return err
 		}
 		if req.StopAtEnd || st == nil && !req.AcrossRestarts {
 			return nil
 		}
 		c.mu.Lock()
-		l := c.conns.Now()
+		l := c.conns.CurrentConn()
 		ended := st != nil && st.ended
 		c.mu.Unlock()
 		if ended {
 			// The stream may have ended during the read, and the files may have more output.
-			if err := r.read(ctx, -1, emit); err != nil || !req.AcrossRestarts {
+			if err := r.emitToEnd(ctx, -1, emit); err != nil || !req.AcrossRestarts {
 				return err
 			}
 			continue
@@ -97,7 +97,7 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 		if l != nil && st != nil {
 			// If the send fails, the connection is closed, and the next connection wakes this
 			// follower.
-			_ = l.send(&message{Op: opSubscribe, Key: k, Index: r.index, Offset: r.offset})
+			_ = l.send(&message{Op: opSubscribe, Key: k, Index: r.fileIndex, Offset: r.fileOffset})
 		}
 		select {
 		case <-changed:
@@ -109,9 +109,9 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 	}
 }
 
-// HasLogs reports whether Follow has anything to read: a file, or a stream that will have one.
+// HasLogs reports whether a stream has a log file, or is collected, so that it will have one.
 func (c *Collector) HasLogs(req FollowRequest) (bool, error) {
-	k := key{req.AllocID, req.Task, req.Stream}
+	k := streamKey{req.AllocID, req.Task, req.Stream}
 	c.mu.Lock()
 	collected := c.streams[k] != nil
 	c.mu.Unlock()
@@ -123,29 +123,29 @@ func (c *Collector) HasLogs(req FollowRequest) (bool, error) {
 		return false, err
 	}
 	defer unix.Close(dir)
-	all, err := listIndexes(dir, k.filePrefix())
+	all, err := listFileIndexes(dir, k.filePrefix())
 	return len(all) > 0, err
 }
 
-// logReader is a position in the files of a stream.
+// logReader reads the files of a stream, and has the position up to which it has read.
 type logReader struct {
-	dir        int
+	dirFD      int
 	filePrefix string
-	fd         int   // the open file, or -1
-	index      int64 // number of the open file, or the lowest number of the next file
-	offset     int64
+	fileFD     int   // the open file, or -1
+	fileIndex  int64 // number of the open file; without an open file, the lowest number that the next file may have
+	fileOffset int64 // position in the file
 }
 
 func (r *logReader) close() {
-	if r.fd >= 0 {
-		unix.Close(r.fd)
-		r.fd = -1
+	if r.fileFD >= 0 {
+		unix.Close(r.fileFD)
+		r.fileFD = -1
 	}
 }
 
-// seek moves to the position of an origin and an offset.
+// seek moves the position to a number of bytes after or before an origin, as described at FollowRequest.
 func (r *logReader) seek(origin Origin, offset int64) error {
-	all, err := listIndexes(r.dir, r.filePrefix)
+	all, err := listFileIndexes(r.dirFD, r.filePrefix)
 	if err != nil {
 		return err
 	}
@@ -154,17 +154,17 @@ func (r *logReader) seek(origin Origin, offset int64) error {
 	}
 	sizes := make([]int64, len(all))
 	for i, index := range all {
-		if st, err := safepath.StatAt(r.dir, logfile.Name(r.filePrefix, index)); err == nil && isLogFile(&st) {
+		if st, err := safepath.StatAt(r.dirFD, logfile.Name(r.filePrefix, index)); err == nil && isLogFile(&st) {
 			sizes[i] = st.Size
 		}
 	}
 	if origin == FromNewestFile {
-		r.index = all[len(all)-1]
+		r.fileIndex = all[len(all)-1]
 		return nil
 	}
 	if origin == FromEnd {
 		for i, size := range slices.Backward(sizes) {
-			r.index, r.offset = all[i], max(0, size-offset)
+			r.fileIndex, r.fileOffset = all[i], max(0, size-offset)
 			offset -= size
 			if offset <= 0 {
 				return nil
@@ -173,7 +173,7 @@ func (r *logReader) seek(origin Origin, offset int64) error {
 		return nil
 	}
 	for i, size := range sizes {
-		r.index, r.offset = all[i], min(offset, size)
+		r.fileIndex, r.fileOffset = all[i], min(offset, size)
 		if offset < size {
 			return nil
 		}
@@ -182,52 +182,52 @@ func (r *logReader) seek(origin Origin, offset int64) error {
 	return nil
 }
 
-// read passes the content of the files to emit, up to the end of the newest file. If newest is -1,
+// emitToEnd passes the content of the files to emit, up to the end of the newest file. If newest is -1,
 // read lists the directory to find the newest file.
-func (r *logReader) read(ctx context.Context, newest int64, emit func(Chunk) error) error {
+func (r *logReader) emitToEnd(ctx context.Context, newest int64, emit func(Chunk) error) error {
 	buf := bufferPool.Get().(*[32 << 10]byte)
 	defer bufferPool.Put(buf)
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if r.fd < 0 {
-			next, ok, err := r.nextFile(r.index - 1)
+		if r.fileFD < 0 {
+			next, ok, err := r.nextFileIndex(r.fileIndex - 1)
 			if err != nil || !ok {
 				return err
 			}
-			if err := r.open(next); err != nil {
+			if err := r.openFile(next); err != nil {
 				return err
 			}
 			continue
 		}
-		n, err := r.readOpenFile(ctx, buf[:], emit)
+		n, err := r.emitOpenFile(ctx, buf[:], emit)
 		if err != nil {
 			return err
 		}
 		if n > 0 {
 			continue
 		}
-		if newest >= 0 && newest <= r.index {
+		if newest >= 0 && newest <= r.fileIndex {
 			return nil
 		}
 		// The reader is at the end of its file. If a newer file exists, this file is complete, but
 		// it may have grown before the newer file was made.
-		next, ok, err := r.nextFile(r.index)
+		next, ok, err := r.nextFileIndex(r.fileIndex)
 		if err != nil || !ok {
 			return err
 		}
-		if _, err := r.readOpenFile(ctx, buf[:], emit); err != nil {
+		if _, err := r.emitOpenFile(ctx, buf[:], emit); err != nil {
 			return err
 		}
 		r.close()
-		r.index, r.offset = next, 0
+		r.fileIndex, r.fileOffset = next, 0
 	}
 }
 
-// nextFile returns the lowest file number above index.
-func (r *logReader) nextFile(index int64) (int64, bool, error) {
-	all, err := listIndexes(r.dir, r.filePrefix)
+// nextFileIndex returns the lowest file number above index.
+func (r *logReader) nextFileIndex(index int64) (int64, bool, error) {
+	all, err := listFileIndexes(r.dirFD, r.filePrefix)
 	if err != nil {
 		return 0, false, err
 	}
@@ -238,45 +238,46 @@ func (r *logReader) nextFile(index int64) (int64, bool, error) {
 	return all[i], true, nil
 }
 
-// open opens a file. It skips a file that does not exist or is not a log file of this package.
-func (r *logReader) open(index int64) error {
-	if index != r.index {
-		r.index, r.offset = index, 0
+// openFile opens a file. If the file does not exist, or a task has replaced it, open leaves no file open, and moves the
+// position behind it.
+func (r *logReader) openFile(index int64) error {
+	if index != r.fileIndex {
+		r.fileIndex, r.fileOffset = index, 0
 	}
-	fd, _, err := openLogFile(r.dir, logfile.Name(r.filePrefix, index), unix.O_RDONLY)
+	fd, _, err := openLogFile(r.dirFD, logfile.Name(r.filePrefix, index), unix.O_RDONLY)
 	switch {
 	case err == nil:
-		r.fd = fd
+		r.fileFD = fd
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ELOOP), errors.Is(err, errForeignFile):
-		r.index, r.offset = index+1, 0
+		r.fileIndex, r.fileOffset = index+1, 0
 	default:
 		return fmt.Errorf("open %s: %w", logfile.Name(r.filePrefix, index), err)
 	}
 	return nil
 }
 
-// readOpenFile reads the open file to its end. A truncated file is read from its start.
-func (r *logReader) readOpenFile(ctx context.Context, buf []byte, emit func(Chunk) error) (total int64, err error) {
+// emitOpenFile passes the rest of the open file to emit. It reads a truncated file from its start.
+func (r *logReader) emitOpenFile(ctx context.Context, buf []byte, emit func(Chunk) error) (total int64, err error) {
 	for ctx.Err() == nil {
-		n, err := unix.Pread(r.fd, buf, r.offset)
+		n, err := unix.Pread(r.fileFD, buf, r.fileOffset)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
-			return total, fmt.Errorf("read %s: %w", logfile.Name(r.filePrefix, r.index), err)
+			return total, fmt.Errorf("read %s: %w", logfile.Name(r.filePrefix, r.fileIndex), err)
 		}
 		if n == 0 {
 			var st unix.Stat_t
-			if err := unix.Fstat(r.fd, &st); err != nil || st.Size >= r.offset {
+			if err := unix.Fstat(r.fileFD, &st); err != nil || st.Size >= r.fileOffset {
 				return total, err
 			}
-			r.offset = 0
+			r.fileOffset = 0
 			continue
 		}
-		if err := emit(Chunk{File: logfile.Name(r.filePrefix, r.index), Offset: r.offset, Data: buf[:n]}); err != nil {
+		if err := emit(Chunk{File: logfile.Name(r.filePrefix, r.fileIndex), Offset: r.fileOffset, Data: buf[:n]}); err != nil {
 			return total, err
 		}
-		r.offset += int64(n)
+		r.fileOffset += int64(n)
 		total += int64(n)
 	}
 	return total, context.Cause(ctx)

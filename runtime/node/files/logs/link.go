@@ -15,19 +15,19 @@ import (
 // errDisconnected means that the connection closed before the reply came.
 var errDisconnected = errors.New("connection to the log collector is down")
 
-// processConn is one connection to a collector process.
+// processConn is a connection of the agent to a collector process.
 type processConn struct {
 	*rpcmux.PendingCalls[*message]
-	conn    *framing.Conn
-	process osprocess.ID
-	version int
-	onEvent func(*message)
-	wg      sync.WaitGroup
+	conn            *framing.Conn
+	process         osprocess.ID
+	protocolVersion int
+	onEvent         func(*message)
+	wg              sync.WaitGroup
 }
 
 const socketNetwork = "unix"
 
-// dialProcess connects to the process of the data directory, and exchanges the hello messages.
+// dialProcess connects to the collector process of the data directory, and exchanges the hello messages.
 func (c *Collector) dialProcess(ctx context.Context) (*processConn, error) {
 	conn, err := c.dir.Dial(socketNetwork, socketName)
 	if err != nil {
@@ -36,7 +36,7 @@ func (c *Collector) dialProcess(ctx context.Context) (*processConn, error) {
 	return c.newConn(ctx, conn)
 }
 
-// newConn exchanges the hello messages on a connection, which it owns from now on.
+// newConn exchanges the hello messages on a socket. It closes the socket on an error; otherwise the connection owns it.
 func (c *Collector) newConn(ctx context.Context, socket *net.UnixConn) (*processConn, error) {
 	conn := framing.NewConn(socket, messageLimits)
 	hello, err := conn.ExchangeHello(ctx, framing.NewHello(framing.RoleAgent, c.protocolVersion()))
@@ -44,12 +44,12 @@ func (c *Collector) newConn(ctx context.Context, socket *net.UnixConn) (*process
 		conn.Close()
 		return nil, err
 	}
-	l := &processConn{PendingCalls: rpcmux.New[*message](errDisconnected, nil), conn: conn, process: hello.Process, version: hello.Version, onEvent: c.handleEvent}
-	l.wg.Go(l.read)
+	l := &processConn{PendingCalls: rpcmux.New[*message](errDisconnected, nil), conn: conn, process: hello.Process, protocolVersion: hello.Version, onEvent: c.handleProcessEvent}
+	l.wg.Go(l.readLoop)
 	return l, nil
 }
 
-func (c *Collector) protocolVersion() int { return cmp.Or(c.conf.version, protocolVersion) }
+func (c *Collector) protocolVersion() int { return cmp.Or(c.conf.testProtocolVersion, protocolVersion) }
 
 func (l *processConn) close() {
 	l.conn.Close()
@@ -77,8 +77,8 @@ func (l *processConn) send(m *message, fds ...int) error {
 	return err
 }
 
-// read delivers replies and events until the connection closes.
-func (l *processConn) read() {
+// readLoop delivers replies and events until the connection closes.
+func (l *processConn) readLoop() {
 	defer l.End()
 	defer l.conn.Close()
 	for {

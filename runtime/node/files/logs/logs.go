@@ -39,31 +39,33 @@ const (
 	Stderr Stream = "stderr"
 )
 
-var streams = [...]Stream{Stdout, Stderr}
+var bothStreams = [...]Stream{Stdout, Stderr}
 
 // OutputLoss reports that output of a task cannot be written, or that it can be written again.
 type OutputLoss struct {
 	AllocID        string
 	Task           string
 	Stream         Stream
-	Bytes          int64  // bytes dropped so far
+	DroppedBytes   int64  // bytes dropped so far
 	Reason         string // error of the file system
-	WritingResumed bool   // output is written again; a line in the log marks the gap
+	WritingResumed bool   // the loss is over: output is written again, after a line in the log that marks the gap
 }
 
-// key identifies one stream of one task.
-type key struct {
+// streamKey identifies a stream of a task.
+type streamKey struct {
 	AllocID string
 	Task    string
 	Stream  Stream
 }
 
 // fdKey returns the key under which the keeper holds the read end of the stream's FIFO.
-func (k key) fdKey() string { return fdKeyPrefix + k.AllocID + "/" + k.Task + "/" + string(k.Stream) }
+func (k streamKey) fdKey() string {
+	return fdKeyPrefix + k.AllocID + "/" + k.Task + "/" + string(k.Stream)
+}
 
 const fdKeyPrefix = "fifo/"
 
-// tasksOfFDKeys returns the tasks that have a stream among the keys of the keeper.
+// tasksOfFDKeys returns the tasks that have a FIFO among the descriptors of the keeper, whose keys are given.
 func tasksOfFDKeys(keys []string) map[taskKey]bool {
 	tasks := make(map[taskKey]bool)
 	for _, k := range keys {
@@ -76,20 +78,20 @@ func tasksOfFDKeys(keys []string) map[taskKey]bool {
 	return tasks
 }
 
-func (k key) fifoName() string { return "." + k.Task + "." + string(k.Stream) + ".fifo" }
+func (k streamKey) fifoName() string { return "." + k.Task + "." + string(k.Stream) + ".fifo" }
 
-func (k key) filePrefix() string { return logfile.Prefix(k.Task, string(k.Stream)) }
+func (k streamKey) filePrefix() string { return logfile.Prefix(k.Task, string(k.Stream)) }
 
-// check rejects an unknown stream, because its name would be part of a path.
-func (k key) check() error {
+// validate rejects a stream other than stdout and stderr, because the name becomes part of a path.
+func (k streamKey) validate() error {
 	if k.Stream != Stdout && k.Stream != Stderr {
 		return fmt.Errorf("stream %q is unknown", k.Stream)
 	}
 	return nil
 }
 
-// check rejects names that would lead out of the log directory.
-func (t *Task) check() error {
+// validate rejects names that would lead out of the log directory, and limits that permit no output.
+func (t *Task) validate() error {
 	switch {
 	case t.AllocID == "" || strings.ContainsAny(t.AllocID, "/\x00"):
 		return fmt.Errorf("allocation id %q cannot be used", t.AllocID)
@@ -98,7 +100,7 @@ func (t *Task) check() error {
 	case len(t.Name) > 200:
 		return fmt.Errorf("task name of %d bytes is too long for a file name", len(t.Name))
 	}
-	for _, s := range streams {
+	for _, s := range bothStreams {
 		if l := t.limits(s); l.MaxFiles < 1 || l.MaxFileSize < 1 {
 			return fmt.Errorf("%s: limits of %d files of %d bytes leave no room", s, l.MaxFiles, l.MaxFileSize)
 		}

@@ -5,18 +5,18 @@ import (
 	"sync"
 )
 
-// lossTracker has the streams whose output cannot be written. Its methods may be called concurrently. The zero value is ready to use.
+// lossTracker tracks the streams whose output cannot be written at present. Its methods may be called concurrently. The zero value is ready to use.
 type lossTracker struct {
 	mu     sync.Mutex
-	losses map[key]OutputLoss
+	losses map[streamKey]OutputLoss
 }
 
-// record records a report. It returns false if the report was received before.
-func (t *lossTracker) record(k key, loss OutputLoss) bool {
+// recordIfChanged records the latest report of a stream. It returns false if it is equal to the previous report.
+func (t *lossTracker) recordIfChanged(k streamKey, loss OutputLoss) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.losses == nil {
-		t.losses = make(map[key]OutputLoss)
+		t.losses = make(map[streamKey]OutputLoss)
 	}
 	if t.losses[k] == loss {
 		return false
@@ -29,7 +29,7 @@ func (t *lossTracker) record(k key, loss OutputLoss) bool {
 }
 
 // remove removes a stream that has ended.
-func (t *lossTracker) remove(k key) {
+func (t *lossTracker) remove(k streamKey) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.losses, k)

@@ -143,7 +143,7 @@ func agentMain(args []string) error {
 	if err != nil {
 		return err
 	}
-	c, err := New(Config{Keeper: k, Dir: run, CollectorArgs: append([]string{"nomad-lite", "log-collector"}, version...), version: versionOf(version)})
+	c, err := New(Config{Keeper: k, DataDir: run, CollectorArgs: append([]string{"nomad-lite", "log-collector"}, version...), testProtocolVersion: versionOf(version)})
 	if err != nil {
 		return err
 	}
@@ -211,7 +211,7 @@ func (s *fixture) newCollector(conf Config, ephemeral bool) {
 	if testing.Verbose() {
 		conf.Logger = hclog.New(&hclog.LoggerOptions{Output: os.Stderr, Level: hclog.Trace, TimeFormat: "05.000"})
 	}
-	conf.Keeper, conf.Dir, conf.CollectorArgs = k, s.runDir, []string{"nomad-lite", "log-collector"}
+	conf.Keeper, conf.DataDir, conf.CollectorArgs = k, s.runDir, []string{"nomad-lite", "log-collector"}
 	c, err := New(conf)
 	if err != nil {
 		s.t.Fatal(err)
@@ -285,8 +285,8 @@ func (s *fixture) readFiles(stream Stream) (names []string, all []byte) {
 		s.t.Fatal(err)
 	}
 	defer unix.Close(dir)
-	prefix := key{Task: "web", Stream: stream}.filePrefix()
-	list, err := listIndexes(dir, prefix)
+	prefix := streamKey{Task: "web", Stream: stream}.filePrefix()
+	list, err := listFileIndexes(dir, prefix)
 	if err != nil {
 		s.t.Fatal(err)
 	}

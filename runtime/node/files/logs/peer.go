@@ -12,19 +12,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
-// pendingReply is a request whose reply is sent later.
+// pendingReply is a request to which the process replies later.
 type pendingReply struct {
-	peer *agentConn
-	id   uint64
+	agent     *agentConn
+	requestID uint64
 }
 
-// agentConn is a connected agent.
+// agentConn is a connection of the collector process to an agent.
 type agentConn struct {
 	fd             int
 	receiver       *framing.Receiver
 	hello          framing.Hello // zero until the agent has sent it
-	greeted        bool          // hello was received
-	queuedMessages [][]byte      // messages, or the rest of a message, that the socket has not accepted yet
+	helloReceived  bool          // hello was received
+	queuedMessages [][]byte      // encoded messages that the socket has not accepted yet; the first may be the rest of a message
 	closed         bool
 }
 
@@ -32,12 +32,12 @@ func newAgentConn(fd int) *agentConn {
 	return &agentConn{fd: fd, receiver: framing.NewReceiver(messageLimits)}
 }
 
-// maxQueuedMessages is how many messages are queued for an agent that does not read. An agent that is
-// further behind is disconnected; it subscribes again when it reconnects.
+// maxQueuedMessages is how many messages are queued for an agent that does not read. With more messages, the
+// process closes the connection; the agent reconnects and subscribes again.
 const maxQueuedMessages = 4096
 
-// accept accepts the pending connections.
-func (p *server) accept() {
+// acceptAgents accepts the pending connections of agents.
+func (p *server) acceptAgents() {
 	for {
 		fd, _, err := unix.Accept4(p.listenFD, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 		if err != nil {
@@ -47,16 +47,16 @@ func (p *server) accept() {
 			unix.Close(fd)
 			continue
 		}
-		p.peers[int32(fd)] = newAgentConn(fd)
+		p.agentsByFD[int32(fd)] = newAgentConn(fd)
 	}
 }
 
 const noDescriptorsText = "the log collector has no free file descriptors (ulimit -n)"
 
-// receive handles the messages of an agent.
-func (p *server) receive(peer *agentConn) {
+// receiveMessages receives and handles messages of an agent until none is pending.
+func (p *server) receiveMessages(peer *agentConn) {
 	for !peer.closed {
-		if !peer.greeted {
+		if !peer.helloReceived {
 			fds, err := peer.receiver.ReceiveNow(peer.fd, &peer.hello)
 			framing.CloseAll(fds)
 			if errors.Is(err, unix.EAGAIN) {
@@ -75,14 +75,14 @@ func (p *server) receive(peer *agentConn) {
 		case errors.Is(err, unix.EAGAIN):
 			return
 		case errors.Is(err, framing.ErrNoFreeDescriptors):
-			// If the connection were closed instead, the client would repeat the request on each next
-			// connection.
-			p.send(peer, &message{Op: opReply, ID: m.ID, Error: noDescriptorsText})
+			// An error reply ends the request. If the connection were closed instead, the agent would reconnect and
+			// repeat the request.
+			p.sendOrQueue(peer, &message{Op: opReply, ID: m.ID, Error: noDescriptorsText})
 		case err != nil:
 			p.disconnect(peer)
 		case peer.hello.Version != p.hello.Version && m.Op != opQuit:
 			framing.CloseAll(fds)
-			p.send(peer, &message{Op: opReply, ID: m.ID, Error: fmt.Sprintf("operation %q of version %d: the log collector has version %d", m.Op, peer.hello.Version, p.hello.Version)})
+			p.sendOrQueue(peer, &message{Op: opReply, ID: m.ID, Error: fmt.Sprintf("operation %q of version %d: the log collector has version %d", m.Op, peer.hello.Version, p.hello.Version)})
 		default:
 			p.handleRequest(peer, m, fds)
 		}
@@ -91,15 +91,15 @@ func (p *server) receive(peer *agentConn) {
 
 // handleHello replies to the hello message of an agent.
 func (p *server) handleHello(peer *agentConn) {
-	peer.greeted = true
-	p.agentConnected = true
-	p.send(peer, p.hello)
+	peer.helloReceived = true
+	p.hadAgent = true
+	p.sendOrQueue(peer, p.hello)
 	if peer.hello.Version != p.hello.Version {
 		return
 	}
 	for _, e := range p.streams {
 		if e.writeFailure.isDropping {
-			p.send(peer, e.lossMessage())
+			p.sendOrQueue(peer, e.lossMessage())
 		}
 	}
 }
@@ -118,16 +118,16 @@ func (p *server) handleRequest(peer *agentConn, m *message, fds []int) {
 			}
 			fds = nil
 		}
-		p.send(peer, reply)
+		p.sendOrQueue(peer, reply)
 	case opStop:
 		p.trimmer.NotifyBusy()
 		e := p.streams[m.Key]
 		if e == nil {
-			p.send(peer, reply)
+			p.sendOrQueue(peer, reply)
 			break
 		}
 		e.addStopRequest(pendingReply{peer, m.ID}, time.Now().Add(time.Duration(m.GraceMillis)*time.Millisecond))
-		e.keepOpen = m.KeepOpen
+		e.keepOpenWhileWriter = m.KeepOpen
 		p.readyStreams[e] = true
 	case opQuit:
 		p.quitRequested = true
@@ -135,18 +135,18 @@ func (p *server) handleRequest(peer *agentConn, m *message, fds []int) {
 		p.quitRequested = len(p.streams) == 0
 	case opStats:
 		reply.Streams, reply.Written, reply.Lost = p.countOutput()
-		p.send(peer, reply)
+		p.sendOrQueue(peer, reply)
 	case opSubscribe:
-		p.subscribe(peer, m)
+		p.addSubscriber(peer, m)
 	default:
 		reply.Error = fmt.Sprintf("operation %q is unknown", m.Op)
-		p.send(peer, reply)
+		p.sendOrQueue(peer, reply)
 	}
 	framing.CloseAll(fds)
 }
 
-// addStopRequest ends the stream when no output is left to read, or at the deadline. The earliest deadline
-// counts.
+// addStopRequest adds a request to end the stream as soon as it has no writer and no output, or else at the deadline. Of
+// several deadlines, the earliest counts.
 func (e *serverStream) addStopRequest(w pendingReply, deadline time.Time) {
 	if len(e.stopRequests) == 0 || deadline.Before(e.stopDeadline) {
 		e.stopDeadline = deadline
@@ -154,9 +154,9 @@ func (e *serverStream) addStopRequest(w pendingReply, deadline time.Time) {
 	e.stopRequests = append(e.stopRequests, w)
 }
 
-// subscribe sends opOutput to an agent once, as soon as a stream has more output than
-// the position in m; it may do so immediately.
-func (p *server) subscribe(peer *agentConn, m *message) {
+// addSubscriber sends one opOutput to an agent as soon as a stream has output behind the position in m, which may be
+// immediately.
+func (p *server) addSubscriber(peer *agentConn, m *message) {
 	e := p.streams[m.Key]
 	if e != nil {
 		e.refreshFileSize()
@@ -164,14 +164,14 @@ func (p *server) subscribe(peer *agentConn, m *message) {
 	switch {
 	case e == nil: // a stream that the process does not have has no output to report
 	case e.fileIndex > m.Index || e.fileIndex == m.Index && e.fileSize != m.Offset: // also true after the file was truncated
-		p.send(peer, &message{Op: opOutput, Key: m.Key, Index: e.fileIndex, Offset: e.fileSize})
+		p.sendOrQueue(peer, &message{Op: opOutput, Key: m.Key, Index: e.fileIndex, Offset: e.fileSize})
 	case !slices.Contains(e.subscribers, peer):
 		e.subscribers = append(e.subscribers, peer)
 	}
 }
 
-// send sends or queues a message. It never blocks.
-func (p *server) send(peer *agentConn, m any) {
+// sendOrQueue sends or queues a message. It never blocks.
+func (p *server) sendOrQueue(peer *agentConn, m any) {
 	if peer.closed {
 		return
 	}
@@ -185,21 +185,21 @@ func (p *server) send(peer *agentConn, m any) {
 		return
 	}
 	if len(peer.queuedMessages) == 1 {
-		p.flush(peer)
+		p.sendQueued(peer)
 	}
 }
 
-// broadcast sends a message to all agents that can read it.
+// broadcast sends a message to all agents that have the protocol version of this process.
 func (p *server) broadcast(m *message) {
-	for _, peer := range p.peers {
+	for _, peer := range p.agentsByFD {
 		if peer.hello.Version == p.hello.Version {
-			p.send(peer, m)
+			p.sendOrQueue(peer, m)
 		}
 	}
 }
 
-// flush sends the queued messages until the socket would block.
-func (p *server) flush(peer *agentConn) {
+// sendQueued sends the queued messages until the socket would block.
+func (p *server) sendQueued(peer *agentConn) {
 	waited := len(peer.queuedMessages)
 	for len(peer.queuedMessages) > 0 {
 		n, err := unix.SendmsgN(peer.fd, peer.queuedMessages[0], nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
@@ -234,7 +234,7 @@ func (p *server) flush(peer *agentConn) {
 	_ = unix.EpollCtl(p.epollFD, unix.EPOLL_CTL_MOD, peer.fd, &unix.EpollEvent{Events: events, Fd: int32(peer.fd)})
 }
 
-// disconnect removes an agent. Its streams continue.
+// disconnect closes the connection to an agent. The streams that the agent has started continue.
 func (p *server) disconnect(gone *agentConn) {
 	if gone.closed {
 		return
@@ -243,11 +243,11 @@ func (p *server) disconnect(gone *agentConn) {
 	gone.queuedMessages = nil
 	gone.receiver.Close()
 	unix.Close(gone.fd)
-	delete(p.peers, int32(gone.fd))
+	delete(p.agentsByFD, int32(gone.fd))
 	for _, e := range p.streams {
 		e.subscribers = slices.DeleteFunc(e.subscribers, func(p *agentConn) bool { return p == gone })
 	}
-	if len(p.peers) == 0 {
+	if len(p.agentsByFD) == 0 {
 		p.nextIdleCheck = time.Now().Add(p.conf.LingerTimeout)
 	}
 }

@@ -23,10 +23,10 @@ import (
 
 const processSetupEnvVar = "NOMAD_LITE_COLLECTOR_SETUP"
 
-// Files of a collector process in the data directory. The socket is in the directory for sockets.
+// Files of a collector process in the data directory, except the socket, which is in the socket directory of [keeper.Directory].
 const (
 	socketName  = "collector.sock"
-	lockName    = "collector.lock" // this file is locked while a client starts a collector process, or a collector process exits
+	lockName    = "collector.lock" // this file is locked while an agent starts a collector process, or a collector process exits
 	pidFileName = "collector.pid"  // this file is locked by the collector process until it exits, and has the osprocess.ID of the process
 	logName     = "collector.log"  // stderr of the collector process; empty unless the process has crashed
 )
@@ -38,8 +38,8 @@ type processSetup struct {
 	LingerTimeout time.Duration
 }
 
-// Serve is the collector process: the body of the hidden command. It returns when no stream has a
-// writer and no agent is connected, or when ctx ends. Only a Collector starts it.
+// Serve runs the collector process; a hidden command calls it. It returns when no agent is connected and no stream has a
+// writer, when an agent requests it, or when no agent is connected after ctx has ended. Only a Collector starts the process.
 func Serve(ctx context.Context) error { return serve(ctx, protocolVersion) }
 
 // serve is Serve with a version of the protocol.
@@ -52,8 +52,8 @@ func serve(ctx context.Context, version int) error {
 	if err := json.Unmarshal([]byte(text), &conf); err != nil {
 		return fmt.Errorf("read collector setup: %w", err)
 	}
-	// The process reads untrusted output. An exploit of a fault in that code must not gain
-	// the privileges that the process does not need.
+	// The output of tasks is untrusted. A task that exploits a bug in this process must not get
+	// privileges that the process does not need.
 	confine.DenyProcessSyscalls(append(confine.ExecAndSystemAdminSyscalls(), confine.InternetSocketSyscalls()...)...)
 	keeper.ProtectFromOOM()
 	_ = os.WriteFile("/proc/self/comm", []byte("nomad-lite"), 0) // the process name in ps
@@ -78,7 +78,7 @@ func serve(ctx context.Context, version int) error {
 	if err := keeper.WriteLockOwner(lock, p.hello.Process); err != nil {
 		return err
 	}
-	// The process enlarges FIFOs, which is limited for a user without CAP_SYS_RESOURCE.
+	// CAP_SYS_RESOURCE permits enlarging FIFOs beyond the limits of a user. Capabilities belong to the thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := confine.KeepCapabilities(unix.CAP_SYS_RESOURCE); err != nil {
@@ -87,43 +87,43 @@ func serve(ctx context.Context, version int) error {
 	return p.run(ctx)
 }
 
-// server is the state of the collector process: one thread, one loop, and nothing that
-// a restart must preserve.
+// server is the event loop of the collector process and its state, none of which a restart must preserve. Only
+// the goroutine of run uses it.
 type server struct {
-	conf            processSetup
-	dir             *keeper.Directory
-	hello           framing.Hello // the hello message of this process
-	epollFD         int
-	wakeFD          int // an eventfd for signals
-	listenFD        int
-	spliceTools     *spliceTools
-	streams         map[key]*serverStream
-	fifos           map[int32]*serverStream
-	peers           map[int32]*agentConn
-	readyStreams    map[*serverStream]bool // streams that may have output
-	deadlineStreams map[*serverStream]bool // streams that have a deadline
-	agentConnected  bool                   // an agent was connected
-	quitRequested   bool                   // a client has sent opQuit, so that another process can take over the streams
-	nextIdleCheck   time.Time              // time of the next check whether the process has work
-	trimmer         *memtrim.Trimmer
-	endedMoved      int64 // bytes that ended streams have read, written or dropped
-	endedDropped    int64 // bytes that ended streams have dropped
+	conf              processSetup
+	dir               *keeper.Directory
+	hello             framing.Hello // the hello message of this process
+	epollFD           int
+	wakeFD            int // an eventfd for signals
+	listenFD          int
+	spliceTools       *spliceTools
+	streams           map[streamKey]*serverStream
+	streamsByFIFO     map[int32]*serverStream
+	agentsByFD        map[int32]*agentConn
+	readyStreams      map[*serverStream]bool // streams that may have output
+	deadlineStreams   map[*serverStream]bool // streams with a stop request or a write failure, for which the loop wakes up in time
+	hadAgent          bool                   // an agent was connected at some time
+	quitRequested     bool                   // an agent has requested that the process exits
+	nextIdleCheck     time.Time              // without an agent: time of the next check whether a stream has a writer
+	trimmer           *memtrim.Trimmer
+	endedReadBytes    int64 // bytes that ended streams have read from FIFOs, whether written or dropped
+	endedDroppedBytes int64 // bytes that ended streams have dropped
 }
 
-// serverStream is a stream and its state in the process.
+// serverStream is a stream with the requests of agents for it.
 type serverStream struct {
 	stream
-	subscribers     []*agentConn
-	stopRequests    []pendingReply
-	stopDeadline    time.Time // set while stopping
-	keepOpen        bool      // the stream outlives the deadline while it has a writer
-	endsWithWriters bool      // the stream ends with its writers; clients can no longer stop it
+	subscribers          []*agentConn // agents to which the next output is reported
+	stopRequests         []pendingReply
+	stopDeadline         time.Time // set while stopRequests is not empty
+	keepOpenWhileWriter  bool      // the stream continues after the deadline while it has a writer
+	endsWhenWritersClose bool      // the stop requests were answered with HasWriter: opEnd follows when the stream has no writer
 }
 
 // listenerFD is the descriptor of the listening socket.
 const listenerFD = 0
 
-// newServer returns a process that listens on a socket, which it owns.
+// newServer returns a server that accepts connections on the descriptor listen, which it owns.
 func newServer(conf processSetup, dir *keeper.Directory, listen, version int) (*server, error) {
 	self, err := osprocess.LookupID(os.Getpid())
 	if err != nil {
@@ -136,9 +136,9 @@ func newServer(conf processSetup, dir *keeper.Directory, listen, version int) (*
 		dir:             dir,
 		hello:           hello,
 		listenFD:        listen,
-		streams:         map[key]*serverStream{},
-		fifos:           map[int32]*serverStream{},
-		peers:           map[int32]*agentConn{},
+		streams:         map[streamKey]*serverStream{},
+		streamsByFIFO:   map[int32]*serverStream{},
+		agentsByFD:      map[int32]*agentConn{},
 		readyStreams:    map[*serverStream]bool{},
 		deadlineStreams: map[*serverStream]bool{},
 		nextIdleCheck:   time.Now().Add(conf.LingerTimeout),
@@ -167,7 +167,7 @@ func (p *server) addToEpoll(fd int, events uint32) error {
 	return unix.EpollCtl(p.epollFD, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
 }
 
-// run is the event loop.
+// run runs the event loop until the process must exit.
 func (p *server) run(ctx context.Context) error {
 	defer p.close()
 	// The process ignores the signals of a terminal; it handles SIGTERM when no agent is
@@ -211,12 +211,12 @@ func (p *server) run(ctx context.Context) error {
 			p.readyStreams[e] = true
 		}
 		for e := range p.readyStreams {
-			p.handleStream(e, now)
+			p.moveAndReply(e, now)
 		}
 		if p.quitRequested {
 			return nil // the client that sent opQuit removes the socket
 		}
-		if p.hasNoWork(now, wait.IsClosed(term)) && p.shutDown(wait.IsClosed(term)) {
+		if p.canExit(now, wait.IsClosed(term)) && p.prepareExit(wait.IsClosed(term)) {
 			return nil
 		}
 	}
@@ -239,7 +239,7 @@ func (p *server) epollTimeout() int {
 			earlier(e.writeFailure.retryAt)
 		}
 	}
-	if len(p.peers) == 0 {
+	if len(p.agentsByFD) == 0 {
 		earlier(p.nextIdleCheck)
 	}
 	if nextDeadline.IsZero() {
@@ -248,18 +248,18 @@ func (p *server) epollTimeout() int {
 	return int(max(0, time.Until(nextDeadline)).Milliseconds()) + 1
 }
 
-// handleEpollEvent records one epoll event.
+// handleEpollEvent marks a stream as ready, sends and receives messages of an agent, or accepts agents.
 func (p *server) handleEpollEvent(ev unix.EpollEvent) {
-	if e := p.fifos[ev.Fd]; e != nil {
+	if e := p.streamsByFIFO[ev.Fd]; e != nil {
 		p.readyStreams[e] = true
 		return
 	}
-	if peer := p.peers[ev.Fd]; peer != nil {
+	if peer := p.agentsByFD[ev.Fd]; peer != nil {
 		if ev.Events&unix.EPOLLOUT != 0 {
-			p.flush(peer)
+			p.sendQueued(peer)
 		}
 		if ev.Events&^unix.EPOLLOUT != 0 {
-			p.receive(peer)
+			p.receiveMessages(peer)
 		}
 		return
 	}
@@ -269,15 +269,15 @@ func (p *server) handleEpollEvent(ev unix.EpollEvent) {
 		return
 	}
 	if int(ev.Fd) == p.listenFD {
-		p.accept()
+		p.acceptAgents()
 	}
 }
 
-// handleStream moves output of one stream, notifies its followers, and ends the stream when it has no
-// writer or its deadline has passed.
-func (p *server) handleStream(e *serverStream, now time.Time) {
+// moveAndReply moves output of one stream, notifies its subscribers, and handles its stop requests: the stream ends when
+// it has no writer, or when the deadline has passed.
+func (p *server) moveAndReply(e *serverStream, now time.Time) {
 	index, size, dropping := e.fileIndex, e.fileSize, e.writeFailure.isDropping
-	more := e.drain(p.spliceTools, now)
+	more := e.drainFIFO(p.spliceTools, now)
 	if !more {
 		delete(p.readyStreams, e)
 	}
@@ -289,15 +289,15 @@ func (p *server) handleStream(e *serverStream, now time.Time) {
 		p.broadcast(e.lossMessage())
 	}
 	switch ended := !more && e.hasEnded(); {
-	case e.endsWithWriters && ended:
+	case e.endsWhenWritersClose && ended:
 		p.removeStream(e, "")
 		p.broadcast(&message{Op: opEnd, Key: e.key})
 		return
 	case len(e.stopRequests) == 0:
-	case e.keepOpen && !ended && !now.Before(e.stopDeadline):
+	case e.keepOpenWhileWriter && !ended && !now.Before(e.stopDeadline):
 		p.notifySubscribers(e)
 		p.replyToStopRequests(e, message{HasWriter: true})
-		e.endsWithWriters = true
+		e.endsWhenWritersClose = true
 	case ended || !now.Before(e.stopDeadline):
 		p.endStream(e, now)
 		return
@@ -312,96 +312,97 @@ func (p *server) handleStream(e *serverStream, now time.Time) {
 // notifySubscribers sends opOutput to the subscribers of a stream.
 func (p *server) notifySubscribers(e *serverStream) {
 	subscribers := e.subscribers
-	e.subscribers = nil // the subscribers are reset before sending, because sending may disconnect a peer
+	e.subscribers = nil // reset first, because send may call disconnect, which changes e.subscribers
 	for _, peer := range subscribers {
-		p.send(peer, &message{Op: opOutput, Key: e.key, Index: e.fileIndex, Offset: e.fileSize})
+		p.sendOrQueue(peer, &message{Op: opOutput, Key: e.key, Index: e.fileIndex, Offset: e.fileSize})
 	}
 }
 
+// lossMessage returns the opLoss event for the current or last write failure.
 func (e *serverStream) lossMessage() *message {
-	m := &message{Op: opLoss, Key: e.key, Bytes: e.lostBytes, WritingResumed: !e.writeFailure.isDropping}
+	m := &message{Op: opLoss, Key: e.key, Bytes: e.failureDroppedBytes, WritingResumed: !e.writeFailure.isDropping}
 	if e.writeFailure.err != nil {
 		m.Error = e.writeFailure.err.Error()
 	}
 	return m
 }
 
-// endStream moves the current content of the FIFO and closes the stream. A task that still writes after
-// that gets SIGPIPE, as documented for output after a stop.
+// endStream moves the content that the FIFO has at the time of the call, and removes the stream. A process that still
+// writes to the FIFO gets SIGPIPE when the keeper has closed it too.
 func (p *server) endStream(e *serverStream, now time.Time) {
 	if e.writeFailure.err != nil {
 		e.writeFailure.retryAt = now // the output is tried a last time; the rest is lost if that fails
 		e.writeFailure.isDropping = true
 	}
-	lost, moved := e.lostBytes, e.movedBytes
+	lost, moved := e.failureDroppedBytes, e.readBytes
 	inside, _ := unix.IoctlGetInt(e.fifoFD, unix.TIOCINQ)
-	for e.movedBytes-moved < int64(inside) && e.drain(p.spliceTools, now) {
+	for e.readBytes-moved < int64(inside) && e.drainFIFO(p.spliceTools, now) {
 	}
 	e.recordArrivalTimes(now)
 	e.replaceTailByMarker()
-	if e.lostBytes != lost {
+	if e.failureDroppedBytes != lost {
 		p.broadcast(e.lossMessage())
 	}
 	p.removeStream(e, "")
 }
 
-// removeStream deletes a stream and replies to the clients that wait for its end.
-func (p *server) removeStream(e *serverStream, problem string) {
+// removeStream removes a stream and replies to its stop requests; errorText is the error in the replies, or empty.
+func (p *server) removeStream(e *serverStream, errorText string) {
 	p.notifySubscribers(e)
-	p.replyToStopRequests(e, message{Error: problem})
+	p.replyToStopRequests(e, message{Error: errorText})
 	// Closing the FIFO does not remove it from epoll, because the keeper has the same open file.
 	_ = unix.EpollCtl(p.epollFD, unix.EPOLL_CTL_DEL, e.fifoFD, nil)
-	delete(p.fifos, int32(e.fifoFD))
+	delete(p.streamsByFIFO, int32(e.fifoFD))
 	delete(p.streams, e.key)
 	delete(p.readyStreams, e)
 	delete(p.deadlineStreams, e)
-	p.endedMoved += e.movedBytes
-	p.endedDropped += e.allDroppedBytes
+	p.endedReadBytes += e.readBytes
+	p.endedDroppedBytes += e.totalDroppedBytes
 	e.close()
 }
 
 // countOutput returns the number of streams, and the output of all streams since the start of the process in bytes.
 func (p *server) countOutput() (streams int, written, lost int64) {
-	moved, lost := p.endedMoved, p.endedDropped
+	moved, lost := p.endedReadBytes, p.endedDroppedBytes
 	for _, e := range p.streams {
-		moved += e.movedBytes
-		lost += e.allDroppedBytes
+		moved += e.readBytes
+		lost += e.totalDroppedBytes
 	}
 	return len(p.streams), moved - lost, lost
 }
 
-// replyToStopRequests replies to the clients that wait for the end of a stream.
+// replyToStopRequests sends m, with the position of the newest output, as reply to all stop requests of a stream.
 func (p *server) replyToStopRequests(e *serverStream, m message) {
 	m.Op, m.Index, m.Offset = opReply, e.fileIndex, e.fileSize
 	for _, w := range e.stopRequests {
-		m.ID = w.id
-		p.send(w.peer, &m)
+		m.ID = w.requestID
+		p.sendOrQueue(w.agent, &m)
 	}
 	e.stopRequests = nil
 }
 
-// startStream adds a stream. It owns both descriptors. A client that reconnected, or that has other
-// limits, may hand over the same FIFO again.
+// startStream adds the stream of a start request. It owns both descriptors. An agent sends the same FIFO again after
+// it has reconnected, or to change the limits.
 func (p *server) startStream(m *message, fifo, dir int) error {
 	if old := p.streams[m.Key]; old != nil {
-		if sameOpenFile(old.fifoFD, fifo) {
+		if isSameOpenFile(old.fifoFD, fifo) {
 			unix.Close(fifo)
 			unix.Close(old.dirFD)
 			old.dirFD = dir
 			old.limits = m.Limits
 			old.closeRemovedFile()
 			p.replyToStopRequests(old, message{Error: "started again"})
-			old.endsWithWriters = false
+			old.endsWhenWritersClose = false
 			p.readyStreams[old] = true
 			if old.writeFailure.isDropping {
-				p.broadcast(old.lossMessage()) // the client may be another agent
+				p.broadcast(old.lossMessage()) // the agent may have connected after the last opLoss event
 			}
 			return nil
 		}
 		p.endStream(old, time.Now())
 	}
 	e := &serverStream{stream: stream{key: m.Key, limits: m.Limits, fifoFD: fifo, dirFD: dir, fileFD: -1}}
-	if err := e.check(); err != nil {
+	if err := e.validate(); err != nil {
 		e.close()
 		return err
 	}
@@ -410,15 +411,15 @@ func (p *server) startStream(m *message, fifo, dir int) error {
 		return fmt.Errorf("watch FIFO: %w", err)
 	}
 	p.streams[m.Key] = e
-	p.fifos[int32(fifo)] = e
-	// handleStream opens the file, so that the client does not wait for it, and moves output
+	p.streamsByFIFO[int32(fifo)] = e
+	// moveAndReply opens the file, so that the client does not wait for it, and moves output
 	// that is already in the FIFO, for which epoll reports no event.
 	p.readyStreams[e] = true
 	return nil
 }
 
-// check rejects descriptors and limits that no Collector sends.
-func (e *serverStream) check() error {
+// validate rejects a descriptor that is not a FIFO, and keys and limits that are not valid.
+func (e *serverStream) validate() error {
 	var st unix.Stat_t
 	if err := unix.Fstat(e.fifoFD, &st); err != nil {
 		return fmt.Errorf("look at FIFO: %w", err)
@@ -426,24 +427,26 @@ func (e *serverStream) check() error {
 	if st.Mode&unix.S_IFMT != unix.S_IFIFO {
 		return errors.New("what came is not a FIFO")
 	}
-	if err := e.key.check(); err != nil {
+	if err := e.key.validate(); err != nil {
 		return err
 	}
 	t := Task{AllocID: e.key.AllocID, Name: e.key.Task, Stdout: e.limits, Stderr: e.limits}
-	return t.check()
+	return t.validate()
 }
 
-func sameOpenFile(a, b int) bool {
+// isSameOpenFile reports whether two descriptors are of the same file.
+func isSameOpenFile(a, b int) bool {
 	var x, y unix.Stat_t
 	return unix.Fstat(a, &x) == nil && unix.Fstat(b, &y) == nil && x.Dev == y.Dev && x.Ino == y.Ino
 }
 
-// hasNoWork reports whether the process has no work left.
-func (p *server) hasNoWork(now time.Time, terminated bool) bool {
-	if len(p.peers) > 0 {
+// canExit reports whether the process can exit: no agent is connected, and either no stream has a writer, or the
+// process was terminated, or the agent of an ephemeral keeper has disconnected.
+func (p *server) canExit(now time.Time, terminated bool) bool {
+	if len(p.agentsByFD) > 0 {
 		return false
 	}
-	if terminated || p.conf.Ephemeral && p.agentConnected {
+	if terminated || p.conf.Ephemeral && p.hadAgent {
 		return true
 	}
 	if now.Before(p.nextIdleCheck) {
@@ -458,12 +461,12 @@ func (p *server) hasNoWork(now time.Time, terminated bool) bool {
 	return true
 }
 
-// shutDown removes the socket, so that no client connects to a collector that exits. It returns false
-// when a connection is pending; the process serves it.
-func (p *server) shutDown(terminated bool) bool {
+// prepareExit removes the socket, so that no agent connects to a process that exits. It returns false
+// if an agent has connected meanwhile, or is starting a process; then the process must continue.
+func (p *server) prepareExit(terminated bool) bool {
 	f, err := p.dir.Lock(lockName, unix.LOCK_EX|unix.LOCK_NB)
-	p.accept() // accepts clients that connected before the lock was held
-	if len(p.peers) > 0 && !terminated {
+	p.acceptAgents() // accepts clients that connected before the lock was held
+	if len(p.agentsByFD) > 0 && !terminated {
 		if err == nil {
 			f.Close()
 		}
@@ -471,20 +474,20 @@ func (p *server) shutDown(terminated bool) bool {
 	}
 	if err != nil {
 		p.nextIdleCheck = time.Now().Add(100 * time.Millisecond)
-		return terminated || !errors.Is(err, filelock.ErrLocked) // the data directory is removed: no client can connect
+		return terminated || !errors.Is(err, filelock.ErrLocked) // after another error the data directory is gone, and no agent can connect
 	}
 	defer f.Close()
 	p.dir.RemoveSocket(socketName)
 	if p.conf.Ephemeral {
 		for _, name := range []string{logName, pidFileName, lockName} {
-			p.dir.Remove(name)
+			p.dir.RemoveFile(name)
 		}
 	}
 	return true
 }
 
 func (p *server) close() {
-	for _, peer := range p.peers {
+	for _, peer := range p.agentsByFD {
 		peer.receiver.Close()
 		unix.Close(peer.fd)
 	}

@@ -95,13 +95,13 @@ func TestHostileClients(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
-		return conn, framing.NewConn(conn, framing.Limits{Size: 1 << 20, Descriptors: maxMessageFDs})
+		return conn, framing.NewConn(conn, framing.Limits{MaxSize: 1 << 20, MaxDescriptors: maxMessageFDs})
 	}
 	hello := framing.NewHello(framing.RoleAgent, protocolVersion)
 	for name, in := range map[string]any{
 		"another JSON": []int{1},
 		"wrong types":  map[string]any{"Op": 1, "Version": "x"},
-		"too large":    map[string]any{"Op": strings.Repeat("x", messageLimits.Size)},
+		"too large":    map[string]any{"Op": strings.Repeat("x", messageLimits.MaxSize)},
 	} {
 		for _, greeted := range []bool{false, true} {
 			_, conn := connect()
@@ -122,10 +122,10 @@ func TestHostileClients(t *testing.T) {
 	limits := Limits{MaxFiles: 1, MaxFileSize: 1}
 	for name, in := range map[string]message{
 		"an operation that nobody knows":     {Op: "reboot"},
-		"a start with no FIFO":               {Op: opStart, Key: key{"a", "b", Stdout}, Limits: limits},
-		"a name that leaves the directory":   {Op: opStart, Key: key{"a", "../b", Stdout}, Limits: limits},
-		"a stream that leaves the directory": {Op: opStart, Key: key{"a", "b", "/../../c"}, Limits: limits},
-		"limits without room":                {Op: opStart, Key: key{"a", "b", Stdout}},
+		"a start with no FIFO":               {Op: opStart, Key: streamKey{"a", "b", Stdout}, Limits: limits},
+		"a name that leaves the directory":   {Op: opStart, Key: streamKey{"a", "../b", Stdout}, Limits: limits},
+		"a stream that leaves the directory": {Op: opStart, Key: streamKey{"a", "b", "/../../c"}, Limits: limits},
+		"limits without room":                {Op: opStart, Key: streamKey{"a", "b", Stdout}},
 	} {
 		_, conn := connect()
 		if _, err := conn.ExchangeHello(t.Context(), hello); err != nil {
@@ -147,7 +147,7 @@ func TestHostileClients(t *testing.T) {
 	if _, err := deaf.ExchangeHello(t.Context(), hello); err != nil {
 		t.Fatal(err)
 	}
-	subscribe, err := messageLimits.Encode(message{Op: opSubscribe, Key: key{"a1", "web", Stdout}, Index: -1})
+	subscribe, err := messageLimits.Encode(message{Op: opSubscribe, Key: streamKey{"a1", "web", Stdout}, Index: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func jsonText(t *testing.T, v any) string {
 }
 
 func FuzzRequests(f *testing.F) {
-	k := key{"a1", "web", Stdout}
+	k := streamKey{"a1", "web", Stdout}
 	for _, m := range []message{
 		{Op: opStart, ID: 2, Key: k, Limits: Limits{MaxFiles: 2, MaxFileSize: 3}},
 		{Op: opStop, ID: 3, Key: k, GraceMillis: 5}, {Op: opSubscribe, Key: k, Index: 1, Offset: 2}, {Op: opReply, ID: 1},
@@ -208,7 +208,7 @@ func FuzzRequests(f *testing.F) {
 		}
 		defer unix.Close(pair[1])
 		client := newAgentConn(pair[0])
-		p.peers[int32(pair[0])] = client
+		p.agentsByFD[int32(pair[0])] = client
 		for _, b := range [][]byte{first, second} {
 			m := &message{}
 			if json.Unmarshal(b, m) != nil {
@@ -228,7 +228,7 @@ func FuzzRequests(f *testing.F) {
 			}
 			p.handleRequest(client, m, []int{fifo[0], d})
 			for e := range p.readyStreams {
-				p.handleStream(e, time.Now())
+				p.moveAndReply(e, time.Now())
 			}
 			p.epollTimeout()
 		}

@@ -12,28 +12,28 @@ import (
 )
 
 const (
-	// wholeLineTailSize is the size of the end of a file in which lines are not split.
+	// wholeLineTailSize is the number of bytes before the maximum size of a file in which only whole lines are written.
 	wholeLineTailSize = 32 << 10
 
-	// maxDrainBytes is how many bytes of one stream are moved before the next stream is served.
+	// maxDrainBytes is how many bytes of a stream one call of drain moves, so that other streams do not wait long.
 	maxDrainBytes = 4 << 20
 
 	// largePipeSize is the capacity of the FIFO of a task that writes faster than the collector reads.
 	largePipeSize = 1 << 20
 
-	// blockBeforeDropTimeout is how long a task blocks while the file system rejects its output, before output
-	// is dropped.
+	// blockBeforeDropTimeout is how long output stays in the FIFO, so that the task blocks, while the file system
+	// rejects the output. After that, output is dropped.
 	blockBeforeDropTimeout = 2 * time.Second
 
-	blockedRetryDelay  = 100 * time.Millisecond
-	droppingRetryDelay = time.Second
+	blockedRetryDelay  = 100 * time.Millisecond // delay of the next write while the task blocks
+	droppingRetryDelay = time.Second            // delay of the next write while output is dropped
 )
 
-// spliceTools are shared by all streams of a process, which use them one after another.
+// spliceTools are descriptors and a buffer that all streams of the process use, one after another.
 type spliceTools struct {
 	devNullFD   int    // /dev/null
-	scratchPipe [2]int // a pipe for copies
-	buf         []byte // of wholeLineTailSize bytes
+	scratchPipe [2]int // pipe to which peek copies output with tee; empty between calls
+	buf         []byte // buffer of peek: wholeLineTailSize bytes
 }
 
 func newSpliceTools() (*spliceTools, error) {
@@ -58,43 +58,44 @@ func (t *spliceTools) close() {
 // stream moves the output of one task from its FIFO into files. All its state can be rebuilt from
 // the FIFO and the files, so that the process may be killed between any two instructions.
 type stream struct {
-	key    key
+	key    streamKey
 	limits Limits
 	fifoFD int
 	dirFD  int
 
-	fileFD          int // descriptor of the open file, or -1
-	fileIndex       int64
-	fileSize        int64
+	fileFD          int     // descriptor of the open file, or -1
+	fileIndex       int64   // number of the open file
+	fileSize        int64   // size of the open file in bytes
 	fileIndexes     []int64 // numbers of the existing files, oldest first
-	endsWithNewline bool    // the file ends with a line end; meaningful if newlineKnown
-	newlineKnown    bool
+	endsWithNewline bool    // the open file is empty or ends with a line end; valid if isLineEndKnown
+	isLineEndKnown  bool    // endsWithNewline is valid
 
-	fifoEnlarged bool // the FIFO was enlarged, or cannot be
-	noSplice     bool // the file system cannot splice
-	writeFailure writeFailure
-	lostBytes    int64 // bytes dropped in the current or last failure
-	movedBytes   int64 // bytes read from the FIFO, written or dropped
+	fifoEnlarged        bool // enlargeFIFO was called, and has succeeded or failed
+	noSplice            bool // the file system cannot splice
+	writeFailure        writeFailure
+	failureDroppedBytes int64 // bytes dropped in the current or last failure
+	readBytes           int64 // bytes read from the FIFO, whether written or dropped
 
-	allDroppedBytes int64 // bytes dropped in all failures
+	totalDroppedBytes int64 // bytes dropped in all failures
 
-	arrived         []outputStart       // output whose arrival time is not stored yet
-	lastArrival     logfile.ArrivalTime // last stored arrival time; the zero Time if it is unknown
-	lastArrivalFile int64               // number of the log file of lastArrival
+	untimedOutput        []outputStart       // output whose arrival time is not stored yet
+	lastArrival          logfile.ArrivalTime // last stored arrival time; the zero Time if it is unknown
+	lastArrivalFileIndex int64               // number of the log file of lastArrival
 }
 
-// writeFailure is the state of a stream whose output the file system rejects.
+// writeFailure is the state of a stream whose output the file system rejects. The zero value means that it does not.
 type writeFailure struct {
-	err          error // nil without a failure
-	failedSince  time.Time
-	retryAt      time.Time
-	isDropping   bool
-	droppedBytes int64
+	err                  error     // last error; nil without a failure
+	failedSince          time.Time // time of the first error
+	retryAt              time.Time // time of the next write
+	isDropping           bool      // output is dropped, instead of blocking the task
+	unmarkedDroppedBytes int64     // bytes dropped that no loss marker has counted yet
 }
 
-// openNewestFile sets the position at which a stream continues: the end of its newest file.
+// openNewestFile opens the newest file of the stream, so that output continues at its end. It starts a new file if there
+// is none, or if a task has replaced it.
 func (s *stream) openNewestFile() error {
-	files, err := listIndexes(s.dirFD, s.key.filePrefix())
+	files, err := listFileIndexes(s.dirFD, s.key.filePrefix())
 	if err != nil {
 		return err
 	}
@@ -103,7 +104,7 @@ func (s *stream) openNewestFile() error {
 		s.fileIndex = files[len(files)-1]
 		fd, size, err := openLogFile(s.dirFD, logfile.Name(s.key.filePrefix(), s.fileIndex), unix.O_RDWR)
 		if err == nil {
-			s.fileFD, s.fileSize, s.newlineKnown = fd, size, false
+			s.fileFD, s.fileSize, s.isLineEndKnown = fd, size, false
 			s.pruneFiles()
 			return nil
 		}
@@ -113,10 +114,10 @@ func (s *stream) openNewestFile() error {
 	} else {
 		s.fileIndex = -1
 	}
-	return s.rotate()
+	return s.rotateFile()
 }
 
-// closeRemovedFile closes the file if it was removed, so that the output continues in a file of the directory.
+// closeRemovedFile closes the open file if its name was removed, so that output continues in a file that can be found.
 func (s *stream) closeRemovedFile() {
 	var st unix.Stat_t
 	if s.fileFD >= 0 && unix.Fstat(s.fileFD, &st) == nil && st.Nlink == 0 {
@@ -125,15 +126,15 @@ func (s *stream) closeRemovedFile() {
 	}
 }
 
-// rotate continues in a new file.
-func (s *stream) rotate() error {
+// rotateFile starts a new file, and removes files beyond the limit.
+func (s *stream) rotateFile() error {
 	for index, tries := s.fileIndex+1, 0; ; index, tries = index+1, tries+1 {
 		name := logfile.Name(s.key.filePrefix(), index)
 		fd, err := createLogFile(s.dirFD, name)
 		if errors.Is(err, unix.EEXIST) && tries < 10 {
-			// A task has made files with the names of this stream: continue after the last of
-			// them.
-			if files, err := listIndexes(s.dirFD, s.key.filePrefix()); err == nil && len(files) > 0 {
+			// A task has made a file with the name of the next log file: try the number after the
+			// highest one in use.
+			if files, err := listFileIndexes(s.dirFD, s.key.filePrefix()); err == nil && len(files) > 0 {
 				index = max(index, files[len(files)-1])
 			}
 			continue
@@ -146,7 +147,7 @@ func (s *stream) rotate() error {
 		}
 		s.fileFD, s.fileIndex, s.fileSize = fd, index, 0
 		s.fileIndexes = append(s.fileIndexes, index)
-		s.newlineKnown, s.endsWithNewline = true, true
+		s.isLineEndKnown, s.endsWithNewline = true, true
 		s.pruneFiles()
 		return nil
 	}
@@ -172,9 +173,9 @@ func (s *stream) close() {
 	s.fifoFD, s.dirFD, s.fileFD = -1, -1, -1
 }
 
-// drain moves the content of the FIFO, up to maxDrainBytes. It reports whether there may be more now.
-// While the file system rejects the output, the caller calls drain again at s.failure.retryAt.
-func (s *stream) drain(t *spliceTools, now time.Time) (more bool) {
+// drainFIFO moves the content of the FIFO, up to maxDrainBytes, into files. It reports whether the FIFO may have more.
+// While the file system rejects the output, the caller must call drain again at s.writeFailure.retryAt.
+func (s *stream) drainFIFO(t *spliceTools, now time.Time) (more bool) {
 	if s.writeFailure.err != nil {
 		if now.Before(s.writeFailure.retryAt) {
 			return s.dropOutput(t)
@@ -203,7 +204,8 @@ func (s *stream) drain(t *spliceTools, now time.Time) (more bool) {
 	return true
 }
 
-// moveOrRotate moves one piece, or rotates. EAGAIN means that the FIFO is empty.
+// moveOrRotate moves up to limit bytes with one system call, or opens or rotates the file and returns 0. EAGAIN means
+// that the FIFO is empty.
 func (s *stream) moveOrRotate(t *spliceTools, limit int64) (int64, error) {
 	if s.fileFD < 0 {
 		return 0, s.openNewestFile()
@@ -212,7 +214,7 @@ func (s *stream) moveOrRotate(t *spliceTools, limit int64) (int64, error) {
 	room := s.limits.MaxFileSize - s.fileSize
 	if room > wholeLineTailSize {
 		n, err := s.moveOutput(t, min(room-wholeLineTailSize, limit))
-		s.newlineKnown = false
+		s.isLineEndKnown = false
 		return n, err
 	}
 
@@ -226,7 +228,7 @@ func (s *stream) moveOrRotate(t *spliceTools, limit int64) (int64, error) {
 		return 0, unix.EAGAIN
 	}
 	if room <= 0 {
-		return 0, s.rotate()
+		return 0, s.rotateFile()
 	}
 	copied, err := t.peek(s.fifoFD, min(room, int64(avail)))
 	if err != nil {
@@ -234,30 +236,30 @@ func (s *stream) moveOrRotate(t *spliceTools, limit int64) (int64, error) {
 	}
 	n := int64(bytes.LastIndexByte(copied, '\n') + 1)
 	if n == 0 {
-		atStart, err := s.atLineStart()
+		atStart, err := s.isAtLineStart()
 		if err != nil {
 			return 0, err
 		}
 		if atStart && s.fileSize > 0 {
-			return 0, s.rotate()
+			return 0, s.rotateFile()
 		}
-		// The line began before the window, or fills the whole file: only lines shorter than the
-		// window are never split.
+		// The line began earlier in this file, or is as long as the file may be: it must be split. Lines
+		// shorter than wholeLineTailSize are never split.
 		n = int64(len(copied))
 	}
 	lineStart := copied[n-1] == '\n'
 	moved, err := s.moveOutput(t, n)
-	s.endsWithNewline, s.newlineKnown = lineStart, moved == n
+	s.endsWithNewline, s.isLineEndKnown = lineStart, moved == n
 	return moved, err
 }
 
-// refreshFileSize continues at the current end of the file: the file may have been truncated by hand, and
-// bytes at the former end would come after a gap of NULs. The kernel does not splice to a file
-// that was opened with O_APPEND.
+// refreshFileSize sets fileSize, where the next output is written, to the current size of the file: an operator may have
+// truncated the file, and output at the former end would come after a gap of NULs. O_APPEND would do the same, but the
+// kernel does not splice to a file that was opened with it.
 func (s *stream) refreshFileSize() {
 	var st unix.Stat_t
 	if s.fileFD >= 0 && unix.Fstat(s.fileFD, &st) == nil && st.Size != s.fileSize {
-		s.fileSize, s.newlineKnown = st.Size, false
+		s.fileSize, s.isLineEndKnown = st.Size, false
 	}
 }
 
@@ -278,9 +280,9 @@ func (s *stream) moveOutput(t *spliceTools, n int64) (int64, error) {
 	if moved == 0 {
 		return 0, unix.EAGAIN // the FIFO has no writer and is empty
 	}
-	s.noteOutput(s.fileSize)
+	s.addUntimedOutput(s.fileSize)
 	s.fileSize += moved
-	s.movedBytes += moved
+	s.readBytes += moved
 	if !s.fifoEnlarged && moved >= wholeLineTailSize && moved <= 64<<10 {
 		s.enlargeFIFO()
 	}
@@ -298,7 +300,7 @@ func (s *stream) copyOutput(t *spliceTools, n int64) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	s.noteOutput(s.fileSize)
+	s.addUntimedOutput(s.fileSize)
 	s.fileSize += int64(written)
 	for left := written; left > 0; {
 		m, err := unix.Splice(s.fifoFD, nil, t.devNullFD, nil, left, unix.SPLICE_F_NONBLOCK)
@@ -307,21 +309,21 @@ func (s *stream) copyOutput(t *spliceTools, n int64) (int64, error) {
 		}
 		left -= int(max(m, 0))
 	}
-	s.movedBytes += int64(written)
+	s.readBytes += int64(written)
 	return int64(written), nil
 }
 
-// enlargeFIFO enlarges a FIFO that its task has filled.
+// enlargeFIFO enlarges the FIFO if the task has filled a large part of it already.
 func (s *stream) enlargeFIFO() {
 	avail, err := unix.IoctlGetInt(s.fifoFD, unix.TIOCINQ)
 	if err == nil && avail >= wholeLineTailSize {
 		s.fifoEnlarged = true
-		_, _ = unix.FcntlInt(uintptr(s.fifoFD), unix.F_SETPIPE_SZ, largePipeSize) // errors are ignored, because a limit of the user may forbid larger pipes
+		_, _ = unix.FcntlInt(uintptr(s.fifoFD), unix.F_SETPIPE_SZ, largePipeSize) // fails beyond the user's limit of pipe pages; the FIFO then keeps its size
 	}
 }
 
-// peek returns a copy of the first bytes in a FIFO, which stay there. It is valid until the next
-// call. It may be shorter than n, and is not empty.
+// peek returns a copy of up to n of the first bytes in a FIFO, at least one, without removing them. The copy is valid
+// until the next call. EAGAIN means that the FIFO is empty.
 func (t *spliceTools) peek(fifo int, n int64) ([]byte, error) {
 	n, err := unix.Tee(fifo, t.scratchPipe[1], int(min(n, int64(len(t.buf)))), unix.SPLICE_F_NONBLOCK)
 	if err != nil {
@@ -343,9 +345,9 @@ func (t *spliceTools) peek(fifo int, n int64) ([]byte, error) {
 	return t.buf[:n], nil
 }
 
-// atLineStart reports whether the file ends with a line end, or is empty.
-func (s *stream) atLineStart() (bool, error) {
-	if !s.newlineKnown {
+// isAtLineStart reports whether the file ends with a line end, or is empty.
+func (s *stream) isAtLineStart() (bool, error) {
+	if !s.isLineEndKnown {
 		s.endsWithNewline = true
 		if s.fileSize > 0 {
 			var lastByte [1]byte
@@ -355,16 +357,16 @@ func (s *stream) atLineStart() (bool, error) {
 			}
 			s.endsWithNewline = n == 1 && lastByte[0] == '\n'
 		}
-		s.newlineKnown = true
+		s.isLineEndKnown = true
 	}
 	return s.endsWithNewline, nil
 }
 
-// recordFailure records that the file system rejected output.
+// recordFailure records that the file system has rejected output, and sets the time of the next write.
 func (s *stream) recordFailure(err error, now time.Time) {
 	if s.writeFailure.err == nil {
 		s.writeFailure.failedSince = now
-		s.lostBytes = 0
+		s.failureDroppedBytes = 0
 	}
 	s.writeFailure.err = err
 	if s.writeFailure.isDropping || now.Sub(s.writeFailure.failedSince) >= blockBeforeDropTimeout {
@@ -375,7 +377,7 @@ func (s *stream) recordFailure(err error, now time.Time) {
 	}
 }
 
-// dropOutput discards the content of the FIFO, if the failure has lasted longer than blockBeforeDropTimeout.
+// dropOutput discards up to maxDrainBytes of the FIFO if isDropping is set. It reports whether the FIFO may have more.
 func (s *stream) dropOutput(t *spliceTools) (more bool) {
 	if !s.writeFailure.isDropping {
 		return false
@@ -388,18 +390,18 @@ func (s *stream) dropOutput(t *spliceTools) (more bool) {
 		if err != nil || n == 0 {
 			return false
 		}
-		s.writeFailure.droppedBytes += n
-		s.lostBytes += n
-		s.allDroppedBytes += n
-		s.movedBytes += n
+		s.writeFailure.unmarkedDroppedBytes += n
+		s.failureDroppedBytes += n
+		s.totalDroppedBytes += n
+		s.readBytes += n
 		left -= n
 	}
 	return true
 }
 
-// writeLossMarker writes a line with the number of lost bytes before output continues.
+// writeLossMarker writes a line with the number of dropped bytes, if there are any, before output continues.
 func (s *stream) writeLossMarker() error {
-	if s.writeFailure.droppedBytes == 0 {
+	if s.writeFailure.unmarkedDroppedBytes == 0 {
 		return nil
 	}
 	if s.fileFD < 0 {
@@ -408,8 +410,8 @@ func (s *stream) writeLossMarker() error {
 		}
 	}
 	s.refreshFileSize()
-	line := s.lossMarker(s.writeFailure.droppedBytes)
-	atStart, err := s.atLineStart()
+	line := s.lossMarkerText(s.writeFailure.unmarkedDroppedBytes)
+	atStart, err := s.isAtLineStart()
 	if err != nil {
 		return err
 	}
@@ -425,19 +427,20 @@ func (s *stream) writeLossMarker() error {
 		return err
 	}
 	s.fileSize += int64(n)
-	s.endsWithNewline, s.newlineKnown = true, true
-	s.writeFailure.droppedBytes = 0
+	s.endsWithNewline, s.isLineEndKnown = true, true
+	s.writeFailure.unmarkedDroppedBytes = 0
 	return nil
 }
 
-func (s *stream) lossMarker(lost int64) string {
+func (s *stream) lossMarkerText(lost int64) string {
 	return fmt.Sprintf("[nomad-lite: %d bytes of output lost: %v]\n", lost, s.writeFailure.err)
 }
 
-// replaceTailByMarker overwrites the last lines of the file with the loss marker when the stream ends during a failure: a full
-// file system has no room for more. The overwritten output counts as lost. A file with less output than the marker is left as it is.
+// replaceTailByMarker overwrites the last lines of the file with the loss marker when the stream ends while output is dropped,
+// because a full file system has no space for another line. The overwritten output counts as lost. A file that is shorter
+// than the marker is not changed.
 func (s *stream) replaceTailByMarker() {
-	if s.writeFailure.droppedBytes == 0 || s.fileFD < 0 {
+	if s.writeFailure.unmarkedDroppedBytes == 0 || s.fileFD < 0 {
 		return
 	}
 	s.refreshFileSize()
@@ -451,7 +454,7 @@ func (s *stream) replaceTailByMarker() {
 			continue
 		}
 		replaced := int64(len(tail) - start)
-		line := s.lossMarker(s.writeFailure.droppedBytes + replaced)
+		line := s.lossMarkerText(s.writeFailure.unmarkedDroppedBytes + replaced)
 		if !isLineStart {
 			line = "\n" + line // the whole tail is one line
 		}
@@ -463,11 +466,11 @@ func (s *stream) replaceTailByMarker() {
 			return
 		}
 		s.fileSize = offset + int64(len(line))
-		_ = unix.Ftruncate(s.fileFD, s.fileSize) // an error leaves a rest of the replaced output
-		s.writeFailure.droppedBytes = 0
-		s.lostBytes += replaced
-		s.allDroppedBytes += replaced
-		s.endsWithNewline, s.newlineKnown = true, true
+		_ = unix.Ftruncate(s.fileFD, s.fileSize) // after an error, the end of the replaced output remains behind the marker
+		s.writeFailure.unmarkedDroppedBytes = 0
+		s.failureDroppedBytes += replaced
+		s.totalDroppedBytes += replaced
+		s.endsWithNewline, s.isLineEndKnown = true, true
 		return
 	}
 }
@@ -478,6 +481,7 @@ func (s *stream) hasEnded() bool {
 	return err == nil && avail == 0 && !hasWriter(s.fifoFD)
 }
 
+// hasWriter reports whether a process has the write end of a FIFO open.
 func hasWriter(fifo int) bool {
 	poll := []unix.PollFd{{Fd: int32(fifo), Events: unix.POLLIN}}
 	_, err := unix.Poll(poll, 0)

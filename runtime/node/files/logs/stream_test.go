@@ -37,7 +37,7 @@ func newTestStream(t *testing.T, limits Limits) (s *stream, w *os.File, dir stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	s = &stream{key: key{"a1", "web", Stdout}, limits: limits, fifoFD: fd, dirFD: d, fileFD: -1}
+	s = &stream{key: streamKey{"a1", "web", Stdout}, limits: limits, fifoFD: fd, dirFD: d, fileFD: -1}
 	t.Cleanup(func() { s.close(); w.Close(); tl.close() })
 	return s, w, dir, tl
 }
@@ -51,7 +51,7 @@ func feedStream(t *testing.T, s *stream, w *os.File, tl *spliceTools, pieces ...
 			if _, err := w.WriteString(piece[:n]); err != nil {
 				t.Fatal(err)
 			}
-			for s.drain(tl, time.Now()) {
+			for s.drainFIFO(tl, time.Now()) {
 			}
 			if s.writeFailure.err != nil {
 				t.Fatal(s.writeFailure.err)
@@ -64,7 +64,7 @@ func feedStream(t *testing.T, s *stream, w *os.File, tl *spliceTools, pieces ...
 // readLogFiles returns the content of each file, oldest first.
 func readLogFiles(t *testing.T, s *stream, dir string) []string {
 	t.Helper()
-	list, err := listIndexes(s.dirFD, s.key.filePrefix())
+	list, err := listFileIndexes(s.dirFD, s.key.filePrefix())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestTruncatedFile(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.recordFailure(unix.ENOSPC, time.Now().Add(-time.Hour))
-			s.writeFailure.droppedBytes = 7
+			s.writeFailure.unmarkedDroppedBytes = 7
 			feedStream(t, s, w, tl, "two\n")
 			text := "one\n[nomad-lite: 7 bytes of output lost: no space left on device]\ntwo\n"
 			if got := readLogFiles(t, s, dir); !slices.Equal(got, []string{text}) {
@@ -322,9 +322,9 @@ func TestFullDisk(t *testing.T) {
 	s.dirFD = -1 // no new file can be made
 	step := func(wantDropping bool, wantDropped int64) {
 		t.Helper()
-		s.drain(tl, now)
-		if s.writeFailure.err == nil || s.writeFailure.isDropping != wantDropping || s.lostBytes != wantDropped {
-			t.Fatalf("after the failure: %+v, lost %d; want dropping %v, lost %d", s.writeFailure, s.lostBytes, wantDropping, wantDropped)
+		s.drainFIFO(tl, now)
+		if s.writeFailure.err == nil || s.writeFailure.isDropping != wantDropping || s.failureDroppedBytes != wantDropped {
+			t.Fatalf("after the failure: %+v, lost %d; want dropping %v, lost %d", s.writeFailure, s.failureDroppedBytes, wantDropping, wantDropped)
 		}
 	}
 	if _, err := w.WriteString(" of a line that is longer than the file\n"); err != nil {
@@ -342,7 +342,7 @@ func TestFullDisk(t *testing.T) {
 	step(true, 29)
 
 	s.dirFD = full
-	s.drain(tl, now.Add(time.Millisecond))
+	s.drainFIFO(tl, now.Add(time.Millisecond))
 	if s.writeFailure.err == nil {
 		t.Error("tried again before it was time")
 	}
@@ -350,9 +350,9 @@ func TestFullDisk(t *testing.T) {
 	if _, err := w.WriteString("after\n"); err != nil {
 		t.Fatal(err)
 	}
-	s.drain(tl, now)
-	if s.writeFailure.err != nil || s.lostBytes != 29 {
-		t.Errorf("still failing: %+v, lost %d", s.writeFailure, s.lostBytes)
+	s.drainFIFO(tl, now)
+	if s.writeFailure.err != nil || s.failureDroppedBytes != 29 {
+		t.Errorf("still failing: %+v, lost %d", s.writeFailure, s.failureDroppedBytes)
 	}
 	want := "before\nhalf of a line that \n[nomad-lite: 29 bytes of output lost: "
 	got := strings.Join(readLogFiles(t, s, dir), "")
@@ -411,7 +411,7 @@ func TestCheckTask(t *testing.T) {
 		{"a name that no file can have", Task{AllocID: "a", Name: strings.Repeat("n", 201), Stdout: good, Stderr: good}, false},
 	}
 	for _, tt := range tests {
-		if err := tt.task.check(); (err == nil) != tt.ok {
+		if err := tt.task.validate(); (err == nil) != tt.ok {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}

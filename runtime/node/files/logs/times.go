@@ -11,34 +11,34 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/logfile"
 )
 
-// outputStart is the start of the output that was moved into a file at a time.
+// outputStart is the position in the log files of the first output that one call of drain has moved into a file.
 type outputStart struct {
 	fileIndex int64
 	offset    int64
 }
 
-// noteOutput notes that output was moved to an offset of the open file. The output of one turn has one time,
-// which recordArrivalTimes stores after followers were notified.
-func (s *stream) noteOutput(offset int64) {
-	if n := len(s.arrived); n == 0 || s.arrived[n-1].fileIndex != s.fileIndex {
-		s.arrived = append(s.arrived, outputStart{s.fileIndex, offset})
+// addUntimedOutput notes that output was moved to an offset of the open file. The output of one call of drain has one arrival
+// time, which recordArrivalTimes stores after followers were notified.
+func (s *stream) addUntimedOutput(offset int64) {
+	if n := len(s.untimedOutput); n == 0 || s.untimedOutput[n-1].fileIndex != s.fileIndex {
+		s.untimedOutput = append(s.untimedOutput, outputStart{s.fileIndex, offset})
 	}
 }
 
-// recordArrivalTimes stores that the noted output has arrived now. Without a record, the output has the time
-// of the previous record: no failure here affects the output.
+// recordArrivalTimes stores now as the arrival time of the noted output. If that fails, readers use the arrival time of
+// earlier output, so errors are ignored.
 func (s *stream) recordArrivalTimes(now time.Time) {
-	for _, start := range s.arrived {
+	for _, start := range s.untimedOutput {
 		if slices.Contains(s.fileIndexes, start.fileIndex) {
 			s.recordArrivalTime(start, now)
 		}
 	}
-	s.arrived = s.arrived[:0]
+	s.untimedOutput = s.untimedOutput[:0]
 }
 
 func (s *stream) recordArrivalTime(start outputStart, now time.Time) {
 	previous := s.lastArrival
-	if start.fileIndex != s.lastArrivalFile {
+	if start.fileIndex != s.lastArrivalFileIndex {
 		previous = logfile.ArrivalTime{}
 	} else if now.UnixMilli() == previous.Time.UnixMilli() && start.offset > previous.Offset {
 		return
@@ -46,18 +46,18 @@ func (s *stream) recordArrivalTime(start outputStart, now time.Time) {
 	next := logfile.ArrivalTime{Offset: start.offset, Time: now}
 	var buf [3 * binary.MaxVarintLen64]byte
 	record := logfile.AppendArrivalTime(buf[:0], previous, next)
-	// A task can write faster than its log file grows in proportion: arrival times take at most a quarter
-	// of the space of the log.
+	// Arrival times of many short lines would take more space than the lines: they take at most a quarter of the
+	// space of the log.
 	if err := appendToFile(s.dirFD, logfile.ArrivalTimesFile(logfile.Name(s.key.filePrefix(), start.fileIndex)), record, s.limits.MaxFileSize/4); err != nil {
 		next = logfile.ArrivalTime{}
 	}
-	s.lastArrival, s.lastArrivalFile = next, start.fileIndex
+	s.lastArrival, s.lastArrivalFileIndex = next, start.fileIndex
 }
 
 var errFileFull = errors.New("file has its maximum size")
 
-// appendToFile appends data to a file in dir, and makes the file if it does not exist. The file is not kept
-// open, so that a stream needs no further descriptor.
+// appendToFile appends data to a file in dir, and makes the file if it does not exist. It closes the file again, because
+// an open file per stream would use up the descriptors of the process.
 func appendToFile(dir int, name string, data []byte, maxSize int64) error {
 	fd, size, err := openLogFile(dir, name, unix.O_WRONLY)
 	if errors.Is(err, unix.ENOENT) {

@@ -65,7 +65,7 @@ func TestStreamStoresArrivalTimes(t *testing.T) {
 
 	// Another process continues.
 	_ = unix.Close(s.fileFD)
-	s.fileFD, s.lastArrival, s.lastArrivalFile = -1, logfile.ArrivalTime{}, 0
+	s.fileFD, s.lastArrival, s.lastArrivalFileIndex = -1, logfile.ArrivalTime{}, 0
 	arrive(4000, row)
 	check("web.stdout.2", "0@3000 10@4000")
 

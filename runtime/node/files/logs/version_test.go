@@ -43,7 +43,7 @@ func TestOtherCollectorQuits(t *testing.T) {
 func testOtherCollector(t *testing.T, program string, version ...string) {
 	s := newEmptyFixture(t)
 	before := startAgentExecutable(t, s, program, version...)
-	stdout := filepath.Join(fifoDir(s.logDir), key{Task: "web", Stream: Stdout}.fifoName())
+	stdout := filepath.Join(fifoDir(s.logDir), streamKey{Task: "web", Stream: Stdout}.fifoName())
 	f := s.openFIFO(stdout)
 	s.writeText(f, "one\n")
 	s.awaitOutput(Stdout, "one\n")
@@ -116,7 +116,7 @@ func foreignCollectorMain(path string) error {
 		if err != nil {
 			return err
 		}
-		conn := framing.NewConn(socket, framing.Limits{Size: 1 << 20, Descriptors: 8})
+		conn := framing.NewConn(socket, framing.Limits{MaxSize: 1 << 20, MaxDescriptors: 8})
 		for {
 			var text json.RawMessage
 			if _, err := conn.Receive(&text); err != nil {
@@ -196,11 +196,11 @@ func TestAgentsOfAnotherVersion(t *testing.T) {
 	s.awaitOutput(Stdout, "one\n")
 	old := s.collector.Process()
 	for _, version := range []int{protocolVersion - 1, protocolVersion + 1} {
-		l, err := (&Collector{dir: s.collector.dir, conf: Config{version: version}}).dialProcess(t.Context())
+		l, err := (&Collector{dir: s.collector.dir, conf: Config{testProtocolVersion: version}}).dialProcess(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		k := key{"a1", "web", Stdout}
+		k := streamKey{"a1", "web", Stdout}
 		for _, m := range []message{{Op: opStart, Key: k}, {Op: opStop, Key: k}, {Op: opStats}, {Op: "Later"}} {
 			if _, err := l.call(t.Context(), &m); err == nil || !strings.Contains(err.Error(), "version") {
 				t.Errorf("%s of version %d: %v", m.Op, version, err)
@@ -232,7 +232,7 @@ func TestMessagesOfTheVersion(t *testing.T) {
 		"AllocID string", "Task string", "Stream logs.Stream",
 	}
 	got := []string{fmt.Sprintf("version %d", protocolVersion)}
-	for _, v := range []any{message{}, key{}} {
+	for _, v := range []any{message{}, streamKey{}} {
 		typ := reflect.TypeOf(v)
 		for i := range typ.NumField() {
 			got = append(got, typ.Field(i).Name+" "+typ.Field(i).Type.String())

@@ -7,10 +7,10 @@ import "github.com/nomad-lite/nomad-lite/internal/framing"
 // a process of another version: its form is stable.
 const protocolVersion = 2
 
-// messageLimits: a stream has two descriptors.
-var messageLimits = framing.Limits{Size: 32 << 10, Descriptors: maxMessageFDs}
+// messageLimits are the limits of one message.
+var messageLimits = framing.Limits{MaxSize: 32 << 10, MaxDescriptors: maxMessageFDs}
 
-const maxMessageFDs = 2
+const maxMessageFDs = 2 // the FIFO and the log directory of a stream
 
 type opCode string
 
@@ -18,9 +18,9 @@ const (
 	opStart     opCode = "Start"     // request with two descriptors: the FIFO and the log directory
 	opStop      opCode = "Stop"      // stop request; the reply follows when the stream has ended
 	opSubscribe opCode = "Subscribe" // subscribe request without a reply; opOutput follows when the stream has more output than the position in the message
-	opQuit      opCode = "Quit"      // quit request without a reply: the process exits, and another one takes over
+	opQuit      opCode = "Quit"      // quit request without a reply: the process exits, so that another one can serve the streams
 	opIdle      opCode = "Idle"      // idle request without a reply: the process exits unless it has streams
-	opStats     opCode = "Stats"     // the reply has Streams, Written and Lost
+	opStats     opCode = "Stats"     // stats request; the reply has Streams, Written and Lost
 	opReply     opCode = "Reply"
 
 	// Events: messages of the collector that are not replies.
@@ -32,22 +32,24 @@ const (
 // message is the format of all messages after the hello messages, in both directions.
 type message struct {
 	Op          opCode
-	ID          uint64 `json:",omitempty"` // a reply has the same ID as its request
-	Key         key    `json:",omitzero"`
-	Limits      Limits `json:",omitzero"`  // start
-	GraceMillis int64  `json:",omitempty"` // stop: milliseconds
-	KeepOpen    bool   `json:",omitempty"` // in a stop request: continue to read while the FIFO has a writer
-	HasWriter   bool   `json:",omitempty"` // in the reply to a stop request: the FIFO has a writer
+	ID          uint64    `json:",omitempty"` // a reply has the same ID as its request
+	Key         streamKey `json:",omitzero"`
+	Limits      Limits    `json:",omitzero"`  // in a start request
+	GraceMillis int64     `json:",omitempty"` // in a stop request: milliseconds until the stream ends even if it has a writer
+	KeepOpen    bool      `json:",omitempty"` // in a stop request: continue to read while the FIFO has a writer
+	HasWriter   bool      `json:",omitempty"` // in the reply to a stop request: the FIFO has a writer
 
-	Index  int64 `json:",omitempty"` // in subscribe, output and replies: number of the newest file
+	// In a subscribe request, Index and Offset are the file and the offset up to which the follower has read; in an output
+	// event and in the reply to a stop request, they are the newest file of the stream and its size.
+	Index  int64 `json:",omitempty"`
 	Offset int64 `json:",omitempty"`
 
 	Error          string `json:",omitempty"`
-	Bytes          int64  `json:",omitempty"` // loss
-	WritingResumed bool   `json:",omitempty"` // loss
+	Bytes          int64  `json:",omitempty"` // in a loss event, as in OutputLoss
+	WritingResumed bool   `json:",omitempty"` // in a loss event, as in OutputLoss
 
-	// Counts of the process since its start, in the reply to a stats request.
-	Streams int   `json:",omitempty"`
-	Written int64 `json:",omitempty"` // bytes
-	Lost    int64 `json:",omitempty"` // bytes
+	// In the reply to a stats request.
+	Streams int   `json:",omitempty"` // number of streams at present
+	Written int64 `json:",omitempty"` // bytes of output written since the start of the process
+	Lost    int64 `json:",omitempty"` // bytes of output dropped since the start of the process
 }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Network is the network of the addresses of a Listener and of its connections.
+// Network is what the method Network returns for the addresses of a Listener and of its connections.
 const Network = "task"
 
 // Addr is the address of a Listener, or of a task that is connected to it.
@@ -20,17 +20,17 @@ type Addr struct{ AllocID, Task string }
 // Network implements net.Addr.
 func (Addr) Network() string { return Network }
 
-// String implements net.Addr. Each task has another text.
+// String implements net.Addr. The text is unique to the task.
 func (a Addr) String() string { return a.AllocID + "/" + a.Task }
 
 // Listener accepts connections on the sockets of tasks. Its methods may be called concurrently.
 type Listener struct {
 	epoll *os.File
 
-	mu      sync.Mutex
-	sockets map[Addr]int32 // descriptors of the sockets by task
-	tasks   map[int32]Addr // tasks by the descriptors of their sockets
-	closed  bool
+	mu        sync.Mutex
+	fdsByTask map[Addr]int32 // descriptors of the sockets by task
+	tasksByFD map[int32]Addr // tasks by the descriptors of their sockets
+	closed    bool
 }
 
 var _ net.Listener = (*Listener)(nil)
@@ -44,7 +44,7 @@ func New() (*Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("accept connections of tasks: %w", err)
 	}
-	return &Listener{epoll: os.NewFile(uintptr(fd), "epoll"), sockets: make(map[Addr]int32), tasks: make(map[int32]Addr)}, nil
+	return &Listener{epoll: os.NewFile(uintptr(fd), "epoll"), fdsByTask: make(map[Addr]int32), tasksByFD: make(map[int32]Addr)}, nil
 }
 
 // Add accepts connections on a socket of a task, in place of the socket that was added for the task before.
@@ -57,14 +57,14 @@ func (l *Listener) Add(task Addr, fd int) error {
 		return net.ErrClosed
 	}
 	l.removeLocked(task)
-	err := l.controlEpoll(func(epoll int) error {
+	err := l.withEpollFD(func(epoll int) error {
 		return unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
 	})
 	if err != nil {
 		unix.Close(fd)
 		return fmt.Errorf("accept connections of tasks: %w", err)
 	}
-	l.sockets[task], l.tasks[int32(fd)] = int32(fd), task
+	l.fdsByTask[task], l.tasksByFD[int32(fd)] = int32(fd), task
 	return nil
 }
 
@@ -76,14 +76,15 @@ func (l *Listener) Remove(task Addr) {
 }
 
 func (l *Listener) removeLocked(task Addr) {
-	if fd, ok := l.sockets[task]; ok {
-		delete(l.sockets, task)
-		delete(l.tasks, fd)
-		unix.Close(int(fd)) // also removes it from the epoll instance
+	if fd, ok := l.fdsByTask[task]; ok {
+		delete(l.fdsByTask, task)
+		delete(l.tasksByFD, fd)
+		unix.Close(int(fd)) // also removes the socket from the epoll instance
 	}
 }
 
-func (l *Listener) controlEpoll(f func(epoll int) error) error {
+// withEpollFD calls f with the descriptor of the epoll instance, unless the listener is closed.
+func (l *Listener) withEpollFD(f func(epoll int) error) error {
 	conn, err := l.epoll.SyscallConn()
 	if err != nil {
 		return err
@@ -124,15 +125,15 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// acceptFrom accepts a connection on a socket. It returns nil if there is none.
+// acceptFrom accepts a connection on a socket. It returns nil if no connection is pending.
 func (l *Listener) acceptFrom(socket int32) (net.Conn, error) {
 	l.mu.Lock()
-	task, ok := l.tasks[socket]
+	task, ok := l.tasksByFD[socket]
 	if !ok {
 		l.mu.Unlock()
 		return nil, nil // the socket was removed
 	}
-	// The lock is held so that the socket is not closed, and its descriptor used again. The call does not block.
+	// While the lock is held, Remove cannot close the socket, so its descriptor is not reused. Accept4 does not block.
 	fd, _, err := unix.Accept4(int(socket), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 	l.mu.Unlock()
 	switch {
@@ -156,7 +157,7 @@ func (l *Listener) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
-	for task := range l.sockets {
+	for task := range l.fdsByTask {
 		l.removeLocked(task)
 	}
 	if err := l.epoll.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
@@ -165,7 +166,7 @@ func (l *Listener) Close() error {
 	return nil
 }
 
-// Addr implements net.Listener. The address names no task.
+// Addr implements net.Listener. The address has an empty alloc ID and an empty task.
 func (l *Listener) Addr() net.Addr { return Addr{} }
 
 // taskConn is a connection of a task. Its addresses name the task instead of a path: the path of a client is

@@ -35,13 +35,13 @@ const (
 
 // Chunk is a piece of a file, or an event. Data is valid until emit returns.
 type Chunk struct {
-	Offset int64 // of the end of Data
-	Data   []byte
-	Event  string // one of the events; if it is set, Data is empty
+	EndOffset int64 // offset in the file of the end of Data
+	Data      []byte
+	Event     string // one of the events; if it is set, Data is empty
 }
 
-// pollInterval is the polling interval for a file without change notifications: the kernel may have no
-// watch left, and network file systems have none.
+// pollInterval is how often Follow looks for changes without a notification: the number of inotify watches is limited,
+// and network file systems do not report the changes of other machines.
 const pollInterval = time.Second
 
 var readBuffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
@@ -62,16 +62,16 @@ func (f *File) Follow(ctx context.Context, r FollowRequest, emit func(Chunk) err
 		offset = max(0, size-offset)
 	}
 	if r.StopAtEnd {
-		_, err := f.read(ctx, offset, emit)
+		_, err := f.emitFromOffset(ctx, offset, emit)
 		return err
 	}
-	next, stop, err := f.files.watcher.watch(f.File)
+	nextChange, stop, err := f.files.watcher.watchFile(f.File)
 	if err != nil {
-		next, stop = func() <-chan struct{} { return nil }, func() {}
+		nextChange, stop = func() <-chan struct{} { return nil }, func() {}
 	}
 	defer stop()
 	for {
-		changed := next() // obtained before the read, so that no change is missed
+		changed := nextChange() // before the read, so that a change during the read is not missed
 		var st unix.Stat_t
 		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 			return fmt.Errorf("stat %s: %w", f.path, err)
@@ -82,11 +82,11 @@ func (f *File) Follow(ctx context.Context, r FollowRequest, emit func(Chunk) err
 				return err
 			}
 		}
-		if offset, err = f.read(ctx, offset, emit); err != nil {
+		if offset, err = f.emitFromOffset(ctx, offset, emit); err != nil {
 			return err
 		}
 		if st.Nlink == 0 {
-			return emit(Chunk{Event: EventDeleted, Offset: offset})
+			return emit(Chunk{Event: EventDeleted, EndOffset: offset})
 		}
 		if err := waitForChange(ctx, changed); err != nil {
 			return err
@@ -94,6 +94,7 @@ func (f *File) Follow(ctx context.Context, r FollowRequest, emit func(Chunk) err
 	}
 }
 
+// waitForChange waits until changed is closed, or for pollInterval. It returns the cause of ctx when ctx ends.
 func waitForChange(ctx context.Context, changed <-chan struct{}) error {
 	timer := time.NewTimer(pollInterval)
 	defer timer.Stop()
@@ -115,15 +116,15 @@ func (f *File) size() (int64, error) {
 	return info.Size(), nil
 }
 
-// read passes the content from offset on to emit, and returns the offset of its end.
-func (f *File) read(ctx context.Context, offset int64, emit func(Chunk) error) (int64, error) {
+// emitFromOffset passes the content from offset on to emit, and returns the offset of its end.
+func (f *File) emitFromOffset(ctx context.Context, offset int64, emit func(Chunk) error) (int64, error) {
 	buf := readBuffers.Get().(*[64 << 10]byte)
 	defer readBuffers.Put(buf)
 	for ctx.Err() == nil {
 		n, err := f.ReadAt(buf[:], offset)
 		if n > 0 {
 			offset += int64(n)
-			if err := emit(Chunk{Offset: offset, Data: buf[:n]}); err != nil {
+			if err := emit(Chunk{EndOffset: offset, Data: buf[:n]}); err != nil {
 				return offset, err
 			}
 		}

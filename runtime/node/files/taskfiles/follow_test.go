@@ -49,8 +49,8 @@ func (f *testFollower) expectChunk(t testing.TB, data, event string, offset int6
 		if !open {
 			t.Fatalf("ended with %v, want %q %q", <-f.followErr, data, event)
 		}
-		if string(c.Data) != data || c.Event != event || c.Offset != offset {
-			t.Fatalf("%q %q up to %d, want %q %q up to %d", c.Data, c.Event, c.Offset, data, event, offset)
+		if string(c.Data) != data || c.Event != event || c.EndOffset != offset {
+			t.Fatalf("%q %q up to %d, want %q %q up to %d", c.Data, c.Event, c.EndOffset, data, event, offset)
 		}
 	case <-time.After(time.Minute):
 		t.Fatalf("nothing comes, want %q %q", data, event)
@@ -199,7 +199,7 @@ func TestManyFollowers(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	if d.files.watcher.inotify != nil || len(d.files.watcher.watchedFiles) > 0 {
+	if d.files.watcher.instance != nil || len(d.files.watcher.watchedFiles) > 0 {
 		t.Error("somebody is still watched")
 	}
 }

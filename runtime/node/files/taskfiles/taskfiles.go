@@ -37,7 +37,7 @@ func (e *ProtectedFileError) Error() string {
 	return fmt.Sprintf("Reading %s file prohibited: %s", e.Kind, e.Path)
 }
 
-// Files opens the files of allocations. The zero value is ready, and uses no resources while no
+// Files opens the files of allocations. The zero value is ready to use. It uses no resources of the kernel while no
 // file is followed. Its methods may be called concurrently.
 type Files struct {
 	watcher watcher
@@ -51,9 +51,9 @@ type Dir struct {
 	path  string
 }
 
-// Open opens the directory of an allocation. The parent is trusted, the name is not. The error is
-// fs.ErrNotExist if the directory does not exist.
-func (f *Files) Open(parent, allocID string) (*Dir, error) {
+// OpenAllocDir opens the directory of an allocation in parent. allocID may come from a client: it cannot lead out of parent.
+// The error is fs.ErrNotExist if the directory does not exist.
+func (f *Files) OpenAllocDir(parent, allocID string) (*Dir, error) {
 	if strings.Contains(allocID, "/") || allocID == "." || allocID == ".." {
 		return nil, ErrPathEscapes
 	}
@@ -84,19 +84,19 @@ type EntryInfo struct {
 // Name returns the last element of the path, with links resolved.
 func (i EntryInfo) Name() string { return i.name }
 
-// unknownContentType is the content type of files that are not read.
+// unknownContentType is the content type of files whose content the agent may not or cannot read.
 const unknownContentType = "application/octet-stream"
 
 // Stat describes the file or directory of a path.
 func (d *Dir) Stat(path string) (EntryInfo, error) {
-	p, err := d.walk(path)
+	p, err := d.walkPath(path)
 	if err != nil {
-		return EntryInfo{}, d.errorf("stat", path, err)
+		return EntryInfo{}, d.pathError("stat", path, err)
 	}
 	defer p.close()
-	info, err := os.Stat(safepath.ProcPath(p.fd()))
+	info, err := os.Stat(safepath.ProcPath(p.currentFD()))
 	if err != nil {
-		return EntryInfo{}, d.errorf("stat", path, err)
+		return EntryInfo{}, d.pathError("stat", path, err)
 	}
 	i := EntryInfo{FileInfo: info, name: filepath.Base(d.path + "/" + strings.Join(p.names, "/")), ContentType: unknownContentType}
 	if info.Mode().IsRegular() && p.protectedKind() == "" {
@@ -111,34 +111,35 @@ func (d *Dir) Stat(path string) (EntryInfo, error) {
 	return i, nil
 }
 
-// List lists a directory, sorted by name. It does not follow links. It omits the files of the
-// agent beside the directories of the tasks: the FIFOs of task output, which Nomad has elsewhere, and the time line.
+// List lists a directory, sorted by name. It does not follow links in the directory. In the directory of the
+// allocation, it omits all files, which are the agent's: the FIFOs of task output, which Nomad has elsewhere, and the
+// time line.
 func (d *Dir) List(path string) ([]EntryInfo, error) {
-	p, err := d.walk(path)
+	p, err := d.walkPath(path)
 	if err != nil {
-		return nil, d.errorf("open", path, err)
+		return nil, d.pathError("open", path, err)
 	}
 	defer p.close()
 	var st unix.Stat_t
-	if err := unix.Fstat(p.fd(), &st); err != nil {
-		return nil, d.errorf("open", path, err)
+	if err := unix.Fstat(p.currentFD(), &st); err != nil {
+		return nil, d.pathError("open", path, err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR { // os.OpenRoot would block on a FIFO without a writer
-		return nil, d.errorf("open", path, unix.ENOTDIR)
+		return nil, d.pathError("open", path, unix.ENOTDIR)
 	}
-	root, err := os.OpenRoot(safepath.ProcPath(p.fd()))
+	root, err := os.OpenRoot(safepath.ProcPath(p.currentFD()))
 	if err != nil {
-		return nil, d.errorf("open", path, errors.Unwrap(err))
+		return nil, d.pathError("open", path, errors.Unwrap(err))
 	}
 	defer root.Close()
 	dir, err := root.Open(".")
 	if err != nil {
-		return nil, d.errorf("open", path, errors.Unwrap(err))
+		return nil, d.pathError("open", path, errors.Unwrap(err))
 	}
 	defer dir.Close()
 	names, err := dir.Readdirnames(-1)
 	if err != nil {
-		return nil, d.errorf("read", path, errors.Unwrap(err))
+		return nil, d.pathError("read", path, errors.Unwrap(err))
 	}
 	slices.Sort(names)
 	infos := make([]EntryInfo, 0, len(names))
@@ -161,14 +162,14 @@ type File struct {
 // Open opens a file for reading. It does not block, and rejects secrets and files that are not
 // regular, whatever path or links lead to them.
 func (d *Dir) Open(path string) (*File, error) {
-	p, err := d.walk(path)
+	p, err := d.walkPath(path)
 	if err != nil {
-		return nil, d.errorf("stat", path, err)
+		return nil, d.pathError("stat", path, err)
 	}
 	defer p.close()
 	var st unix.Stat_t
-	if err := unix.Fstat(p.fd(), &st); err != nil {
-		return nil, d.errorf("stat", path, err)
+	if err := unix.Fstat(p.currentFD(), &st); err != nil {
+		return nil, d.pathError("stat", path, err)
 	}
 	kind := p.protectedKind()
 	switch {
@@ -181,13 +182,13 @@ func (d *Dir) Open(path string) (*File, error) {
 	}
 	f, err := p.openForReading()
 	if err != nil {
-		return nil, d.errorf("open", path, err)
+		return nil, d.pathError("open", path, err)
 	}
 	return &File{File: f, files: d.files, path: strings.TrimLeft(path, "/")}, nil
 }
 
-// errorf returns an error with the path on the machine, for the operator.
-func (d *Dir) errorf(op, path string, err error) error {
+// pathError returns an error with the path on the host, for the operator.
+func (d *Dir) pathError(op, path string, err error) error {
 	if errors.Is(err, ErrPathEscapes) {
 		return ErrPathEscapes
 	}

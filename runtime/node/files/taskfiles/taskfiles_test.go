@@ -56,7 +56,7 @@ func newAllocDir(t testing.TB) (*Dir, string) {
 			t.Fatal(err)
 		}
 	}
-	d, err := new(Files).Open(filepath.Dir(base), allocID)
+	d, err := new(Files).OpenAllocDir(filepath.Dir(base), allocID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -339,7 +339,7 @@ func TestListAndStat(t *testing.T) {
 func TestOpenDirectory(t *testing.T) {
 	_, base := newAllocDir(t)
 	for _, id := range []string{"..", ".", "a/b", "nope", ""} {
-		d, err := new(Files).Open(filepath.Dir(base), id)
+		d, err := new(Files).OpenAllocDir(filepath.Dir(base), id)
 		if err == nil {
 			d.Close()
 			t.Errorf("%q is the directory of an allocation", id)

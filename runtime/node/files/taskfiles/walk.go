@@ -18,20 +18,20 @@ const (
 	maxDepth = 100
 )
 
-// walkPosition is the current position of a walk. It keeps all directories on the path open, so that ".."
+// walkPosition is the file that Dir.walkPath has reached. It keeps all directories on the path open, so that ".."
 // returns to the directory that was opened, even if a task has moved it.
 type walkPosition struct {
-	root  int      // descriptor of the directory of the allocation; walkPosition does not close it
-	fds   []int    // O_PATH, one per name
-	names []string // the path from the root, without links
+	rootFD  int      // descriptor of the directory of the allocation; close does not close it
+	openFDs []int    // O_PATH descriptors of the files on the path, one per name
+	names   []string // elements of the path from root, with links resolved
 
-	hostDepth int // number of names up to a directory of the host that is mounted for a task; 0 if there is none
+	hostMountDepth int // len(names) at the first mount of a file of the host; 0 if the path crosses no such mount
 }
 
-// walk resolves a path. It follows links that stay inside the directory, including
-// absolute links, which tasks make with the paths in their environment.
-func (d *Dir) walk(path string) (_ *walkPosition, err error) {
-	p := &walkPosition{root: d.fd}
+// walkPath opens the file of a path. It follows links that stay inside the directory of the allocation,
+// including absolute links, which tasks make with the paths in their environment.
+func (d *Dir) walkPath(path string) (_ *walkPosition, err error) {
+	p := &walkPosition{rootFD: d.fd}
 	defer func() {
 		if err != nil {
 			p.close()
@@ -45,28 +45,28 @@ func (d *Dir) walk(path string) (_ *walkPosition, err error) {
 		case "", ".":
 			continue
 		case "..":
-			if len(p.fds) == 0 {
+			if len(p.openFDs) == 0 {
 				return nil, ErrPathEscapes
 			}
 			p.leaveDir()
 			continue
 		}
-		fd, err := safepath.OpenAt(p.fd(), pathElement, unix.O_PATH, 0)
+		fd, err := safepath.OpenAt(p.currentFD(), pathElement, unix.O_PATH, 0)
 		if err != nil {
 			return nil, err
 		}
-		target, isLink, err := linkTarget(fd)
+		target, isLink, err := readLinkFD(fd)
 		if err != nil || isLink {
 			unix.Close(fd)
 		}
 		switch {
 		case err != nil:
 			return nil, err
-		case !isLink && len(p.fds) == maxDepth:
+		case !isLink && len(p.openFDs) == maxDepth:
 			unix.Close(fd)
 			return nil, unix.ENAMETOOLONG
 		case !isLink:
-			if err := p.enter(fd, pathElement); err != nil {
+			if err := p.enterFile(fd, pathElement); err != nil {
 				return nil, err
 			}
 			continue
@@ -79,7 +79,7 @@ func (d *Dir) walk(path string) (_ *walkPosition, err error) {
 			if !ok {
 				return nil, ErrPathEscapes
 			}
-			for len(p.fds) > 0 {
+			for len(p.openFDs) > 0 {
 				p.leaveDir()
 			}
 			target = inside
@@ -89,9 +89,9 @@ func (d *Dir) walk(path string) (_ *walkPosition, err error) {
 	return p, nil
 }
 
-// linkTarget returns the target of an open link as text. The target of a magic link in /proc need
-// not be a path.
-func linkTarget(fd int) (target string, isLink bool, err error) {
+// readLinkFD returns the target of an open symbolic link, and isLink false for another file. The text of a magic link in
+// /proc need not be a path.
+func readLinkFD(fd int) (target string, isLink bool, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return "", false, err
@@ -104,53 +104,55 @@ func linkTarget(fd int) (target string, isLink bool, err error) {
 	return string(buf[:max(n, 0)]), true, err
 }
 
-// enter moves the position to a file that was opened in its directory.
-func (p *walkPosition) enter(fd int, name string) error {
-	parent := p.fd()
-	p.fds, p.names = append(p.fds, fd), append(p.names, name)
-	if p.hostDepth > 0 || len(p.names) < 2 || slices.Contains(mountedNames, p.names[1]) {
+// enterFile moves the position to fd, a file that was opened in the current directory by name. The position owns fd.
+func (p *walkPosition) enterFile(fd int, name string) error {
+	parent := p.currentFD()
+	p.openFDs, p.names = append(p.openFDs, fd), append(p.names, name)
+	if p.hostMountDepth > 0 || len(p.names) < 2 || slices.Contains(agentMountedDirs, p.names[1]) {
 		return nil
 	}
 	mounted, err := safepath.IsMount(parent, fd)
 	if mounted {
-		p.hostDepth = len(p.names)
+		p.hostMountDepth = len(p.names)
 	}
 	return err
 }
 
-// mountedNames are the directories of a task on which the agent mounts the allocation's own files.
-var mountedNames = []string{"alloc", "secrets", "private"}
+// agentMountedDirs are the directories in a task's directory on which the agent mounts files of the allocation itself, or a
+// tmpfs: other mounts show files of the host.
+var agentMountedDirs = []string{"alloc", "secrets", "private"}
 
+// leaveDir moves the position to the parent directory.
 func (p *walkPosition) leaveDir() {
-	if p.hostDepth == len(p.names) {
-		p.hostDepth = 0
+	if p.hostMountDepth == len(p.names) {
+		p.hostMountDepth = 0
 	}
-	last := len(p.fds) - 1
-	unix.Close(p.fds[last])
-	p.fds, p.names = p.fds[:last], p.names[:last]
+	last := len(p.openFDs) - 1
+	unix.Close(p.openFDs[last])
+	p.openFDs, p.names = p.openFDs[:last], p.names[:last]
 }
 
 func (p *walkPosition) close() {
-	for len(p.fds) > 0 {
+	for len(p.openFDs) > 0 {
 		p.leaveDir()
 	}
 }
 
-// fd returns a handle (O_PATH) of the current position.
-func (p *walkPosition) fd() int {
-	if len(p.fds) == 0 {
-		return p.root
+// currentFD returns the O_PATH descriptor of the current file. The position keeps it.
+func (p *walkPosition) currentFD() int {
+	if len(p.openFDs) == 0 {
+		return p.rootFD
 	}
-	return p.fds[len(p.fds)-1]
+	return p.openFDs[len(p.openFDs)-1]
 }
 
-// protectedKind returns why the content of the current position must not be read, or
-// "". Below a task, Nomad's names are matched without regard to case, as in Nomad.
+// protectedKind returns the kind of a ProtectedFileError for the current file, or "" if clients may read it.
+// The names of the secret directories are matched without regard to case, as in Nomad.
 func (p *walkPosition) protectedKind() string {
 	if len(p.names) < 2 {
 		return ""
 	}
-	if p.hostDepth > 0 {
+	if p.hostMountDepth > 0 {
 		return "host"
 	}
 	switch name := p.names[1]; {
@@ -162,9 +164,9 @@ func (p *walkPosition) protectedKind() string {
 	return ""
 }
 
-// openForReading opens the file of the current position for reading.
+// openForReading opens the current file for reading.
 func (p *walkPosition) openForReading() (*os.File, error) {
-	fd, err := unix.Open(safepath.ProcPath(p.fd()), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(safepath.ProcPath(p.currentFD()), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}

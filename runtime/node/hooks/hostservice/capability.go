@@ -25,10 +25,10 @@ const nameSeparator = "\x00"
 // Token returns the capability token of a hook for an allocation or a task.
 func (k Key) Token(allocID, task, hook string) string {
 	names := allocID + nameSeparator + task + nameSeparator + hook
-	return base64.RawURLEncoding.EncodeToString(append(k.sign(names), names...))
+	return base64.RawURLEncoding.EncodeToString(append(k.signNames(names), names...))
 }
 
-func (k Key) sign(names string) []byte {
+func (k Key) signNames(names string) []byte {
 	mac := hmac.New(sha256.New, k)
 	mac.Write([]byte(names))
 	return mac.Sum(nil)
@@ -42,7 +42,7 @@ func (k Key) Verify(token string) (tokenClaims, error) {
 	}
 	names := string(b[sha256.Size:])
 	parts := strings.Split(names, nameSeparator)
-	if !hmac.Equal(b[:sha256.Size], k.sign(names)) || len(parts) != 3 {
+	if !hmac.Equal(b[:sha256.Size], k.signNames(names)) || len(parts) != 3 {
 		return tokenClaims{}, hook.ErrPermissionDenied
 	}
 	return tokenClaims{parts[0], parts[1], parts[2]}, nil

@@ -38,10 +38,10 @@ type Config struct {
 
 // Host implements hook.Host for the plugins of a node.
 type Host struct {
-	config    Config
-	server    *grpc.Server
-	servingWG sync.WaitGroup
-	limiter   callLimiter
+	config       Config
+	server       *grpc.Server
+	goroutinesWG sync.WaitGroup
+	limiter      callLimiter
 }
 
 var _ hook.Host = (*Host)(nil)
@@ -50,7 +50,7 @@ var _ hook.Host = (*Host)(nil)
 func Serve(c Config) *Host {
 	h := &Host{config: c, server: grpc.NewServer(grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(maxCalls), grpc.WaitForHandlers(true))}
 	hookwire.RegisterHost(h.server, h)
-	h.servingWG.Go(func() {
+	h.goroutinesWG.Go(func() {
 		if err := h.server.Serve(c.Listener); err != nil {
 			c.Logger.Error("hooks can no longer reach the agent", "error", err)
 		}
@@ -62,7 +62,7 @@ func Serve(c Config) *Host {
 // reconnects to the next agent.
 func (h *Host) Close() {
 	h.server.Stop()
-	h.servingWG.Wait()
+	h.goroutinesWG.Wait()
 }
 
 // authorizedCall is the bearer of a token, with the runner and the task that the call is for.
@@ -93,7 +93,7 @@ func (h *Host) authorize(ctx context.Context, s hook.Scope) (authorizedCall, err
 		c.task = verified.Task
 	}
 	select {
-	case <-c.done():
+	case <-c.tokenScopeEnded():
 		if c.continuesAfterShutdown() {
 			return authorizedCall{}, errStopping
 		}
@@ -106,8 +106,8 @@ func (h *Host) authorize(ctx context.Context, s hook.Scope) (authorizedCall, err
 // errStopping means that this agent shuts down while the token stays valid.
 var errStopping = fmt.Errorf("%w: the agent is about to end", hook.ErrPermissionDenied)
 
-// done returns a channel that is closed when the token expires or the agent shuts down.
-func (c authorizedCall) done() <-chan struct{} {
+// tokenScopeEnded returns a channel that is closed when the token expires or the agent shuts down.
+func (c authorizedCall) tokenScopeEnded() <-chan struct{} {
 	if c.Task != "" {
 		return c.runner.TaskDone(c.Task)
 	}
@@ -126,7 +126,7 @@ func (c authorizedCall) continuesAfterShutdown() bool {
 // tokenExpired reports whether the token has expired, under any agent.
 func (c authorizedCall) tokenExpired() bool {
 	select {
-	case <-c.done():
+	case <-c.tokenScopeEnded():
 		return !c.continuesAfterShutdown()
 	default:
 		return false
@@ -176,7 +176,7 @@ func (h *Host) Exec(ctx context.Context, s hook.Scope, command []string, timeout
 	if len(command) == 0 {
 		return nil, errors.New("there is no command to be run")
 	}
-	end, err := h.limiter.startCall(c.tokenClaims, execCalls)
+	end, err := h.limiter.countRunningCall(c.tokenClaims, execCalls)
 	if err != nil {
 		return nil, err
 	}
@@ -196,13 +196,13 @@ func (h *Host) Exec(ctx context.Context, s hook.Scope, command []string, timeout
 func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) (<-chan hook.Usage, error) {
 	c, err := h.authorizeTask(ctx, s)
 	if err != nil {
-		return nil, h.blockUntilDone(ctx, err)
+		return nil, h.blockIfAgentStops(ctx, err)
 	}
 	if interval <= 0 {
 		interval = time.Second
 	}
 	interval = max(interval, 100*time.Millisecond)
-	end, err := h.limiter.startCall(c.tokenClaims, statsCalls)
+	end, err := h.limiter.countRunningCall(c.tokenClaims, statsCalls)
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +214,7 @@ func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) 
 		return nil, toHookError(err)
 	}
 	usage := make(chan hook.Usage)
-	h.servingWG.Go(func() {
+	h.goroutinesWG.Go(func() {
 		defer end()
 		defer close(usage)
 		defer cancel()
@@ -346,7 +346,7 @@ func (h *Host) Kill(ctx context.Context, s hook.Scope, reason string) error {
 	return toHookError(c.runner.KillWithReason(c.task, c.reasonOrDefault(reason)))
 }
 
-// reasonOrDefault returns the reason that users see, or a default.
+// reasonOrDefault returns the reason that task events show: text, or a sentence that names the hook if text is empty.
 func (c authorizedCall) reasonOrDefault(text string) string {
 	if text == "" {
 		return fmt.Sprintf("Hook %q asked for it", c.Hook)
@@ -364,14 +364,14 @@ func (h *Host) SetHealth(ctx context.Context, s hook.Scope, healthy bool, reason
 	return nil
 }
 
-// readOrWatch reads the state, and blocks until the index of a table is higher than after.
-func readOrWatch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read func(store.Reader, store.WatchSet, string) (T, uint64, error)) (answer T, index uint64, err error) {
+// readAndWait reads the state, and blocks until the index of a table is higher than after.
+func readAndWait[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read func(store.Reader, store.WatchSet, string) (T, uint64, error)) (answer T, index uint64, err error) {
 	if after > 0 {
 		c, err := h.authorize(ctx, s)
 		if err != nil {
-			return answer, 0, h.blockUntilDone(ctx, err)
+			return answer, 0, h.blockIfAgentStops(ctx, err)
 		}
-		end, err := h.limiter.startCall(c.tokenClaims, watchCalls)
+		end, err := h.limiter.countRunningCall(c.tokenClaims, watchCalls)
 		if err != nil {
 			return answer, 0, err
 		}
@@ -380,7 +380,7 @@ func readOrWatch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64
 	for {
 		c, err := h.authorize(ctx, s) // the token is verified each time, because it may have expired
 		if err != nil {
-			return answer, 0, h.blockUntilDone(ctx, err)
+			return answer, 0, h.blockIfAgentStops(ctx, err)
 		}
 		ws := store.NewWatchSet()
 		answer, index, err = read(h.config.Store.Snapshot().Reader, ws, c.runner.Alloc().Namespace)
@@ -391,17 +391,17 @@ func readOrWatch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64
 		if after == 0 || index > after {
 			return answer, index, nil
 		}
-		ws.Add(c.done())
+		ws.Add(c.tokenScopeEnded())
 		if err := ws.WatchCtx(ctx); err != nil {
 			return answer, index, err
 		}
 	}
 }
 
-// blockUntilDone returns err, unless it is errStopping: then it blocks until the shutdown of
+// blockIfAgentStops returns err, unless it is errStopping: then it blocks until the shutdown of
 // this agent has ended the call, so that the hook's client reconnects to the next agent
 // instead of returning an error.
-func (h *Host) blockUntilDone(ctx context.Context, err error) error {
+func (h *Host) blockIfAgentStops(ctx context.Context, err error) error {
 	if !errors.Is(err, errStopping) {
 		return err
 	}
@@ -414,7 +414,7 @@ func (h *Host) Variable(ctx context.Context, s hook.Scope, path string, after ui
 	if err := model.ValidateVariablePath(path); err != nil {
 		return nil, 0, err
 	}
-	return readOrWatch(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (map[string]string, uint64, error) {
+	return readAndWait(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (map[string]string, uint64, error) {
 		index := r.TableIndex(nil, store.Variables)
 		v := r.Variable(ws, namespace, path)
 		if v == nil {
@@ -433,7 +433,7 @@ func (h *Host) Variable(ctx context.Context, s hook.Scope, path string, after ui
 
 // Variables implements hook.Host.
 func (h *Host) Variables(ctx context.Context, s hook.Scope, prefix string, after uint64) ([]string, uint64, error) {
-	return readOrWatch(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (paths []string, index uint64, _ error) {
+	return readAndWait(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (paths []string, index uint64, _ error) {
 		index = r.TableIndex(ws, store.Variables)
 		for _, v := range r.Variables(ws, namespace, prefix) {
 			paths = append(paths, v.Path)
@@ -444,7 +444,7 @@ func (h *Host) Variables(ctx context.Context, s hook.Scope, prefix string, after
 
 // Services implements hook.Host.
 func (h *Host) Services(ctx context.Context, s hook.Scope, name string, after uint64) ([]hook.Service, uint64, error) {
-	return readOrWatch(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (list []hook.Service, index uint64, _ error) {
+	return readAndWait(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (list []hook.Service, index uint64, _ error) {
 		index = r.TableIndex(ws, store.Services)
 		instances := r.Services(ws, namespace)
 		if name != "" {

@@ -28,8 +28,8 @@ const (
 
 // callLimits are the numbers of concurrent calls of each kind per token.
 var callLimits = [callKindCount]struct {
-	n    int
-	name string // in messages
+	max         int
+	description string // in messages
 }{
 	execCalls:  {16, "commands in the task"},
 	statsCalls: {16, "streams of samples"},
@@ -51,40 +51,40 @@ type callLimiter struct {
 }
 
 type callBucket struct {
-	runningCalls [callKindCount]int // number of running calls of each kind
-	writes       float64            // writes that are not yet refilled by writesPerSecond
-	at           time.Time          // time of the last refill
+	runningCalls     [callKindCount]int // number of running calls of each kind
+	unrefilledWrites float64            // writes that are not yet refilled by writesPerSecond
+	lastRefill       time.Time          // time of the last refill
 }
 
-// refill refills the bucket and reports whether it can be removed.
-func (b *callBucket) refill(now time.Time) (unused bool) {
-	b.writes = max(b.writes-now.Sub(b.at).Seconds()*writesPerSecond, 0)
-	b.at = now
-	return b.writes == 0 && b.runningCalls == [callKindCount]int{}
+// refillWrites refills the bucket and reports whether it can be removed.
+func (b *callBucket) refillWrites(now time.Time) (unused bool) {
+	b.unrefilledWrites = max(b.unrefilledWrites-now.Sub(b.lastRefill).Seconds()*writesPerSecond, 0)
+	b.lastRefill = now
+	return b.unrefilledWrites == 0 && b.runningCalls == [callKindCount]int{}
 }
 
 // bucketLocked returns the refilled bucket of a token.
 func (l *callLimiter) bucketLocked(c tokenClaims) *callBucket {
 	now := time.Now()
 	if b := l.buckets[c]; b != nil {
-		b.refill(now)
+		b.refillWrites(now)
 		return b
 	}
-	maps.DeleteFunc(l.buckets, func(_ tokenClaims, other *callBucket) bool { return other.refill(now) })
+	maps.DeleteFunc(l.buckets, func(_ tokenClaims, other *callBucket) bool { return other.refillWrites(now) })
 	if l.buckets == nil {
 		l.buckets = make(map[tokenClaims]*callBucket)
 	}
-	l.buckets[c] = &callBucket{at: now}
+	l.buckets[c] = &callBucket{lastRefill: now}
 	return l.buckets[c]
 }
 
-// startCall counts one more call of a kind until end is called. It fails at the limit.
-func (l *callLimiter) startCall(c tokenClaims, k callKind) (end func(), err error) {
+// countRunningCall counts one more call of a kind until end is called. It fails at the limit.
+func (l *callLimiter) countRunningCall(c tokenClaims, k callKind) (end func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.bucketLocked(c)
-	if b.runningCalls[k] >= callLimits[k].n {
-		return nil, fmt.Errorf("hook %q has %d %s under way, and may not have more: end one first", c.Hook, b.runningCalls[k], callLimits[k].name)
+	if b.runningCalls[k] >= callLimits[k].max {
+		return nil, fmt.Errorf("hook %q has %d %s under way, and may not have more: end one first", c.Hook, b.runningCalls[k], callLimits[k].description)
 	}
 	b.runningCalls[k]++
 	return func() {
@@ -99,9 +99,9 @@ func (l *callLimiter) countWrite(c tokenClaims) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.bucketLocked(c)
-	if b.writes > writeBurst-1 {
+	if b.unrefilledWrites > writeBurst-1 {
 		return fmt.Errorf("hook %q asks for too much: %d events, signals and the like at once are allowed, and %d a second", c.Hook, writeBurst, writesPerSecond)
 	}
-	b.writes++
+	b.unrefilledWrites++
 	return nil
 }

@@ -11,23 +11,23 @@ func TestRunningCallsAreLimited(t *testing.T) {
 	one, other := tokenClaims{"a", "t", "h"}, tokenClaims{"a", "u", "h"}
 	for k := range callKindCount {
 		var endFuncs []func()
-		for range callLimits[k].n {
-			end, err := l.startCall(one, k)
+		for range callLimits[k].max {
+			end, err := l.countRunningCall(one, k)
 			if err != nil {
 				t.Fatal(err)
 			}
 			endFuncs = append(endFuncs, end)
 		}
-		if _, err := l.startCall(one, k); err == nil {
-			t.Errorf("more than %d %s", callLimits[k].n, callLimits[k].name)
+		if _, err := l.countRunningCall(one, k); err == nil {
+			t.Errorf("more than %d %s", callLimits[k].max, callLimits[k].description)
 		}
-		if end, err := l.startCall(other, k); err != nil {
+		if end, err := l.countRunningCall(other, k); err != nil {
 			t.Errorf("another pays for it: %v", err)
 		} else {
 			end()
 		}
 		endFuncs[0]()
-		end, err := l.startCall(one, k)
+		end, err := l.countRunningCall(one, k)
 		if err != nil {
 			t.Errorf("after the end of one: %v", err)
 		}
@@ -68,8 +68,8 @@ func TestUnusedBucketsAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l callLimiter
 		_ = l.countWrite(tokenClaims{Hook: "acts"})
-		end, _ := l.startCall(tokenClaims{Hook: "waits"}, watchCalls)
-		_, _ = l.startCall(tokenClaims{Hook: "runs"}, execCalls)
+		end, _ := l.countRunningCall(tokenClaims{Hook: "waits"}, watchCalls)
+		_, _ = l.countRunningCall(tokenClaims{Hook: "runs"}, execCalls)
 		time.Sleep(time.Minute)
 		end()
 		_ = l.countWrite(tokenClaims{Hook: "another"})

@@ -20,9 +20,9 @@ import (
 // AttachTarget is the allocation, or the task of an allocation, that a Hook is attached to.
 type AttachTarget struct {
 	AllocID   string
-	Task      string // "" for the allocation
+	TaskName  string // "" for the allocation
 	AllocJSON func() ([]byte, error)
-	EmitEvent func(*api.TaskEvent) // Emit emits an event on the task, or on all tasks
+	EmitEvent func(*api.TaskEvent) // emits an event on the task, or on all tasks of the allocation
 	// PreviousAttachments holds the hooks that an earlier agent had attached, with their
 	// attachments as JSON.
 	PreviousAttachments map[string]string
@@ -30,7 +30,7 @@ type AttachTarget struct {
 
 // Config configures a Set.
 type Config struct {
-	FindPlugin FindFunc
+	FindHook FindHookFunc
 	// KnownHooks returns the hooks that have been launched before, by name.
 	KnownHooks func() map[string]*hook.Description
 	// ExpectedHooks returns the hooks that are believed to take part in every allocation
@@ -38,7 +38,7 @@ type Config struct {
 	ExpectedHooks func() []string
 	// UnknownPlugins returns the plugins whose type is not yet known. It closes changed when the
 	// result may have changed.
-	UnknownPlugins func() (plugins map[string]FirstLaunch, changed <-chan struct{})
+	UnknownPlugins func() (plugins map[string]FirstLaunchState, changed <-chan struct{})
 	Rules          []Rule // see SetRules
 	// BuiltinLimits are the operator's limits for builtin hooks, by name.
 	BuiltinLimits map[string]map[string]any
@@ -59,7 +59,7 @@ type Set struct {
 	rules        atomic.Pointer[[]Rule]
 
 	mu          sync.Mutex
-	retryQueues map[string]*retryQueue // retry queues by plugin name; see Hook.invoke
+	retryQueues map[string]*retryQueue // retry queues by plugin name; see Hook.callSerialized
 }
 
 // New returns a Set. Pending cleanups are retried only while Run runs.
@@ -85,8 +85,8 @@ func (s *Set) retryQueue(name string) *retryQueue {
 	return s.retryQueues[name]
 }
 
-// builtinHook is a builtin hook that the runner attaches to tasks with blocks of its kind.
-type builtinHook struct {
+// builtinBlockHook is a builtin hook that the runner attaches to tasks with blocks of its kind.
+type builtinBlockHook struct {
 	name         string
 	order        int
 	readBlocks   func(*api.Task) map[string]any // returns the attachment for a task; nil if the task has no such blocks
@@ -94,7 +94,7 @@ type builtinHook struct {
 	verbatimEnv  bool                           // see runnerhooks.Hook
 }
 
-var builtinHooks = []*builtinHook{
+var builtinHooks = []*builtinBlockHook{
 	{
 		name:  "artifact",
 		order: runnerhooks.OrderArtifacts,
@@ -125,9 +125,9 @@ var builtinHooks = []*builtinHook{
 	},
 }
 
-// CheckHookName rejects the name of a builtin hook that only blocks of tasks attach. Its
+// CheckNotBuiltinBlockHook rejects the name of a builtin hook that only blocks of tasks attach. Its
 // limits are set by the operator, not by a job.
-func CheckHookName(name string) error {
+func CheckNotBuiltinBlockHook(name string) error {
 	for _, b := range builtinHooks {
 		if b.name == name {
 			return fmt.Errorf("the hook is attached by %s blocks of tasks, and by nothing else: remove the key", name)
@@ -136,8 +136,8 @@ func CheckHookName(name string) error {
 	return nil
 }
 
-// BuiltinHooks returns the names of the builtin hooks that the blocks of a job need.
-func BuiltinHooks(job *api.Job) (names []string) {
+// BuiltinHooksOfJob returns the names of the builtin hooks that the blocks of a job need.
+func BuiltinHooksOfJob(job *api.Job) (names []string) {
 	for _, b := range builtinHooks {
 		for _, g := range job.TaskGroups {
 			if g == nil {
@@ -179,7 +179,7 @@ func (s *Set) TaskHooks(a *api.Allocation, t *api.Task, c AttachTarget) []runner
 			s.logger.Error("blocks of a task cannot be passed to their hook", "task", t.Name, "hook", b.name, "error", err)
 			continue
 		}
-		h := s.newHook(b.name, attachment{explicit: true, builtinJSON: raw}, c)
+		h := s.newAttachedHook(b.name, attachment{isExplicit: true, builtinJSON: raw}, c)
 		h.builtin = b
 		list = append(list, runnerhooks.OrderedHook{Order: b.order, Hook: h})
 	}
@@ -193,7 +193,7 @@ func (s *Set) attachedHooks(a *api.Allocation, drivers []string, meta map[string
 	attached := make(map[string]bool)
 	var list []runnerhooks.OrderedHook
 	for _, name := range s.candidateHooks(known, meta) {
-		h, d := s.newHook(name, attachment{}, c), known[name]
+		h, d := s.newAttachedHook(name, attachment{}, c), known[name]
 		match := h.rule.Match
 		text, made := meta[model.HookPrefix+name]
 		if h.rule.appliesTo(a, drivers, meta) {
@@ -204,14 +204,14 @@ func (s *Set) attachedHooks(a *api.Allocation, drivers []string, meta map[string
 		if !made && (match != nil || d != nil && !d.AllAllocs) {
 			continue
 		}
-		h.attachment = attachment{explicit: made, jobJSON: text}
+		h.attachment = attachment{isExplicit: made, jobJSON: text}
 		h.description.Store(d)
 		attached[name] = true
 		list = append(list, runnerhooks.OrderedHook{Order: h.rule.Order, Hook: h})
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.PreviousAttachments)) {
-		if !attached[name] && CheckHookName(name) == nil {
-			h := s.newHook(name, attachment{explicit: true, jobJSON: c.PreviousAttachments[name]}, c)
+		if !attached[name] && CheckNotBuiltinBlockHook(name) == nil {
+			h := s.newAttachedHook(name, attachment{isExplicit: true, jobJSON: c.PreviousAttachments[name]}, c)
 			h.cleanupOnly = true
 			if !h.rule.appliesTo(a, drivers, meta) {
 				h.rule.Config = nil
@@ -227,7 +227,7 @@ func (s *Set) attachedHooks(a *api.Allocation, drivers []string, meta map[string
 func (s *Set) candidateHooks(known map[string]*hook.Description, meta map[string]string) (names []string) {
 	named := make(map[string]bool)
 	add := func(name string) {
-		if !named[name] && CheckHookName(name) == nil {
+		if !named[name] && CheckNotBuiltinBlockHook(name) == nil {
 			named[name] = true
 			names = append(names, name)
 		}
@@ -264,6 +264,6 @@ func (s *Set) ruleFor(name string) Rule {
 	return rule
 }
 
-func (s *Set) newHook(name string, a attachment, c AttachTarget) *Hook {
-	return &Hook{name: name, rule: s.ruleFor(name), attachment: a, target: c, set: s, logger: s.logger.With("alloc_id", c.AllocID, "task", c.Task)}
+func (s *Set) newAttachedHook(name string, a attachment, c AttachTarget) *Hook {
+	return &Hook{name: name, rule: s.ruleFor(name), attachment: a, target: c, hookSet: s, logger: s.logger.With("alloc_id", c.AllocID, "task", c.TaskName)}
 }

@@ -53,7 +53,7 @@ func TestOnlyBlocksAttachBuiltinHooks(t *testing.T) {
 	if len(receivedConfig.Artifacts) != 1 || *receivedConfig.Artifacts[0].GetterSource != source || receivedConfig.Limits["http_max_size"] != 1 {
 		t.Errorf("the hook is told %+v, want the blocks with the limits of the operator", receivedConfig)
 	}
-	if CheckHookName("artifact") == nil || CheckHookName("mine") != nil {
+	if CheckNotBuiltinBlockHook("artifact") == nil || CheckNotBuiltinBlockHook("mine") != nil {
 		t.Error("meta may attach mine, and not artifact")
 	}
 }
@@ -141,11 +141,11 @@ func TestDetachedHookIsCalledForCleanup(t *testing.T) {
 	}
 
 	next := s.newSet(Rule{Name: "stamp", Match: &Match{Job: "db"}})
-	next.config.FindPlugin = func(ctx context.Context, name string, until time.Time) (RemoteHook, *hook.Description, error) {
+	next.config.FindHook = func(ctx context.Context, name string, until time.Time) (RemoteHook, *hook.Description, error) {
 		if name == "gone" {
 			return nil, nil, supervisor.ErrNoHook
 		}
-		return first.config.FindPlugin(ctx, name, until)
+		return first.config.FindHook(ctx, name, until)
 	}
 	for _, o := range next.TaskHooks(alloc, &api.Task{Name: "t"}, of) {
 		p := o.Hook.(*Hook)

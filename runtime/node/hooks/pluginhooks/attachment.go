@@ -21,13 +21,13 @@ import (
 
 // attachment is the configuration of a hook for one allocation or task.
 type attachment struct {
-	explicit    bool            // explicit is set if the operator, the job or the runner attached the hook
-	jobJSON     string          // jobJSON is the job's attachment as JSON; "" for none
-	builtinJSON json.RawMessage // builtinJSON is the runner's JSON for a builtin hook, passed on unchanged
+	isExplicit  bool            // the operator, the job or the runner attached the hook
+	jobJSON     string          // attachment of the job as JSON; "" for none
+	builtinJSON json.RawMessage // blocks of the task as JSON for a builtin hook, which gets them unchanged; nil for other hooks
 }
 
-// merge returns the job's attachment, overridden by the operator's configuration.
-func (a attachment) merge(operator map[string]any) (map[string]any, error) {
+// mergeOperatorConfig returns the job's attachment, overridden by the operator's configuration.
+func (a attachment) mergeOperatorConfig(operator map[string]any) (map[string]any, error) {
 	config, err := parseAttachment(a.jobJSON)
 	maps.Copy(config, operator)
 	return config, err
@@ -40,12 +40,12 @@ func newSchemaError(diags hcl.Diagnostics) error {
 	return fmt.Errorf("attachment: %s", strings.ReplaceAll(text, "Invalid label: ", "Unsupported argument: "))
 }
 
-// decode returns the JSON for the plugin, with the defaults of its schema.
-func (a attachment) decode(schema *hclspec.Spec, operator map[string]any) ([]byte, error) {
+// encodeForPlugin returns the JSON for the plugin, with the defaults of its schema.
+func (a attachment) encodeForPlugin(schema *hclspec.Spec, operator map[string]any) ([]byte, error) {
 	if a.builtinJSON != nil {
 		return a.builtinJSON, nil
 	}
-	config, err := a.merge(operator)
+	config, err := a.mergeOperatorConfig(operator)
 	switch {
 	case err != nil:
 		return nil, err
@@ -66,14 +66,14 @@ func (a attachment) decode(schema *hclspec.Spec, operator map[string]any) ([]byt
 // for the others.
 func (s *Set) CheckAttachment(job *api.Job, at model.HookAttachment, schema *hclspec.Spec) error {
 	rule := s.ruleFor(at.Hook)
-	matched, unmatched := rule.matchesPartsOf(job, at)
+	matched, unmatched := rule.appliesToPartsOf(job, at)
 	var errs []error
 	if matched {
-		_, err := attachment{jobJSON: at.Config}.decode(schema, rule.Config)
+		_, err := attachment{jobJSON: at.Config}.encodeForPlugin(schema, rule.Config)
 		errs = append(errs, err)
 	}
 	if unmatched {
-		_, err := attachment{jobJSON: at.Config}.decode(schema, nil)
+		_, err := attachment{jobJSON: at.Config}.encodeForPlugin(schema, nil)
 		errs = append(errs, err)
 	}
 	return cmp.Or(errs...)

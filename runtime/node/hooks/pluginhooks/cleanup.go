@@ -54,14 +54,14 @@ const CleanupTimeout = 24 * time.Hour
 // errEarlierCleanup is the error of a Destroy call that was not made.
 var errEarlierCleanup = errors.New("an earlier call for the allocation must be repeated first")
 
-// destroyLater makes a Destroy call a pending cleanup if another cleanup of the hook for the allocation is pending, because
+// postponeDestroy makes a Destroy call a pending cleanup if another cleanup of the hook for the allocation is pending, because
 // Destroy is the last call. It reports whether it did.
-func (h *Hook) destroyLater(d state.PendingCleanup) (later bool, err error) {
+func (h *Hook) postponeDestroy(d state.PendingCleanup) (later bool, err error) {
 	description := h.description.Load()
 	if description != nil && !h.isCalledAt(description, hook.Destroy) {
 		return false, nil
 	}
-	if !slices.ContainsFunc(h.set.config.CleanupStore.List(), func(other state.PendingCleanup) bool {
+	if !slices.ContainsFunc(h.hookSet.config.CleanupStore.List(), func(other state.PendingCleanup) bool {
 		return other.Hook == h.name && other.AllocID == h.target.AllocID
 	}) {
 		return false, nil
@@ -76,18 +76,18 @@ func (h *Hook) destroyLater(d state.PendingCleanup) (later bool, err error) {
 
 // enqueueCleanup stores a failed call for a retry, and returns err with that outcome added.
 func (h *Hook) enqueueCleanup(d state.PendingCleanup, err error) error {
-	d.Hook, d.AllocID, d.Task = h.name, h.target.AllocID, h.target.Task
+	d.Hook, d.AllocID, d.Task = h.name, h.target.AllocID, h.target.TaskName
 	d.Job, d.Raw = h.Attachment(), h.attachment.builtinJSON
-	if putErr := h.set.config.CleanupStore.Put(d); putErr != nil {
+	if putErr := h.hookSet.config.CleanupStore.Put(d); putErr != nil {
 		return fmt.Errorf("%w; it is not tried again: %v", err, putErr)
 	}
-	signalChannel(h.set.cleanupAdded)
+	signalChannel(h.hookSet.cleanupAdded)
 	return fmt.Errorf("%w; it is tried again until it succeeds", err)
 }
 
-// Run retries pending cleanups, of this agent and of earlier ones, and blocks until ctx
+// RetryCleanupsUntilDone retries pending cleanups, of this agent and of earlier ones, and blocks until ctx
 // ends. A hook that does not answer does not delay the retries of other hooks.
-func (s *Set) Run(ctx context.Context) {
+func (s *Set) RetryCleanupsUntilDone(ctx context.Context) {
 	loops := make(map[string]chan struct{}) // keyed by hook name; each channel receives a value when a pending cleanup is new
 	ended := make(chan string)
 	begin := func(name string) {
@@ -199,8 +199,8 @@ func waitForCleanup(ctx context.Context, d time.Duration, enqueued <-chan struct
 
 // retryCleanup makes the call of a pending cleanup once.
 func (s *Set) retryCleanup(ctx context.Context, d state.PendingCleanup) error {
-	h := s.newHook(d.Hook, attachment{explicit: true, jobJSON: d.Job, builtinJSON: d.Raw}, AttachTarget{
-		AllocID: d.AllocID, Task: d.Task,
+	h := s.newAttachedHook(d.Hook, attachment{isExplicit: true, jobJSON: d.Job, builtinJSON: d.Raw}, AttachTarget{
+		AllocID: d.AllocID, TaskName: d.Task,
 		AllocJSON: func() ([]byte, error) { return nil, nil }, // the request has it
 		EmitEvent: func(*api.TaskEvent) {},
 	})

@@ -24,10 +24,10 @@ type RemoteHook interface {
 	Done() <-chan struct{}
 }
 
-// FindFunc returns the hook of a name, and starts its plugin if necessary. A failed start is
+// FindHookFunc returns the hook of a name, and starts its plugin if necessary. A failed start is
 // retried before until; after that it is an error. The hook points of a hook never
 // change.
-type FindFunc func(ctx context.Context, name string, until time.Time) (RemoteHook, *hook.Description, error)
+type FindHookFunc func(ctx context.Context, name string, until time.Time) (RemoteHook, *hook.Description, error)
 
 // The timeouts of one call. The hook's description and the operator's rule override
 // the first two.
@@ -61,7 +61,7 @@ type callMeta struct {
 type callFunc func(context.Context, RemoteHook, callMeta) error
 
 // callWithRetries calls the plugin at a hook point, if the hook takes part in it. If the plugin
-// dies during the call, invoke repeats the call.
+// dies during the call, callWithRetries repeats the call.
 //
 // When a plugin dies, many calls may be running, and any of them may have killed it. So the
 // calls are repeated one after the other: the call that kills the plugin does not fail the
@@ -91,20 +91,20 @@ func (h *Hook) callWithRetries(ctx context.Context, point hook.Point, f callFunc
 // the call. The turn ends with the call, or after the retry window. alone reports
 // whether no other repeated call ran at the same time.
 func (h *Hook) callSerialized(ctx context.Context, point hook.Point, retryWindow time.Duration, f callFunc) (alone bool, err error) {
-	r := h.set.retryQueue(h.name)
+	r := h.hookSet.retryQueue(h.name)
 	select {
-	case r.sem <- struct{}{}:
+	case r.semaphore <- struct{}{}:
 	case <-ctx.Done():
 		return true, ctx.Err()
 	}
-	endTurn := sync.OnceFunc(func() { <-r.sem })
+	endTurn := sync.OnceFunc(func() { <-r.semaphore })
 	defer endTurn()
-	c := r.startCall()
+	c := r.addCall()
 	err = h.callOnce(ctx, point, func(ctx context.Context, remote RemoteHook, meta callMeta) error {
 		defer time.AfterFunc(retryWindow, endTurn).Stop()
 		return f(ctx, remote, meta)
 	})
-	return r.endCall(c), err
+	return r.removeCall(c), err
 }
 
 // callOnce calls the plugin once.
@@ -138,7 +138,7 @@ func (h *Hook) callOnce(ctx context.Context, point hook.Point, f callFunc) error
 	}
 	timeout = cmp.Or(h.rule.Timeout, subscription.Timeout, timeout)
 	called := ctx
-	if !h.set.config.NoCallTimeouts {
+	if !h.hookSet.config.NoCallTimeouts {
 		called, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
@@ -171,11 +171,11 @@ func (h *Hook) findPlugin(ctx context.Context, point hook.Point, until time.Time
 			}
 		}()
 	}
-	return h.set.config.FindPlugin(ctx, h.name, until)
+	return h.hookSet.config.FindHook(ctx, h.name, until)
 }
 
 func (h *Hook) newCallMeta(d *hook.Description) (m callMeta, err error) {
-	if m.Attachment, err = h.attachment.decode(d.Schema, h.rule.Config); err != nil {
+	if m.Attachment, err = h.attachment.encodeForPlugin(d.Schema, h.rule.Config); err != nil {
 		return m, err
 	}
 	if d.IncludeAllocJSON {
@@ -183,7 +183,7 @@ func (h *Hook) newCallMeta(d *hook.Description) (m callMeta, err error) {
 			return m, err
 		}
 	}
-	m.Token = h.set.config.Token(h.target.AllocID, h.target.Task, h.name)
+	m.Token = h.hookSet.config.Token(h.target.AllocID, h.target.TaskName, h.name)
 	return m, nil
 }
 

@@ -121,13 +121,13 @@ func TestHookWithoutRepeatedField(t *testing.T) {
 			processes := []*hookwire.Client{old.startProcess(t, 0, test.dies), old.startProcess(t, 1, false)}
 			s := &pluginFixture{description: allPointsDescription}
 			plugins := s.newSet()
-			plugins.config.FindPlugin = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {
+			plugins.config.FindHook = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {
 				if test.dies && !wait.IsClosed(processes[0].Done()) {
 					return processes[0], s.description, nil
 				}
 				return processes[1], s.description, nil
 			}
-			p := plugins.newHook("stamp", attachment{explicit: true}, s.target("t"))
+			p := plugins.newAttachedHook("stamp", attachment{isExplicit: true}, s.target("t"))
 			if !test.dies { // this Poststart stands for the call of the earlier agent
 				if _, err := processes[0].Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil {
 					t.Fatal(err)

@@ -11,12 +11,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/model"
 )
 
-// FirstLaunch is the state of the first launch of a plugin under this agent.
-type FirstLaunch int
+// FirstLaunchState is the state of the first launch of a plugin under this agent.
+type FirstLaunchState int
 
 const (
 	// LaunchPending is a launch without an outcome.
-	LaunchPending FirstLaunch = iota
+	LaunchPending FirstLaunchState = iota
 	// LaunchFailed is a launch that has failed under this agent, or under an earlier agent if no agent has
 	// started the program.
 	LaunchFailed
@@ -31,7 +31,7 @@ func (s *Set) PendingLaunches(a *api.Allocation) func(ctx context.Context, emit 
 	if launching, _ := s.launchingPlugins(meta); len(launching) == 0 {
 		return nil
 	}
-	return func(ctx context.Context, emit func(*api.TaskEvent)) { s.awaitLaunches(ctx, meta, emit) }
+	return func(ctx context.Context, emit func(*api.TaskEvent)) { s.awaitFirstLaunches(ctx, meta, emit) }
 }
 
 // launchingPlugins returns the plugins that are being launched for the first time, without the
@@ -47,7 +47,7 @@ func (s *Set) launchingPlugins(meta map[string]string) (names []string, changed 
 	return names, changed
 }
 
-func (s *Set) awaitLaunches(ctx context.Context, meta map[string]string, emit func(*api.TaskEvent)) {
+func (s *Set) awaitFirstLaunches(ctx context.Context, meta map[string]string, emit func(*api.TaskEvent)) {
 	limit := time.NewTimer(startTimeout)
 	defer limit.Stop()
 	delay := time.NewTimer(waitingEventDelay)

@@ -17,12 +17,12 @@ import (
 // unknownPlugins are plugins whose type is not known yet.
 type unknownPlugins struct {
 	mu      sync.Mutex
-	plugins map[string]FirstLaunch
+	plugins map[string]FirstLaunchState
 	changed chan struct{}
 }
 
 func newUnknownPlugins(names ...string) *unknownPlugins {
-	u := &unknownPlugins{plugins: make(map[string]FirstLaunch), changed: make(chan struct{})}
+	u := &unknownPlugins{plugins: make(map[string]FirstLaunchState), changed: make(chan struct{})}
 	for _, name := range names {
 		u.plugins[strings.TrimSuffix(name, " failed")] = LaunchPending
 		if strings.HasSuffix(name, " failed") {
@@ -32,7 +32,7 @@ func newUnknownPlugins(names ...string) *unknownPlugins {
 	return u
 }
 
-func (u *unknownPlugins) get() (map[string]FirstLaunch, <-chan struct{}) {
+func (u *unknownPlugins) get() (map[string]FirstLaunchState, <-chan struct{}) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return maps.Clone(u.plugins), u.changed

@@ -47,11 +47,11 @@ type Hook struct {
 	name        string
 	rule        Rule
 	attachment  attachment
-	builtin     *builtinHook                     // builtin hook that blocks of the task attach; nil for other hooks
+	builtin     *builtinBlockHook                // builtin hook that blocks of the task attach; nil for other hooks
 	cleanupOnly bool                             // the hook is no longer attached, and is only called to clean up
 	description atomic.Pointer[hook.Description] // description of the hook; nil until the plugin has been launched
 	target      AttachTarget
-	set         *Set
+	hookSet     *Set
 	logger      hclog.Logger
 
 	mu           sync.Mutex
@@ -79,7 +79,7 @@ func (h *Hook) Attachment() string {
 	if h.attachment.builtinJSON != nil {
 		return ""
 	}
-	config, err := h.attachment.merge(h.rule.Config)
+	config, err := h.attachment.mergeOperatorConfig(h.rule.Config)
 	if err != nil {
 		return h.attachment.jobJSON
 	}
@@ -101,17 +101,17 @@ func (h *Hook) isCalledAt(d *hook.Description, point hook.Point) bool {
 
 // isAttached reports whether a hook with this description is attached to the target.
 func (h *Hook) isAttached(d *hook.Description) bool {
-	return h.attachment.explicit || d.AllAllocs && h.rule.Match == nil
+	return h.attachment.isExplicit || d.AllAllocs && h.rule.Match == nil
 }
 
-// callPoint calls the plugin at a hook point. The error names the hook point and decides how
+// callHookPoint calls the plugin at a hook point. The error names the hook point and decides how
 // the allocation or the task continues.
-func (h *Hook) callPoint(ctx context.Context, point hook.Point, f callFunc) error {
+func (h *Hook) callHookPoint(ctx context.Context, point hook.Point, f callFunc) error {
 	return h.applyOnError(ctx, point, h.callWithRetries(ctx, point, f))
 }
 
-// cleanUp is callPoint for the hook point of a cleanup. A failed cleanup is retried later.
-func (h *Hook) cleanUp(ctx context.Context, d state.PendingCleanup) error {
+// callCleanup is callHookPoint for the hook point of a cleanup. A failed cleanup is retried later.
+func (h *Hook) callCleanup(ctx context.Context, d state.PendingCleanup) error {
 	err := h.callWithRetries(ctx, d.Point, cleanupCall(&d))
 	if err != nil && ctx.Err() == nil {
 		err = h.enqueueCleanup(d, err)
@@ -119,8 +119,8 @@ func (h *Hook) cleanUp(ctx context.Context, d state.PendingCleanup) error {
 	return h.applyOnError(ctx, d.Point, err)
 }
 
-// applyOnError applies the rule's on_error to the error of invoke, and returns the error for the
-// runner. It returns err itself if ctx is done.
+// applyOnError applies the rule's on_error to the error of callWithRetries, and returns the error for
+// the runner. It returns err itself if ctx is done.
 func (h *Hook) applyOnError(ctx context.Context, point hook.Point, err error) error {
 	switch {
 	case err == nil || ctx.Err() != nil:

@@ -88,7 +88,7 @@ type pluginFixture struct {
 func (s *pluginFixture) newSet(rules ...Rule) *Set {
 	s.cleanups = memoryStore{}
 	return New(Config{
-		FindPlugin: func(_ context.Context, name string, _ time.Time) (RemoteHook, *hook.Description, error) {
+		FindHook: func(_ context.Context, name string, _ time.Time) (RemoteHook, *hook.Description, error) {
 			if name != "stamp" {
 				return nil, nil, errors.New("no such hook")
 			}
@@ -107,7 +107,7 @@ func (s *pluginFixture) newSet(rules ...Rule) *Set {
 
 func (s *pluginFixture) target(task string) AttachTarget {
 	return AttachTarget{
-		AllocID: "a", Task: task,
+		AllocID: "a", TaskName: task,
 		AllocJSON: func() ([]byte, error) { return []byte("whole"), nil },
 		EmitEvent: func(e *api.TaskEvent) { s.events = append(s.events, e.Message) },
 	}
@@ -125,7 +125,7 @@ var allPointsDescription = descriptionOfPoints(hook.Prerun, hook.Postrun, hook.P
 
 func newTestHook(s *pluginFixture, task string, rules ...Rule) *Hook {
 	p := s.newSet(rules...)
-	return p.newHook("stamp", attachment{explicit: true}, s.target(task))
+	return p.newAttachedHook("stamp", attachment{isExplicit: true}, s.target(task))
 }
 
 func TestCallIsRepeatedOnceAfterPluginDeath(t *testing.T) {
@@ -199,7 +199,7 @@ func checkPluginKillingCall(t *testing.T, kills, takes time.Duration, want int64
 			callsWG.Go(func() {
 				c := s.target("")
 				c.AllocID = alloc
-				p := plugins.newHook("stamp", attachment{explicit: true}, c)
+				p := plugins.newAttachedHook("stamp", attachment{isExplicit: true}, c)
 				if err := callPrerun(t.Context(), p); (err != nil) != (alloc == "poison") {
 					t.Errorf("%s: %v", alloc, err)
 				}
@@ -314,7 +314,7 @@ func TestFailedDestroyIsRetriedForADay(t *testing.T) {
 		if err := errors.Join(discardResult(p.Stop(t.Context(), hook.TaskStopRequest{})), discardResult(p.Postrun(t.Context(), hook.AllocPostrunRequest{}))); err == nil {
 			t.Error("no error")
 		}
-		p.set.RetryAllCleanups(t.Context())
+		p.hookSet.RetryAllCleanups(t.Context())
 		slices.Sort(calledPoints[:2])
 		if !slices.Equal(calledPoints, []string{"postrun", "stop", "destroy"}) || len(s.cleanups) > 0 {
 			t.Errorf("called %q, pending %v", calledPoints, s.cleanups)
@@ -342,7 +342,7 @@ func TestDestroyFollowsPendingPostrun(t *testing.T) {
 		if _, err := p.Destroy(t.Context(), hook.AllocDestroyRequest{Alloc: hook.Alloc{ID: "a"}}); err != nil {
 			t.Errorf("the removal fails: %v", err)
 		}
-		p.set.RetryAllCleanups(t.Context())
+		p.hookSet.RetryAllCleanups(t.Context())
 		if !slices.Equal(calledPoints, []string{"postrun whole", "destroy whole"}) || len(s.cleanups) > 0 {
 			t.Errorf("called %q, pending %v", calledPoints, s.cleanups)
 		}
@@ -359,7 +359,7 @@ func TestRetryAllCleanupsEndsWithItsContext(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		p.set.RetryAllCleanups(ctx)
+		p.hookSet.RetryAllCleanups(ctx)
 		if ctx.Err() == nil || s.callCount.Load() < 3 || len(s.cleanups) != 1 {
 			t.Errorf("after %d calls: %v, pending %v", s.callCount.Load(), ctx.Err(), s.cleanups)
 		}
@@ -438,7 +438,7 @@ func TestPendingCleanupIsRetried(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			p.set.Run(ctx)
+			p.hookSet.RetryCleanupsUntilDone(ctx)
 		}()
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
@@ -482,7 +482,7 @@ func TestPendingCleanupIsStored(t *testing.T) {
 			t.Errorf("the record is\n%+v, want\n%+v", record, want)
 		}
 		s.cleanups[want.ID()] = want
-		p.set.RetryAllCleanups(t.Context())
+		p.hookSet.RetryAllCleanups(t.Context())
 		if !slices.Equal(receivedRequests, []string{"a//stamp whole", "a//stamp whole"}) || len(s.cleanups) > 0 {
 			t.Errorf("told %q, pending %v", receivedRequests, s.cleanups)
 		}
@@ -500,7 +500,7 @@ func TestHangingHookDoesNotDelayOtherCleanup(t *testing.T) {
 			return nil
 		}}
 		plugins := s.newSet()
-		plugins.config.FindPlugin = func(_ context.Context, name string, _ time.Time) (RemoteHook, *hook.Description, error) {
+		plugins.config.FindHook = func(_ context.Context, name string, _ time.Time) (RemoteHook, *hook.Description, error) {
 			return &fakeRemoteHook{onCall: func(m hook.Point, g hook.RequestMeta, a hook.Alloc) error {
 				return s.onCall(0, m, g, a)
 			}}, allPointsDescription, nil
@@ -516,10 +516,10 @@ func TestHangingHookDoesNotDelayOtherCleanup(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			plugins.Run(ctx)
+			plugins.RetryCleanupsUntilDone(ctx)
 		}()
 		synctest.Wait()
-		p := plugins.newHook("other", attachment{explicit: true}, s.target("t"))
+		p := plugins.newAttachedHook("other", attachment{isExplicit: true}, s.target("t"))
 		if err := p.enqueueCleanup(state.PendingCleanup{Point: hook.Stop, Stop: &hook.TaskStopRequest{}}, errors.New("away")); err == nil {
 			t.Error("no error")
 		}
@@ -641,7 +641,7 @@ func TestAttachment(t *testing.T) {
 		{"two", `{} {}`, nil, schema, "not one JSON object"},
 		{"something for a hook that takes nothing", `{"x": 1}`, nil, nil, "takes no configuration"},
 	} {
-		got, err := attachment{jobJSON: c.job}.decode(c.schema, c.operator)
+		got, err := attachment{jobJSON: c.job}.encodeForPlugin(c.schema, c.operator)
 		if err != nil && strings.Contains(err.Error(), c.want) && c.want != "" {
 			continue
 		}
@@ -649,7 +649,7 @@ func TestAttachment(t *testing.T) {
 			t.Errorf("%s: %s, %v", c.what, got, err)
 		}
 	}
-	if got, err := (attachment{builtinJSON: []byte("as it is")}).decode(nil, nil); err != nil || string(got) != "as it is" {
+	if got, err := (attachment{builtinJSON: []byte("as it is")}).encodeForPlugin(nil, nil); err != nil || string(got) != "as it is" {
 		t.Errorf("of the runner: %s, %v", got, err)
 	}
 }
@@ -681,7 +681,7 @@ func TestBuiltinHooksOfBlocks(t *testing.T) {
 	if got := formatEntries(s.newSet().TaskHooks(a, task, AttachTarget{})); got != "artifact@600 template@800" {
 		t.Errorf("got %q", got)
 	}
-	if got := BuiltinHooks(a.Job); !reflect.DeepEqual(got, []string{"artifact", "template"}) {
+	if got := BuiltinHooksOfJob(a.Job); !reflect.DeepEqual(got, []string{"artifact", "template"}) {
 		t.Errorf("got %q", got)
 	}
 }
@@ -707,8 +707,8 @@ func (p *fakeProcess) Poststart(_ context.Context, req hook.TaskPoststartRequest
 // PluginExited works for each hook, builtin or not, over several processes of its plugin.
 func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 	for name, attached := range map[string]attachment{
-		"builtin":  {explicit: true, builtinJSON: []byte("{}")},
-		"of a job": {explicit: true},
+		"builtin":  {isExplicit: true, builtinJSON: []byte("{}")},
+		"of a job": {isExplicit: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -716,13 +716,13 @@ func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 				plugins := s.newSet()
 				w := &fakeProcess{done: make(chan struct{})}
 				var brokenUntil time.Time // broken is the time until which launches fail
-				plugins.config.FindPlugin = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {
+				plugins.config.FindHook = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {
 					if time.Now().Before(brokenUntil) {
 						return nil, nil, errors.New("it cannot be started")
 					}
 					return w, s.description, nil
 				}
-				p := plugins.newHook("stamp", attached, s.target("t"))
+				p := plugins.newAttachedHook("stamp", attached, s.target("t"))
 				if p.PluginExited() != nil {
 					t.Error("there is a process before the first call")
 				}
@@ -769,7 +769,7 @@ func TestPoststartThatEndsItsProcess(t *testing.T) {
 				s := &pluginFixture{description: allPointsDescription}
 				plugins := s.newSet()
 				var processes []*fakeProcess
-				plugins.config.FindPlugin = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {
+				plugins.config.FindHook = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {
 					if n := len(processes); n == 0 || wait.IsClosed(processes[n-1].done) {
 						p := &fakeProcess{done: make(chan struct{})}
 						p.onPoststart = func(hook.TaskPoststartRequest) error {
@@ -783,7 +783,7 @@ func TestPoststartThatEndsItsProcess(t *testing.T) {
 					}
 					return processes[len(processes)-1], s.description, nil
 				}
-				p := plugins.newHook("stamp", attachment{explicit: true}, s.target("t"))
+				p := plugins.newAttachedHook("stamp", attachment{isExplicit: true}, s.target("t"))
 				_, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{})
 				if (err == nil) != test.followed || (p.PluginExited() != nil) != test.followed {
 					t.Errorf("%v, followed: %t", err, p.PluginExited() != nil)
@@ -804,10 +804,10 @@ func TestPoststartThatEndsItsProcess(t *testing.T) {
 func TestHookWithoutPoststartIsNotFollowed(t *testing.T) {
 	s := &pluginFixture{description: &hook.Description{Subscriptions: []hook.Subscription{{Point: hook.Stop}}}}
 	plugins := s.newSet()
-	plugins.config.FindPlugin = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {
+	plugins.config.FindHook = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {
 		return &fakeProcess{done: make(chan struct{})}, s.description, nil
 	}
-	p := plugins.newHook("stamp", attachment{explicit: true}, s.target("t"))
+	p := plugins.newAttachedHook("stamp", attachment{isExplicit: true}, s.target("t"))
 	if _, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || p.PluginExited() != nil {
 		t.Errorf("%v, followed: %t", err, p.PluginExited() != nil)
 	}
@@ -836,8 +836,8 @@ func TestWaitForPluginEmitsEvent(t *testing.T) {
 				return nil
 			}}
 			p := newTestHook(s, "t", Rule{Name: "stamp", Timeout: time.Minute})
-			find := p.set.config.FindPlugin
-			p.set.config.FindPlugin = func(ctx context.Context, name string, until time.Time) (RemoteHook, *hook.Description, error) {
+			find := p.hookSet.config.FindHook
+			p.hookSet.config.FindHook = func(ctx context.Context, name string, until time.Time) (RemoteHook, *hook.Description, error) {
 				time.Sleep(c.takes)
 				return find(ctx, name, until)
 			}

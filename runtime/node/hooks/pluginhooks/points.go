@@ -28,42 +28,42 @@ func bindRequest[Q, R any](method func(RemoteHook, context.Context, Q) (R, error
 
 // Prerun implements hook.AllocPrerun.
 func (h *Hook) Prerun(ctx context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	return hook.AllocPrerunResponse{}, h.callPoint(ctx, hook.Prerun, bindRequest(RemoteHook.Prerun, &req, &req.RequestMeta, &req.Alloc))
+	return hook.AllocPrerunResponse{}, h.callHookPoint(ctx, hook.Prerun, bindRequest(RemoteHook.Prerun, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // UpdateAlloc implements hook.AllocUpdate.
 func (h *Hook) UpdateAlloc(ctx context.Context, req hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
-	return hook.AllocUpdateResponse{}, h.callPoint(ctx, hook.UpdateAlloc, bindRequest(RemoteHook.UpdateAlloc, &req, &req.RequestMeta, &req.Alloc))
+	return hook.AllocUpdateResponse{}, h.callHookPoint(ctx, hook.UpdateAlloc, bindRequest(RemoteHook.UpdateAlloc, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // PreTaskRestart implements hook.AllocPreTaskRestart.
 func (h *Hook) PreTaskRestart(ctx context.Context, req hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
-	return hook.AllocPreTaskRestartResponse{}, h.callPoint(ctx, hook.PreTaskRestart, bindRequest(RemoteHook.PreTaskRestart, &req, &req.RequestMeta, &req.Alloc))
+	return hook.AllocPreTaskRestartResponse{}, h.callHookPoint(ctx, hook.PreTaskRestart, bindRequest(RemoteHook.PreTaskRestart, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // PreKill implements hook.AllocPreKill.
 func (h *Hook) PreKill(ctx context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
-	return hook.AllocPreKillResponse{}, h.callPoint(ctx, hook.PreKill, bindRequest(RemoteHook.PreKill, &req, &req.RequestMeta, &req.Alloc))
+	return hook.AllocPreKillResponse{}, h.callHookPoint(ctx, hook.PreKill, bindRequest(RemoteHook.PreKill, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // Postrun implements hook.AllocPostrun. A failed call becomes a pending cleanup.
 func (h *Hook) Postrun(ctx context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
-	return hook.AllocPostrunResponse{}, h.cleanUp(ctx, state.PendingCleanup{Point: hook.Postrun, Postrun: &req})
+	return hook.AllocPostrunResponse{}, h.callCleanup(ctx, state.PendingCleanup{Point: hook.Postrun, Postrun: &req})
 }
 
 // Destroy implements hook.AllocDestroy. A failed call becomes a pending cleanup. So does a call for an allocation
 // with another pending cleanup of the hook, because Destroy is the last call.
 func (h *Hook) Destroy(ctx context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
 	d := state.PendingCleanup{Point: hook.Destroy, Destroy: &req, Until: time.Now().Add(CleanupTimeout)}
-	if later, err := h.destroyLater(d); later {
+	if later, err := h.postponeDestroy(d); later {
 		return hook.AllocDestroyResponse{}, h.applyOnError(ctx, d.Point, err)
 	}
-	return hook.AllocDestroyResponse{}, h.cleanUp(ctx, d)
+	return hook.AllocDestroyResponse{}, h.callCleanup(ctx, d)
 }
 
 // ShutdownAlloc implements hook.AllocShutdown.
 func (h *Hook) ShutdownAlloc(ctx context.Context, req hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
-	return hook.AllocShutdownResponse{}, h.callPoint(ctx, hook.ShutdownAlloc, bindRequest(RemoteHook.ShutdownAlloc, &req, &req.RequestMeta, &req.Alloc))
+	return hook.AllocShutdownResponse{}, h.callHookPoint(ctx, hook.ShutdownAlloc, bindRequest(RemoteHook.ShutdownAlloc, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // Prestart implements hook.TaskPrestart. If the failure of a plugin is tolerated, the
@@ -80,13 +80,13 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 		}
 		return got, err
 	}
-	err := h.callPoint(ctx, hook.Prestart, bindRequest(prestart, &req, &req.RequestMeta, &req.Alloc))
+	err := h.callHookPoint(ctx, hook.Prestart, bindRequest(prestart, &req, &req.RequestMeta, &req.Alloc))
 	return response, err
 }
 
 // Poststart implements hook.TaskPoststart.
 func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-	var processExited <-chan struct{} // called is closed when the process that was called last has exited
+	var processExited <-chan struct{} // closed when the plugin process that was called last has exited
 	poststart := func(r RemoteHook, ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 		if processExited != nil {
 			req.Repeated = true // Repeated is set because the previous process may have done the work
@@ -125,7 +125,7 @@ func (h *Hook) PluginExited() <-chan struct{} {
 func (h *Hook) WaitPlugin(ctx context.Context) error {
 	const minPause, maxPause = time.Second, time.Minute
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
-		if _, _, err := h.set.config.FindPlugin(ctx, h.name, time.Time{}); err == nil || ctx.Err() != nil {
+		if _, _, err := h.hookSet.config.FindHook(ctx, h.name, time.Time{}); err == nil || ctx.Err() != nil {
 			return ctx.Err()
 		}
 		select {
@@ -138,25 +138,25 @@ func (h *Hook) WaitPlugin(ctx context.Context) error {
 
 // Update implements hook.TaskUpdate.
 func (h *Hook) Update(ctx context.Context, req hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
-	return hook.TaskUpdateResponse{}, h.callPoint(ctx, hook.Update, bindRequest(RemoteHook.Update, &req, &req.RequestMeta, &req.Alloc))
+	return hook.TaskUpdateResponse{}, h.callHookPoint(ctx, hook.Update, bindRequest(RemoteHook.Update, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // PreKilling implements hook.TaskPreKilling.
 func (h *Hook) PreKilling(ctx context.Context, req hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
-	return hook.TaskPreKillingResponse{}, h.callPoint(ctx, hook.PreKilling, bindRequest(RemoteHook.PreKilling, &req, &req.RequestMeta, &req.Alloc))
+	return hook.TaskPreKillingResponse{}, h.callHookPoint(ctx, hook.PreKilling, bindRequest(RemoteHook.PreKilling, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // Exited implements hook.TaskExited.
 func (h *Hook) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	return hook.TaskExitedResponse{}, h.callPoint(ctx, hook.Exited, bindRequest(RemoteHook.Exited, &req, &req.RequestMeta, &req.Alloc))
+	return hook.TaskExitedResponse{}, h.callHookPoint(ctx, hook.Exited, bindRequest(RemoteHook.Exited, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // Stop implements hook.TaskStop. A failed call becomes a pending cleanup.
 func (h *Hook) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	return hook.TaskStopResponse{}, h.cleanUp(ctx, state.PendingCleanup{Point: hook.Stop, Stop: &req})
+	return hook.TaskStopResponse{}, h.callCleanup(ctx, state.PendingCleanup{Point: hook.Stop, Stop: &req})
 }
 
 // Shutdown implements hook.TaskShutdown.
 func (h *Hook) Shutdown(ctx context.Context, req hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
-	return hook.TaskShutdownResponse{}, h.callPoint(ctx, hook.Shutdown, bindRequest(RemoteHook.Shutdown, &req, &req.RequestMeta, &req.Alloc))
+	return hook.TaskShutdownResponse{}, h.callHookPoint(ctx, hook.Shutdown, bindRequest(RemoteHook.Shutdown, &req, &req.RequestMeta, &req.Alloc))
 }

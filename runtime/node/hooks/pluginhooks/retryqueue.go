@@ -4,37 +4,37 @@ import "sync"
 
 // retryQueue serializes the repeated calls of one plugin.
 type retryQueue struct {
-	sem chan struct{} // semaphore: held while one repeated call excludes the others
+	semaphore chan struct{} // semaphore: held while one repeated call excludes the others
 
-	mu           sync.Mutex
-	runningCalls map[*repeatedCall]bool
+	mu            sync.Mutex
+	repeatedCalls map[*repeatedCall]bool
 }
 
 // repeatedCall is a running call of a retryQueue.
 type repeatedCall struct {
-	concurrent bool // other repeated calls ran at the same time
+	ranConcurrently bool // other repeated calls ran at the same time
 }
 
 func newRetryQueue() *retryQueue {
-	return &retryQueue{sem: make(chan struct{}, 1), runningCalls: make(map[*repeatedCall]bool)}
+	return &retryQueue{semaphore: make(chan struct{}, 1), repeatedCalls: make(map[*repeatedCall]bool)}
 }
 
-func (r *retryQueue) startCall() *repeatedCall {
+func (r *retryQueue) addCall() *repeatedCall {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c := &repeatedCall{concurrent: len(r.runningCalls) > 0}
-	for other := range r.runningCalls {
-		other.concurrent = true
+	c := &repeatedCall{ranConcurrently: len(r.repeatedCalls) > 0}
+	for other := range r.repeatedCalls {
+		other.ranConcurrently = true
 	}
-	r.runningCalls[c] = true
+	r.repeatedCalls[c] = true
 	return c
 }
 
-// endCall removes the call, and reports whether no other repeated call ran at the same
+// removeCall removes the call, and reports whether no other repeated call ran at the same
 // time.
-func (r *retryQueue) endCall(c *repeatedCall) (alone bool) {
+func (r *retryQueue) removeCall(c *repeatedCall) (alone bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.runningCalls, c)
-	return !c.concurrent
+	delete(r.repeatedCalls, c)
+	return !c.ranConcurrently
 }

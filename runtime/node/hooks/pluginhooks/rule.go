@@ -21,7 +21,7 @@ import (
 // Rule is the operator's configuration of one hook plugin: a hook block.
 type Rule struct {
 	Name        string
-	Order       int           // 0 means hooks.OrderPlugin
+	Order       int           // 0 means runnerhooks.OrderPlugin
 	Timeout     time.Duration // Timeout limits each call; 0 means the plugin's timeout, or the default
 	WarnOnError bool          // a failure of the hook is only an event
 	// Match attaches the plugin to the allocations and tasks that match. Otherwise only a
@@ -42,31 +42,31 @@ type Match struct {
 	Meta               map[string]string
 }
 
-func matchPattern(pattern, name string) bool {
+func matchesPattern(pattern, name string) bool {
 	const slashSubstitute = "\x00"
 	ok, err := path.Match(strings.ReplaceAll(pattern, "/", slashSubstitute), strings.ReplaceAll(name, "/", slashSubstitute))
 	return pattern == "" || ok && err == nil
 }
 
 func (m *Match) matchesJob(a *api.Allocation) bool {
-	if matchPattern(m.Job, a.JobID) {
+	if matchesPattern(m.Job, a.JobID) {
 		return true
 	}
 	parent := a.Job.ParentID
-	return parent != nil && *parent != "" && matchPattern(m.Job, *parent)
+	return parent != nil && *parent != "" && matchesPattern(m.Job, *parent)
 }
 
 // matches reports whether the rule matches the allocation or, if drivers has only the
 // driver of one task, that task.
 func (m *Match) matches(a *api.Allocation, drivers []string, meta map[string]string) bool {
-	if !m.matchesJob(a) || !matchPattern(m.Group, a.TaskGroup) {
+	if !m.matchesJob(a) || !matchesPattern(m.Group, a.TaskGroup) {
 		return false
 	}
-	if !slices.ContainsFunc(drivers, func(name string) bool { return matchPattern(m.Driver, name) }) {
+	if !slices.ContainsFunc(drivers, func(name string) bool { return matchesPattern(m.Driver, name) }) {
 		return false
 	}
 	for key, pattern := range m.Meta {
-		if value, ok := meta[key]; !ok || !matchPattern(pattern, value) {
+		if value, ok := meta[key]; !ok || !matchesPattern(pattern, value) {
 			return false
 		}
 	}
@@ -79,9 +79,9 @@ func (r *Rule) appliesTo(a *api.Allocation, drivers []string, meta map[string]st
 	return r.Match == nil || r.Match.matches(a, drivers, meta)
 }
 
-// matchesPartsOf reports whether the rule applies to an allocation or task that an attachment of the job
+// appliesToPartsOf reports whether the rule applies to an allocation or task that an attachment of the job
 // covers, and whether there is one to which it does not apply.
-func (r *Rule) matchesPartsOf(job *api.Job, at model.HookAttachment) (matched, unmatched bool) {
+func (r *Rule) appliesToPartsOf(job *api.Job, at model.HookAttachment) (matched, unmatched bool) {
 	add := func(applies bool) {
 		matched, unmatched = matched || applies, unmatched || !applies
 	}
@@ -110,28 +110,28 @@ func taskDrivers(g *api.TaskGroup) (drivers []string) {
 	return drivers
 }
 
-// WrapWithPosition prefixes err with the position of the rule.
-func (r *Rule) WrapWithPosition(err error) error {
+// ErrorWithPosition prefixes err with the position of the rule.
+func (r *Rule) ErrorWithPosition(err error) error {
 	if r.Range.Filename == "" {
 		return err
 	}
 	return fmt.Errorf("%s: %w", r.Range, err)
 }
 
-// CheckRules rejects rules that cannot be valid, whatever the plugins of the catalog
+// CheckRulesAgainstCatalog rejects rules that cannot be valid, whatever the plugins of the catalog
 // report about themselves.
-func CheckRules(rules []Rule, plugins []catalog.Entry) error {
+func CheckRulesAgainstCatalog(rules []Rule, plugins []catalog.Entry) error {
 	var ruleErrs []error
 	for _, r := range rules {
-		if err := r.checkPlugin(plugins); err != nil {
-			ruleErrs = append(ruleErrs, r.WrapWithPosition(fmt.Errorf("hook %q: %w", r.Name, err)))
+		if err := r.checkPluginExists(plugins); err != nil {
+			ruleErrs = append(ruleErrs, r.ErrorWithPosition(fmt.Errorf("hook %q: %w", r.Name, err)))
 		}
 	}
 	return errors.Join(ruleErrs...)
 }
 
-func (r *Rule) checkPlugin(plugins []catalog.Entry) error {
-	if CheckHookName(r.Name) != nil {
+func (r *Rule) checkPluginExists(plugins []catalog.Entry) error {
+	if CheckNotBuiltinBlockHook(r.Name) != nil {
 		if r.Order != 0 || r.Match != nil || r.Config != nil {
 			return fmt.Errorf("order, match and config mean nothing for it: it is attached by %s blocks of tasks; only timeout and on_error can be set", r.Name)
 		}
@@ -154,13 +154,13 @@ func (r *Rule) checkPlugin(plugins []catalog.Entry) error {
 	return fmt.Errorf("there is no plugin that could be it: name its program, which is in plugin_dir, in a plugin %q block, or remove the block", r.Name)
 }
 
-// Validate validates a rule against the description of the plugin.
-func (r *Rule) Validate(d *hook.Description) error {
-	if CheckHookName(r.Name) != nil {
+// ValidateAgainstDescription validates a rule against the description of the plugin.
+func (r *Rule) ValidateAgainstDescription(d *hook.Description) error {
+	if CheckNotBuiltinBlockHook(r.Name) != nil {
 		return nil // the rule has the name of a builtin hook, which has no configuration
 	}
 	if r.Match != nil || d.AllAllocs { // the operator's configuration is complete: no job adds keys to it
-		_, err := attachment{}.decode(d.Schema, r.Config)
+		_, err := attachment{}.encodeForPlugin(d.Schema, r.Config)
 		return err
 	}
 	if d.Schema == nil && len(r.Config) > 0 {

@@ -34,7 +34,7 @@ func TestCheckRules(t *testing.T) {
 		"an order for what blocks attach": {Rule{Name: "artifact", Order: 200}, nil, "mean nothing for it"},
 		"a match for what blocks attach":  {Rule{Name: "template", Match: &Match{}}, nil, "mean nothing for it"},
 	} {
-		err := CheckRules([]Rule{c.rule}, c.plugins)
+		err := CheckRulesAgainstCatalog([]Rule{c.rule}, c.plugins)
 		if c.want == "" && err != nil || c.want != "" && !strings.Contains(fmt.Sprint(err), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
@@ -62,7 +62,7 @@ func TestConfigOfARule(t *testing.T) {
 		"something for who takes nothing": {Rule{Config: whole}, hook.Description{}, "takes no configuration"},
 		"nothing for who takes nothing":   {Rule{Match: &Match{}}, hook.Description{}, ""},
 	} {
-		err := c.rule.Validate(&c.takes)
+		err := c.rule.ValidateAgainstDescription(&c.takes)
 		if c.want == "" && err != nil || c.want != "" && !strings.Contains(fmt.Sprint(err), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}

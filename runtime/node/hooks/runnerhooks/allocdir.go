@@ -15,21 +15,21 @@ var (
 // AllocDir builds and removes the directory of the allocation.
 type AllocDir struct {
 	BuiltinHook
-	dir *allocdir.Dir
+	allocDir *allocdir.Dir
 }
 
 // NewAllocDir returns the hook for one allocation.
-func NewAllocDir(dir *allocdir.Dir) *AllocDir { return &AllocDir{dir: dir} }
+func NewAllocDir(dir *allocdir.Dir) *AllocDir { return &AllocDir{allocDir: dir} }
 
 // Name implements hook.Hook.
 func (*AllocDir) Name() string { return "alloc_dir" }
 
 // Prerun implements hook.AllocPrerun.
 func (h *AllocDir) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	return hook.AllocPrerunResponse{}, h.dir.Build()
+	return hook.AllocPrerunResponse{}, h.allocDir.Build()
 }
 
 // Destroy implements hook.AllocDestroy.
 func (h *AllocDir) Destroy(context.Context, hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
-	return hook.AllocDestroyResponse{}, h.dir.Destroy()
+	return hook.AllocDestroyResponse{}, h.allocDir.Destroy()
 }

@@ -25,16 +25,16 @@ type CgroupManager interface {
 // Cgroup makes the cgroup of a task before its driver starts it.
 type Cgroup struct {
 	BuiltinHook
-	cgroupManager CgroupManager
-	cores         int
-	setGroup      func(cgroup.Group)
-	logger        hclog.Logger
+	cgroupManager     CgroupManager
+	reservedCoreCount int
+	setGroup          func(cgroup.Group)
+	logger            hclog.Logger
 }
 
 // NewCgroup returns the hook for one task with a number of reserved cores, which may be 0. It calls
 // setGroup with the cgroup.
 func NewCgroup(groups CgroupManager, cores int, setGroup func(cgroup.Group), logger hclog.Logger) *Cgroup {
-	return &Cgroup{cgroupManager: groups, cores: cores, setGroup: setGroup, logger: logger}
+	return &Cgroup{cgroupManager: groups, reservedCoreCount: cores, setGroup: setGroup, logger: logger}
 }
 
 // Name implements hook.Hook.
@@ -43,17 +43,17 @@ func (*Cgroup) Name() string { return "cgroup" }
 // Prestart implements hook.TaskPrestart. A failure to make the cgroup is not an error, unless cores
 // must be reserved: the driver decides whether it needs one.
 func (h *Cgroup) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	group, err := h.cgroupManager.Make(req.Alloc.ID, req.Task.Name, h.cores)
+	group, err := h.cgroupManager.Make(req.Alloc.ID, req.Task.Name, h.reservedCoreCount)
 	switch {
-	case err != nil && h.cores > 0:
-		return hook.TaskPrestartResponse{}, driver.Recoverable(err) // cores may be given back by another task
+	case err != nil && h.reservedCoreCount > 0:
+		return hook.TaskPrestartResponse{}, driver.Recoverable(err) // a retry can succeed, because another task may release cores
 	case err != nil && group.Path != "":
 		h.logger.Warn("cgroup of the task lacks controllers", "task", req.Task.Name, "error", err)
 	case err != nil:
 		h.logger.Warn("task without a cgroup", "task", req.Task.Name, "error", err)
 	}
 	h.setGroup(group)
-	if h.cores == 0 {
+	if h.reservedCoreCount == 0 {
 		return hook.TaskPrestartResponse{}, nil
 	}
 	return hook.TaskPrestartResponse{Env: map[string]string{"NOMAD_CPU_CORES": group.CPUs}}, nil

@@ -45,12 +45,12 @@ type OrderedHook struct {
 
 // CallLimits limit the calls of hooks.
 type CallLimits struct {
-	StartPoints time.Duration // limit of a Prerun or Prestart call
-	OtherPoints time.Duration // limit of a call of any other hook point
+	StartPointTimeout time.Duration // limit of a Prerun or Prestart call
+	OtherPointTimeout time.Duration // limit of a call of any other hook point
 
-	// Operations limits the number of calls of builtin hooks at one time. It applies to calls that start, stop or
+	// FileOperations limits the number of calls of builtin hooks at one time. It applies to calls that start, stop or
 	// remove an allocation or a task. It may be nil.
-	Operations *descriptors.Limiter
+	FileOperations *descriptors.Limiter
 }
 
 // ChainConfig configures a Chain.
@@ -61,7 +61,7 @@ type ChainConfig struct {
 	Logger    hclog.Logger
 }
 
-// Chain holds the hooks of one allocation or one task. [CallUntilError], [CallEach] and [CallAndJoinErrors] call
+// Chain holds the hooks of one allocation or one task. [CallUntilError], [CallEachHook] and [CallAndJoinErrors] call
 // the hooks of one hook point, one after the other; they differ in the handling of
 // errors. The type parameters are the interface of the hook point and its response, which
 // is the concern of the call. A nil Chain has no hooks.
@@ -139,7 +139,7 @@ func CallUntilError[H, R any](ctx context.Context, c *Chain, point hook.Point, c
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		err := c.callWithDescriptors(ctx, h, func() error {
+		err := c.callUntilDescriptorsFree(ctx, h, func() error {
 			err := callHook(ctx, c, point, h, impl, call)
 			if err != nil && ctx.Err() == nil && tolerate(err) {
 				return toleratedError{err}
@@ -169,21 +169,21 @@ type toleratedError struct{ cause error }
 
 func (e toleratedError) Error() string { return e.cause.Error() }
 
-// callWithDescriptors makes a call of a hook, and repeats it as long as the hook finds no free descriptor, with one event.
-func (c *Chain) callWithDescriptors(ctx context.Context, h Hook, call func() error) error {
+// callUntilDescriptorsFree makes a call of a hook, and repeats it as long as the hook finds no free descriptor, with one event.
+func (c *Chain) callUntilDescriptorsFree(ctx context.Context, h Hook, call func() error) error {
 	onWait := func(err error) {
 		c.config.EmitEvent(model.EventWaitingForDescriptors(h.Name() + ": " + err.Error()))
 	}
-	return descriptors.Retry(ctx, onWait, func() error { return c.limiterFor(h).Run(ctx, call) })
+	return descriptors.Retry(ctx, onWait, func() error { return c.fileOperationLimiter(h).Run(ctx, call) })
 }
 
-// limiterFor returns the limiter for the calls of a hook. Calls of plugins open no files in the agent, and a hook without
+// fileOperationLimiter returns the limiter for the calls of a hook. Calls of plugins open no files in the agent, and a hook without
 // a deadline can wait for other allocations.
-func (c *Chain) limiterFor(h Hook) *descriptors.Limiter {
+func (c *Chain) fileOperationLimiter(h Hook) *descriptors.Limiter {
 	if !IsBuiltin(h) || h.NoDeadline() {
 		return nil
 	}
-	return c.config.Limits.Operations
+	return c.config.Limits.FileOperations
 }
 
 // cleanupRetryTimeout is how long a hook that cleans up is repeated while there is no free descriptor. The error is
@@ -197,7 +197,7 @@ func callCleanupHook[H, R any](ctx context.Context, c *Chain, point hook.Point, 
 		return callHook(ctx, c, point, h, impl, call)
 	}
 	attempt := func() error {
-		return c.limiterFor(h).Run(context.WithoutCancel(ctx), func() error { return callHook(ctx, c, point, h, impl, call) })
+		return c.fileOperationLimiter(h).Run(context.WithoutCancel(ctx), func() error { return callHook(ctx, c, point, h, impl, call) })
 	}
 	err := attempt()
 	if !osprocess.IsResourceExhausted(err) {
@@ -208,10 +208,10 @@ func callCleanupHook[H, R any](ctx context.Context, c *Chain, point hook.Point, 
 	return descriptors.Retry(retryCtx, func(error) {}, attempt)
 }
 
-// CallEach calls the hooks of a hook point. An error does not end the chain: it is an event of
+// CallEachHook calls the hooks of a hook point. An error does not end the chain: it is an event of
 // the task, or a log line for a hook point of the allocation, unless ctx is done. When ctx
 // is done, hooks of a task are not called any longer, except Stop.
-func CallEach[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error)) {
+func CallEachHook[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error)) {
 	for h, impl := range HooksImplementing[H](c) {
 		if ctx.Err() != nil && point.IsTask() && point != hook.Stop {
 			return
@@ -230,7 +230,7 @@ func CallAndJoinErrors[H, R any](ctx context.Context, c *Chain, point hook.Point
 }
 
 // CallAfterPluginRestarts calls a hook of a hook point again each time its plugin process was replaced,
-// until ctx is done. It handles errors as CallEach does. It does not block: each hook with a
+// until ctx is done. It handles errors as CallEachHook does. It does not block: each hook with a
 // plugin process has a goroutine in wg.
 func CallAfterPluginRestarts[H, R any](ctx context.Context, wg *sync.WaitGroup, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error)) {
 	for h, impl := range HooksImplementing[H](c) {
@@ -258,9 +258,9 @@ func CallAfterPluginRestarts[H, R any](ctx context.Context, wg *sync.WaitGroup, 
 // returns.
 func callHook[H, R any](ctx context.Context, c *Chain, point hook.Point, h Hook, impl H, call func(context.Context, Hook, H) (R, error)) error {
 	if !h.NoDeadline() {
-		deadline := c.config.Limits.OtherPoints
+		deadline := c.config.Limits.OtherPointTimeout
 		if point == hook.Prerun || point == hook.Prestart {
-			deadline = c.config.Limits.StartPoints
+			deadline = c.config.Limits.StartPointTimeout
 		}
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, deadline)

@@ -79,7 +79,7 @@ func newTestChain(hooks ...*recorderHook) (c *Chain, calls, events *[]string) {
 		list = append(list, OrderedHook{OrderPlugin, h})
 	}
 	return NewChain(ChainConfig{
-		Limits:    CallLimits{StartPoints: time.Minute, OtherPoints: time.Second},
+		Limits:    CallLimits{StartPointTimeout: time.Minute, OtherPointTimeout: time.Second},
 		EmitEvent: func(e *api.TaskEvent) { *events = append(*events, e.Type+": "+e.Message) },
 		Logger:    hclog.NewNullLogger(),
 	}, list), calls, events
@@ -170,7 +170,7 @@ func TestCallEachCallsAllHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eventErr := &EventError{errors.New("no"), &api.TaskEvent{Type: "Own"}}
 		chain, calls, events := newTestChain(&recorderHook{name: "a", err: errors.New("no")}, &recorderHook{name: "b", err: eventErr, noDeadline: true}, &recorderHook{name: "c"})
-		CallEach(t.Context(), chain, hook.Exited, callExited)
+		CallEachHook(t.Context(), chain, hook.Exited, callExited)
 		if want := []string{"a exited 1s", "b exited", "c exited 1s"}; !slices.Equal(*calls, want) {
 			t.Errorf("calls %q, want %q", *calls, want)
 		}
@@ -178,7 +178,7 @@ func TestCallEachCallsAllHooks(t *testing.T) {
 			t.Errorf("events %q, want %q", *events, want)
 		}
 		*events = nil
-		CallEach(t.Context(), chain, hook.PreKill, func(ctx context.Context, _ Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
+		CallEachHook(t.Context(), chain, hook.PreKill, func(ctx context.Context, _ Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
 			return h.PreKill(ctx, hook.AllocPreKillRequest{})
 		})
 		if len(*events) > 0 {
@@ -192,11 +192,11 @@ func TestCallEachAfterContextIsDone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	chain, calls, events := newTestChain(&recorderHook{name: "a", err: errors.New("no"), noDeadline: true})
-	CallEach(ctx, chain, hook.Exited, callExited)
-	CallEach(ctx, chain, hook.Stop, func(ctx context.Context, _ Hook, h hook.TaskStop) (hook.TaskStopResponse, error) {
+	CallEachHook(ctx, chain, hook.Exited, callExited)
+	CallEachHook(ctx, chain, hook.Stop, func(ctx context.Context, _ Hook, h hook.TaskStop) (hook.TaskStopResponse, error) {
 		return h.Stop(ctx, hook.TaskStopRequest{})
 	})
-	CallEach(ctx, chain, hook.PreKill, func(ctx context.Context, _ Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
+	CallEachHook(ctx, chain, hook.PreKill, func(ctx context.Context, _ Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
 		return h.PreKill(ctx, hook.AllocPreKillRequest{})
 	})
 	if want := []string{"a stop", "a pre_kill"}; !slices.Equal(*calls, want) || len(*events) > 0 {
@@ -250,7 +250,7 @@ func TestChainWithoutHooks(t *testing.T) {
 	if got := fmt.Sprint(chain.Attachments()); got != `map[a:{"x": 1}]` {
 		t.Errorf("attachments %s", got)
 	}
-	CallEach(t.Context(), chain.WithoutHooks(func(h Hook) bool { return h.Name() == "a" }), hook.Exited, callExited)
+	CallEachHook(t.Context(), chain.WithoutHooks(func(h Hook) bool { return h.Name() == "a" }), hook.Exited, callExited)
 	if len(*calls) != 1 || (*calls)[0][0] != 'b' {
 		t.Errorf("calls %q, want one of b", *calls)
 	}
@@ -312,7 +312,7 @@ func TestCleanupIsRepeatedWithoutDescriptors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for failures, want := range map[int]int{3: 4, 1000: 36} { // 36 calls take a minute
 			chain, calls, events := newExhaustedChain(failures)
-			CallEach(t.Context(), chain, hook.Stop, func(ctx context.Context, _ Hook, h hook.TaskStop) (hook.TaskStopResponse, error) {
+			CallEachHook(t.Context(), chain, hook.Stop, func(ctx context.Context, _ Hook, h hook.TaskStop) (hook.TaskStopResponse, error) {
 				return h.Stop(ctx, hook.TaskStopRequest{})
 			})
 			if len(*calls) != want || len(*events) != min(1, failures/1000) {
@@ -327,7 +327,7 @@ func TestStartsOfBuiltinHooksAreLimited(t *testing.T) {
 		var running, most atomic.Int32
 		var wg sync.WaitGroup
 		chain, _, _ := newTestChain(&recorderHook{name: "a"})
-		chain.config.Limits.Operations = descriptors.NewLimiter(0)
+		chain.config.Limits.FileOperations = descriptors.NewLimiter(0)
 		for range 3 {
 			wg.Go(func() {
 				_ = CallUntilError(t.Context(), chain, hook.Prerun, func(context.Context, Hook, hook.AllocPrerun) (hook.AllocPrerunResponse, error) {

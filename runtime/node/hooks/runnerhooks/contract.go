@@ -41,7 +41,7 @@ type Hook interface {
 	WaitPlugin(ctx context.Context) error
 }
 
-// BuiltinHook has the methods of Hook, except Name, for a hook in the agent.
+// BuiltinHook implements the methods of Hook, except Name, for hooks that run in the agent.
 type BuiltinHook struct{}
 
 func (BuiltinHook) builtin() {}

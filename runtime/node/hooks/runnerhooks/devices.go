@@ -26,13 +26,13 @@ type DeviceReserver interface {
 // for all later starts of the task.
 type Devices struct {
 	BuiltinHook
-	reserver  DeviceReserver
-	allocated []*api.AllocatedDeviceResource
+	reserver         DeviceReserver
+	allocatedDevices []*api.AllocatedDeviceResource
 }
 
 // NewDevices returns the hook for one task.
 func NewDevices(reserver DeviceReserver, allocated []*api.AllocatedDeviceResource) *Devices {
-	return &Devices{reserver: reserver, allocated: allocated}
+	return &Devices{reserver: reserver, allocatedDevices: allocated}
 }
 
 // Name implements hook.Hook.
@@ -44,7 +44,7 @@ func (*Devices) NoDeadline() bool { return true }
 // Prestart implements hook.TaskPrestart.
 func (h *Devices) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	all := hook.TaskPrestartResponse{Done: true, Env: make(map[string]string)}
-	for _, d := range h.allocated {
+	for _, d := range h.allocatedDevices {
 		r, err := h.reserver.Reserve(ctx, d)
 		if err != nil {
 			return hook.TaskPrestartResponse{}, err

@@ -12,15 +12,15 @@ var _ hook.TaskPrestart = (*DispatchPayload)(nil)
 // DispatchPayload writes the payload of a dispatched job to the task's file.
 type DispatchPayload struct {
 	BuiltinHook
-	dir     *allocdir.Dir
-	file    string
-	payload []byte
+	allocDir *allocdir.Dir
+	filePath string
+	payload  []byte
 }
 
 // NewDispatchPayload returns the hook for one task. file is relative to the
 // task's local directory.
 func NewDispatchPayload(dir *allocdir.Dir, file string, payload []byte) *DispatchPayload {
-	return &DispatchPayload{dir: dir, file: file, payload: payload}
+	return &DispatchPayload{allocDir: dir, filePath: file, payload: payload}
 }
 
 // Name implements hook.Hook.
@@ -28,7 +28,7 @@ func (*DispatchPayload) Name() string { return "dispatch_payload" }
 
 // Prestart implements hook.TaskPrestart.
 func (h *DispatchPayload) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	if err := h.dir.WriteLocal(req.Task.Name, h.file, h.payload); err != nil {
+	if err := h.allocDir.WriteLocalFile(req.Task.Name, h.filePath, h.payload); err != nil {
 		return hook.TaskPrestartResponse{}, err
 	}
 	return hook.TaskPrestartResponse{Done: true}, nil

@@ -34,9 +34,9 @@ type Health struct {
 	BuiltinHook
 	config HealthConfig
 
-	mu            sync.Mutex
-	watch         *healthWatch // watch is nil before the first watch
-	watchDisabled bool
+	mu           sync.Mutex
+	currentWatch *healthWatch // latest watch, which may have ended; nil before the first one
+	noNewWatch   bool
 }
 
 // healthWatch watches the health of one version of the allocation.
@@ -44,8 +44,8 @@ type healthWatch struct {
 	params health.Params
 	cancel context.CancelFunc
 
-	done       chan struct{} // done is closed when the watch returns
-	hasVerdict bool          // decided is set if there was a verdict, or if Params reports that the allocation has no health settings; valid once done is closed
+	done       chan struct{} // closed when the watch has ended
+	hasVerdict bool          // there was a verdict, or there is none to wait for; valid once done is closed
 }
 
 // NewHealth returns the hook for one allocation.
@@ -58,7 +58,7 @@ func (*Health) Name() string { return "alloc_health_watcher" }
 func (h *Health) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.watch == nil {
+	if h.currentWatch == nil {
 		h.startWatchLocked()
 	}
 	return hook.AllocPrerunResponse{}, nil
@@ -95,12 +95,12 @@ func (a *healthWatchRestart) UpdateAlloc(context.Context, hook.AllocUpdateReques
 func (h *Health) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.watchDisabled = true
+	h.noNewWatch = true
 	h.stopWatchLocked()
-	if w := h.watch; w != nil && !w.hasVerdict {
+	if w := h.currentWatch; w != nil && !w.hasVerdict {
 		w.hasVerdict = true
 		now, _, _ := h.config.Snapshot()
-		h.handleVerdict(health.Evaluate(w.params, now))
+		h.reportIfDecided(health.Evaluate(w.params, now))
 	}
 	return hook.AllocPostrunResponse{}, nil
 }
@@ -109,7 +109,7 @@ func (h *Health) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocP
 func (h *Health) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.watchDisabled = true
+	h.noNewWatch = true
 	h.stopWatchLocked()
 	return hook.AllocShutdownResponse{}, nil
 }
@@ -119,27 +119,27 @@ func (h *Health) startWatchLocked() {
 	params.Deadline = time.Now().Add(params.HealthyDeadline)
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &healthWatch{params: params, cancel: cancel, done: make(chan struct{}), hasVerdict: true}
-	h.watch = w
-	if h.watchDisabled || !wanted {
+	h.currentWatch = w
+	if h.noNewWatch || !wanted {
 		close(w.done)
 		return
 	}
 	go func() {
 		defer close(w.done)
-		w.hasVerdict = h.run(ctx, params)
+		w.hasVerdict = h.evaluateUntilVerdict(ctx, params)
 	}()
 }
 
 // stopWatchLocked ends the watch and waits for it. It may be called again.
 func (h *Health) stopWatchLocked() {
-	if h.watch != nil {
-		h.watch.cancel()
-		<-h.watch.done
+	if h.currentWatch != nil {
+		h.currentWatch.cancel()
+		<-h.currentWatch.done
 	}
 }
 
-// run evaluates the health after each change, until there is a verdict or ctx ends.
-func (h *Health) run(ctx context.Context, params health.Params) (decided bool) {
+// evaluateUntilVerdict evaluates the health after each change, until there is a verdict or ctx ends.
+func (h *Health) evaluateUntilVerdict(ctx context.Context, params health.Params) (decided bool) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -148,7 +148,7 @@ func (h *Health) run(ctx context.Context, params health.Params) (decided bool) {
 		if ctx.Err() != nil {
 			return false
 		}
-		if h.handleVerdict(verdict) {
+		if h.reportIfDecided(verdict) {
 			return true
 		}
 		timer.Reset(time.Until(verdict.RecheckAt))
@@ -162,7 +162,7 @@ func (h *Health) run(ctx context.Context, params health.Params) (decided bool) {
 	}
 }
 
-func (h *Health) handleVerdict(v health.Verdict) bool {
+func (h *Health) reportIfDecided(v health.Verdict) bool {
 	if v.State == health.Undecided {
 		return false
 	}

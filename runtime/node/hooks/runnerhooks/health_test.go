@@ -35,7 +35,7 @@ func newFakeAlloc() *fakeAlloc {
 func (p *fakeAlloc) newHealth() *Health {
 	return NewHealth(HealthConfig{
 		Params: func() (health.Params, bool) {
-			return health.Params{MinHealthyTime: 10 * time.Second, HealthyDeadline: time.Minute, UseChecks: true}, p.hasParams
+			return health.Params{MinHealthyTime: 10 * time.Second, HealthyDeadline: time.Minute, RequirePassingChecks: true}, p.hasParams
 		},
 		Snapshot: func() (health.Snapshot, <-chan struct{}, <-chan struct{}) {
 			p.mu.Lock()
@@ -100,7 +100,7 @@ func TestHealth(t *testing.T) {
 		{"an update begins anew", []step{point(0, callPrerun), point(50, callUpdateAlloc), point(200, callPostrun)}, []string{fmt.Sprintf("+1m50s %d", health.Unhealthy)}},
 		{"after an update comes no other beginning", []step{point(0, callUpdateAlloc), point(50, callPrerun), point(90, callPostrun)}, []string{fmt.Sprintf("+1m0s %d", health.Unhealthy)}},
 		{"each version has its verdict", []step{point(0, callPrerun), change(0, (*fakeAlloc).startTask), point(20, callUpdateAlloc), point(90, callPostrun)}, []string{"+10s " + healthyVerdict, "+20s " + healthyVerdict}},
-		{"what can be said at the end is said", []step{point(0, callPrerun), change(5, (*fakeAlloc).startTask), change(7, func(p *fakeAlloc) { p.snapshot.Stopping = true }), point(8, callPostrun), point(9, callPostrun), point(9, callUpdateAlloc)}, []string{fmt.Sprintf("+8s %d", health.Stopped)}},
+		{"what can be said at the end is said", []step{point(0, callPrerun), change(5, (*fakeAlloc).startTask), change(7, func(p *fakeAlloc) { p.snapshot.StopRequested = true }), point(8, callPostrun), point(9, callPostrun), point(9, callUpdateAlloc)}, []string{fmt.Sprintf("+8s %d", health.Stopped)}},
 		{"a shutdown leaves it open", []step{point(0, callPrerun), change(5, (*fakeAlloc).startTask), point(8, callShutdownAlloc), point(90, callUpdateAlloc)}, nil},
 		{"nobody wants to know", []step{change(0, func(p *fakeAlloc) { p.hasParams = false }), point(0, callPrerun), point(90, callPostrun)}, nil},
 		{"it was never watched", []step{point(0, callPostrun)}, nil},

@@ -209,7 +209,7 @@ func (c *fullCollector) Start(ctx context.Context, t logs.Task) (string, string,
 	case <-c.descriptorsFreed:
 		return c.fakeCollector.Start(ctx, t)
 	default:
-		return "", "", fmt.Errorf("collect: %w", &logs.TooManyTasksError{Tasks: 3, Limit: 100, DescriptorsFreed: c.descriptorsFreed})
+		return "", "", fmt.Errorf("collect: %w", &logs.TooManyTasksError{Tasks: 3, DescriptorLimit: 100, DescriptorsFreed: c.descriptorsFreed})
 	}
 }
 
@@ -252,7 +252,7 @@ func TestWaitForDescriptorsHasNoDeadline(t *testing.T) {
 		c := &fullCollector{descriptorsFreed: make(chan struct{})}
 		h := NewLogs(c, func() (logs.Task, OutputMode) { return logs.Task{Name: "web"}, OutputCollected }, func(string, string) {}, nil, func(*api.TaskEvent) {})
 		chain := NewChain(ChainConfig{
-			Limits: CallLimits{StartPoints: time.Minute, OtherPoints: time.Second}, EmitEvent: func(*api.TaskEvent) {}, Logger: hclog.NewNullLogger(),
+			Limits: CallLimits{StartPointTimeout: time.Minute, OtherPointTimeout: time.Second}, EmitEvent: func(*api.TaskEvent) {}, Logger: hclog.NewNullLogger(),
 		}, []OrderedHook{{OrderLogs, h}})
 		time.AfterFunc(time.Hour, func() { close(c.descriptorsFreed) })
 		err := CallUntilError(t.Context(), chain, hook.Prestart, func(ctx context.Context, _ Hook, h hook.TaskPrestart) (hook.TaskPrestartResponse, error) {

@@ -55,10 +55,10 @@ type Identity struct {
 	BuiltinHook
 	config IdentityConfig
 
-	mu       sync.Mutex
-	tokens   map[string]*state.IdentityToken // nil until the first Prestart
-	endRenew context.CancelFunc              // nil unless renew runs
-	renewWG  sync.WaitGroup
+	mu              sync.Mutex
+	tokenOfIdentity map[string]*state.IdentityToken // nil until the first Prestart
+	cancelRenewal   context.CancelFunc              // nil unless renew runs
+	renewWG         sync.WaitGroup
 }
 
 // NewIdentity returns the hook for one task.
@@ -85,11 +85,11 @@ func (*Identity) Name() string { return "identity" }
 // written and changes are repeated in the background.
 func (h *Identity) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	if req.Running {
-		h.load()
+		h.loadTokens()
 		h.startRenewal(ctx)
 		return hook.TaskPrestartResponse{}, nil
 	}
-	if _, err := h.deliver(ctx, false); err != nil {
+	if _, err := h.issueAndWriteTokens(ctx, false); err != nil {
 		return hook.TaskPrestartResponse{}, driver.Recoverable(err)
 	}
 	h.startRenewal(ctx)
@@ -100,7 +100,7 @@ func (h *Identity) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (
 func (h *Identity) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	h.stopRenewal()
 	h.mu.Lock()
-	h.tokens = nil
+	h.tokenOfIdentity = nil
 	h.mu.Unlock()
 	return hook.TaskStopResponse{}, h.config.Issuer.DeleteTokens(ctx, h.config.Workload.AllocID, h.config.Workload.Task)
 }
@@ -111,66 +111,66 @@ func (h *Identity) Shutdown(context.Context, hook.TaskShutdownRequest) (hook.Tas
 	return hook.TaskShutdownResponse{}, nil
 }
 
-// load reads the tokens that an earlier agent has issued.
-func (h *Identity) load() {
+// loadTokens reads the tokens that an earlier agent has issued.
+func (h *Identity) loadTokens() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.loadLocked()
-	h.setTokensLocked()
+	h.loadTokensLocked()
+	h.setEnvTokensLocked()
 }
 
-func (h *Identity) loadLocked() {
-	if h.tokens == nil {
-		h.tokens = make(map[string]*state.IdentityToken)
-		maps.Copy(h.tokens, h.config.Issuer.Tokens(h.config.Workload.AllocID, h.config.Workload.Task))
+func (h *Identity) loadTokensLocked() {
+	if h.tokenOfIdentity == nil {
+		h.tokenOfIdentity = make(map[string]*state.IdentityToken)
+		maps.Copy(h.tokenOfIdentity, h.config.Issuer.Tokens(h.config.Workload.AllocID, h.config.Workload.Task))
 	}
 }
 
-func (h *Identity) setTokensLocked() {
+func (h *Identity) setEnvTokensLocked() {
 	variables := make(map[string]string)
 	for _, id := range h.config.Identities {
-		if t := h.tokens[id.Name]; id.Env && t != nil {
+		if t := h.tokenOfIdentity[id.Name]; id.Env && t != nil {
 			variables[id.Name] = t.JWT
 		}
 	}
 	h.config.SetTokens(variables)
 }
 
-// deliver issues the tokens that are missing or must be renewed, stores all tokens, and writes files: all of them
+// issueAndWriteTokens issues the tokens that are missing or must be renewed, stores all tokens, and writes files: all of them
 // before a start of the task, and for a running task those that have changed. A start of the task also replaces
 // tokens that were signed before a rotation of the keys, so that the former key can be removed. It returns the identities of a
 // running task whose change_mode must be applied.
-func (h *Identity) deliver(ctx context.Context, running bool) (changed []*api.WorkloadIdentity, err error) {
+func (h *Identity) issueAndWriteTokens(ctx context.Context, running bool) (changed []*api.WorkloadIdentity, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.loadLocked()
-	next, stored := maps.Clone(h.tokens), true
+	h.loadTokensLocked()
+	next, stored := maps.Clone(h.tokenOfIdentity), true
 	for _, id := range h.config.Identities {
 		t := next[id.Name]
 		switch {
-		case t == nil || h.isDue(t), !running && !h.config.Issuer.IsSignedByActiveKey(ctx, t):
+		case t == nil || h.mustReplace(t), !running && !h.config.Issuer.IsSignedByActiveKey(ctx, t):
 			if t, err = h.config.Issuer.Issue(ctx, h.config.Workload, id); err != nil {
 				return nil, err
 			}
 			t.ChangePending = running
 			next[id.Name], stored = t, false
 		case t.ChangePending && !running:
-			next[id.Name], stored = withoutChange(t), false
+			next[id.Name], stored = withoutPendingChange(t), false
 		}
 	}
 	if !stored {
-		if err := h.put(ctx, next); err != nil {
+		if err := h.storeTokens(ctx, next); err != nil {
 			return nil, err
 		}
 	}
-	h.tokens = next
+	h.tokenOfIdentity = next
 	for _, id := range h.config.Identities {
-		t := h.tokens[id.Name]
+		t := h.tokenOfIdentity[id.Name]
 		if running && !t.ChangePending {
 			continue
 		}
 		if id.File {
-			if err := h.config.WriteFile(identityFile(id), []byte(t.JWT)); err != nil {
+			if err := h.config.WriteFile(identityFilePath(id), []byte(t.JWT)); err != nil {
 				return nil, err
 			}
 		}
@@ -178,28 +178,28 @@ func (h *Identity) deliver(ctx context.Context, running bool) (changed []*api.Wo
 			changed = append(changed, id)
 		}
 	}
-	h.setTokensLocked()
+	h.setEnvTokensLocked()
 	return changed, nil
 }
 
-func (h *Identity) put(ctx context.Context, tokens map[string]*state.IdentityToken) error {
+func (h *Identity) storeTokens(ctx context.Context, tokens map[string]*state.IdentityToken) error {
 	return h.config.Issuer.PutTokens(ctx, h.config.Workload.AllocID, h.config.Workload.Task, tokens)
 }
 
-// isDue reports whether a token must be replaced now.
-func (h *Identity) isDue(t *state.IdentityToken) bool {
+// mustReplace reports whether a token must be replaced now.
+func (h *Identity) mustReplace(t *state.IdentityToken) bool {
 	delay, renewable := h.config.Issuer.RenewalDelay(t)
 	return renewable && delay <= 0 || !h.config.Issuer.IsSignedByCurrentKeys(t)
 }
 
-func withoutChange(t *state.IdentityToken) *state.IdentityToken {
+func withoutPendingChange(t *state.IdentityToken) *state.IdentityToken {
 	c := *t
 	c.ChangePending = false
 	return &c
 }
 
-// identityFile returns the path of the file of an identity, relative to the directory of the task.
-func identityFile(id *api.WorkloadIdentity) string {
+// identityFilePath returns the path of the file of an identity, relative to the directory of the task.
+func identityFilePath(id *api.WorkloadIdentity) string {
 	switch {
 	case id.Filepath != "":
 		return id.Filepath
@@ -213,18 +213,18 @@ func identityFile(id *api.WorkloadIdentity) string {
 func (h *Identity) startRenewal(ctx context.Context) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, needed := h.nextRenewalLocked(); !needed || h.endRenew != nil {
+	if _, needed := h.nextRenewalLocked(); !needed || h.cancelRenewal != nil {
 		return
 	}
-	ctx, h.endRenew = context.WithCancel(context.WithoutCancel(ctx))
-	h.renewWG.Go(func() { h.renew(ctx) })
+	ctx, h.cancelRenewal = context.WithCancel(context.WithoutCancel(ctx))
+	h.renewWG.Go(func() { h.renewUntilDone(ctx) })
 }
 
 func (h *Identity) stopRenewal() {
 	h.mu.Lock()
-	if h.endRenew != nil {
-		h.endRenew()
-		h.endRenew = nil
+	if h.cancelRenewal != nil {
+		h.cancelRenewal()
+		h.cancelRenewal = nil
 	}
 	h.mu.Unlock()
 	h.renewWG.Wait()
@@ -234,7 +234,7 @@ func (h *Identity) stopRenewal() {
 // false if there is none.
 func (h *Identity) nextRenewalLocked() (next time.Duration, needed bool) {
 	for _, id := range h.config.Identities {
-		t := h.tokens[id.Name]
+		t := h.tokenOfIdentity[id.Name]
 		delay, renewable := time.Duration(0), true
 		if t != nil && !t.ChangePending && h.config.Issuer.IsSignedByCurrentKeys(t) {
 			delay, renewable = h.config.Issuer.RenewalDelay(t)
@@ -246,8 +246,8 @@ func (h *Identity) nextRenewalLocked() (next time.Duration, needed bool) {
 	return next, needed
 }
 
-// renew renews tokens until ctx is done.
-func (h *Identity) renew(ctx context.Context) {
+// renewUntilDone renews tokens until ctx is done.
+func (h *Identity) renewUntilDone(ctx context.Context) {
 	retryDelay := time.Duration(0)
 	for {
 		stepped := h.config.Issuer.ClockStepped()
@@ -270,7 +270,7 @@ func (h *Identity) renew(ctx context.Context) {
 				return
 			}
 		}
-		err := h.renewNow(ctx)
+		err := h.renewDueTokens(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -287,10 +287,10 @@ func (h *Identity) renew(ctx context.Context) {
 	}
 }
 
-// renewNow renews the tokens that are due, and applies the change_mode of their identities. A restart replaces
+// renewDueTokens renews the tokens that are due, and applies the change_mode of their identities. A restart replaces
 // signals: the new process reads all tokens.
-func (h *Identity) renewNow(ctx context.Context) error {
-	changed, err := h.deliver(ctx, true)
+func (h *Identity) renewDueTokens(ctx context.Context) error {
+	changed, err := h.issueAndWriteTokens(ctx, true)
 	if err != nil || len(changed) == 0 {
 		return err
 	}
@@ -314,16 +314,16 @@ func (h *Identity) renewNow(ctx context.Context) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	next := maps.Clone(h.tokens)
+	next := maps.Clone(h.tokenOfIdentity)
 	for _, id := range changed {
 		if t := next[id.Name]; t != nil {
-			next[id.Name] = withoutChange(t)
+			next[id.Name] = withoutPendingChange(t)
 		}
 	}
-	if err := h.put(ctx, next); err != nil {
+	if err := h.storeTokens(ctx, next); err != nil {
 		return err
 	}
-	h.tokens = next
+	h.tokenOfIdentity = next
 	return nil
 }
 

@@ -29,8 +29,8 @@ type Collector interface {
 	// Stop waits briefly for remaining output, and ends the collection. If ended is true,
 	// the process of the task is known to be dead; otherwise its output keeps a reader.
 	Stop(ctx context.Context, allocID, task string, ended bool) error
-	// Finish is Stop for a task for which this agent did not call Start. An earlier
-	// agent may have called it.
+	// Finish is like Stop, for a task whose collection this agent has not started. An
+	// earlier agent may have started it.
 	Finish(ctx context.Context, task logs.Task, ended bool) error
 }
 
@@ -46,19 +46,19 @@ const (
 // Logs collects the output of the task. Its name in events is Nomad's.
 type Logs struct {
 	BuiltinHook
-	collector Collector
-	task      func() (logs.Task, OutputMode)
-	setOutput func(stdout, stderr string)
-	taskEnded func() bool
-	emitEvent func(*api.TaskEvent)
-	started   atomic.Bool // started is set once this agent has called Start
+	collector          Collector
+	logTask            func() (logs.Task, OutputMode)
+	setOutput          func(stdout, stderr string)
+	taskEnded          func() bool
+	emitEvent          func(*api.TaskEvent)
+	startedByThisAgent atomic.Bool // this agent has started the collection of the task.s output
 }
 
 // NewLogs returns the hook for one task. task returns the task and the destination of its output; setOutput passes
 // the paths for the next start to the runner; ended reports whether no process of the task can be alive; emit gets
 // an event when the task has to wait.
 func NewLogs(collector Collector, task func() (logs.Task, OutputMode), setOutput func(stdout, stderr string), ended func() bool, emit func(*api.TaskEvent)) *Logs {
-	return &Logs{collector: collector, task: task, setOutput: setOutput, taskEnded: ended, emitEvent: emit}
+	return &Logs{collector: collector, logTask: task, setOutput: setOutput, taskEnded: ended, emitEvent: emit}
 }
 
 // Name implements hook.Hook.
@@ -76,7 +76,7 @@ const (
 
 // Prestart implements hook.TaskPrestart.
 func (h *Logs) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	task, mode := h.task()
+	task, mode := h.logTask()
 	task.Running = req.Running
 	switch mode {
 	case OutputDiscarded:
@@ -86,18 +86,18 @@ func (h *Logs) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 		return hook.TaskPrestartResponse{}, nil
 	}
 	failpoint.Hit(failpoint.StepTaskDir, failpoint.PhaseDuring)
-	stdout, stderr, err := h.start(ctx, task)
+	stdout, stderr, err := h.startCollection(ctx, task)
 	if err != nil {
 		return hook.TaskPrestartResponse{}, driver.Recoverable(fmt.Errorf("collect logs: %w", err))
 	}
 	failpoint.Hit(failpoint.StepTaskDir, failpoint.PhaseAfter)
-	h.started.Store(true)
+	h.startedByThisAgent.Store(true)
 	h.setOutput(stdout, stderr)
 	return hook.TaskPrestartResponse{}, nil
 }
 
-// start starts the collection, and blocks while other tasks hold all file descriptors.
-func (h *Logs) start(ctx context.Context, task logs.Task) (stdout, stderr string, err error) {
+// startCollection starts the collection, and blocks while other tasks hold all file descriptors.
+func (h *Logs) startCollection(ctx context.Context, task logs.Task) (stdout, stderr string, err error) {
 	for waiting := false; ; waiting = true {
 		call, cancel := context.WithTimeout(ctx, collectorStartTimeout)
 		stdout, stderr, err = h.collector.Start(call, task)
@@ -121,11 +121,11 @@ func (h *Logs) start(ctx context.Context, task logs.Task) (stdout, stderr string
 func (h *Logs) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, collectorStopTimeout)
 	defer cancel()
-	task, mode := h.task()
+	task, mode := h.logTask()
 	switch {
 	case mode != OutputCollected:
 		return hook.TaskStopResponse{}, nil
-	case !h.started.Load():
+	case !h.startedByThisAgent.Load():
 		return hook.TaskStopResponse{}, h.collector.Finish(ctx, task, h.taskEnded())
 	}
 	return hook.TaskStopResponse{}, h.collector.Stop(ctx, req.Alloc.ID, req.Task.Name, h.taskEnded())

@@ -21,8 +21,8 @@ type MaxRunDuration struct {
 	deadline   func() time.Time
 	onExceeded func()
 
-	mu    sync.Mutex
-	timer *time.Timer // timer is nil unless armed
+	mu            sync.Mutex
+	deadlineTimer *time.Timer // timer is nil unless armed
 }
 
 // NewMaxRunDuration returns the hook for one allocation. deadline returns the time by
@@ -37,37 +37,37 @@ func (*MaxRunDuration) Name() string { return "max_run_duration" }
 
 // Prerun implements hook.AllocPrerun.
 func (h *MaxRunDuration) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	h.arm(h.deadline())
+	h.setTimer(h.deadline())
 	return hook.AllocPrerunResponse{}, nil
 }
 
 // UpdateAlloc implements hook.AllocUpdate.
 func (h *MaxRunDuration) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
-	h.arm(h.deadline())
+	h.setTimer(h.deadline())
 	return hook.AllocUpdateResponse{}, nil
 }
 
 // Postrun implements hook.AllocPostrun.
 func (h *MaxRunDuration) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
-	h.arm(time.Time{})
+	h.setTimer(time.Time{})
 	return hook.AllocPostrunResponse{}, nil
 }
 
 // ShutdownAlloc implements hook.AllocShutdown.
 func (h *MaxRunDuration) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
-	h.arm(time.Time{})
+	h.setTimer(time.Time{})
 	return hook.AllocShutdownResponse{}, nil
 }
 
-// arm sets the timer to a new deadline. A zero deadline only stops the timer.
-func (h *MaxRunDuration) arm(deadline time.Time) {
+// setTimer sets the timer to a new deadline. A zero deadline only stops the timer.
+func (h *MaxRunDuration) setTimer(deadline time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.timer != nil {
-		h.timer.Stop()
-		h.timer = nil
+	if h.deadlineTimer != nil {
+		h.deadlineTimer.Stop()
+		h.deadlineTimer = nil
 	}
 	if !deadline.IsZero() {
-		h.timer = time.AfterFunc(time.Until(deadline), h.onExceeded)
+		h.deadlineTimer = time.AfterFunc(time.Until(deadline), h.onExceeded)
 	}
 }

@@ -32,19 +32,19 @@ type NetworkManager interface {
 // NetworkTask is a task of an allocation with a network.
 type NetworkTask struct {
 	Name, Driver string
-	// Capabilities returns the capabilities of the driver. It may block while the driver starts.
-	Capabilities func(context.Context) (driver.Capabilities, error)
+	// DriverCapabilities returns the capabilities of the driver. It may block while the driver starts.
+	DriverCapabilities func(context.Context) (driver.Capabilities, error)
 }
 
 // NetworkConfig configures the hook for one allocation.
 type NetworkConfig struct {
-	Manager NetworkManager
-	Request func() state.AllocNetwork // returns what the job asks for, interpolated, without the driver
-	Tasks   []NetworkTask
-	// Reuse means that a network that an earlier agent has created still exists.
-	Reuse     bool
-	Set       func(*state.AllocNetwork) // passes the network to all tasks; nil means that they need no isolation
-	EmitEvent func(*api.TaskEvent)      // emits an event on all tasks
+	Manager    NetworkManager
+	NewRequest func() state.AllocNetwork // returns what the job asks for, interpolated, without the driver
+	Tasks      []NetworkTask
+	// ReuseExisting means that a network that an earlier agent has created still exists.
+	ReuseExisting bool
+	SetNetwork    func(*state.AllocNetwork) // passes the network to all tasks; nil means that they need no isolation
+	EmitEvent     func(*api.TaskEvent)      // emits an event on all tasks
 }
 
 // Network creates the network that the tasks of an allocation share, and destroys it
@@ -65,11 +65,11 @@ func (*Network) NoDeadline() bool { return true }
 
 // Prerun implements hook.AllocPrerun.
 func (h *Network) Prerun(ctx context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	if existing := h.config.Manager.Existing(req.Alloc.ID); existing != nil && h.config.Reuse {
-		h.config.Set(existing)
+	if existing := h.config.Manager.Existing(req.Alloc.ID); existing != nil && h.config.ReuseExisting {
+		h.config.SetNetwork(existing)
 		return hook.AllocPrerunResponse{}, nil
 	}
-	request := h.config.Request()
+	request := h.config.NewRequest()
 	var err error
 	if request.Driver, err = h.findCreator(ctx, request.Mode); err != nil {
 		return hook.AllocPrerunResponse{}, err
@@ -80,7 +80,7 @@ func (h *Network) Prerun(ctx context.Context, req hook.AllocPrerunRequest) (hook
 	if err != nil {
 		return hook.AllocPrerunResponse{}, err
 	}
-	h.config.Set(created)
+	h.config.SetNetwork(created)
 	return hook.AllocPrerunResponse{}, nil
 }
 
@@ -94,7 +94,7 @@ func (h *Network) findCreator(ctx context.Context, mode string) (string, error) 
 	defer cancel()
 	var creator *NetworkTask
 	for _, task := range h.config.Tasks {
-		c, err := task.Capabilities(ctx)
+		c, err := task.DriverCapabilities(ctx)
 		if err != nil {
 			return "", fmt.Errorf("task %s: %w", task.Name, err)
 		}

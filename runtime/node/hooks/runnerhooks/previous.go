@@ -47,14 +47,14 @@ func (*PreviousAllocWaiter) NoDeadline() bool { return true }
 // fails, the allocation starts without the data.
 type DiskMigrator struct {
 	BuiltinHook
-	dir, previous *allocdir.Dir
-	tasks         []string
-	logger        hclog.Logger
+	dir, previousDir *allocdir.Dir
+	taskNames        []string
+	logger           hclog.Logger
 }
 
 // NewDiskMigrator returns the hook for one allocation with the named tasks.
 func NewDiskMigrator(dir, previous *allocdir.Dir, tasks []string, logger hclog.Logger) *DiskMigrator {
-	return &DiskMigrator{dir: dir, previous: previous, tasks: tasks, logger: logger}
+	return &DiskMigrator{dir: dir, previousDir: previous, taskNames: tasks, logger: logger}
 }
 
 // Name implements hook.Hook.
@@ -62,7 +62,7 @@ func (*DiskMigrator) Name() string { return "migrate_disk" }
 
 // Prerun implements hook.AllocPrerun.
 func (h *DiskMigrator) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	if err := h.dir.MoveDataFrom(h.previous, h.tasks); err != nil {
+	if err := h.dir.MoveDataFrom(h.previousDir, h.taskNames); err != nil {
 		h.logger.Error("data of the allocation before is left behind", "error", err)
 	}
 	return hook.AllocPrerunResponse{}, nil

@@ -23,15 +23,15 @@ type VariableReader func(namespace, path string) (map[string]string, error)
 // in memory only.
 type Secrets struct {
 	BuiltinHook
-	task      *api.Task
-	namespace string
-	read      VariableReader
-	env       *taskenv.Builder
+	task         *api.Task
+	namespace    string
+	readVariable VariableReader
+	envBuilder   *taskenv.Builder
 }
 
 // NewSecrets returns the hook for a task whose secret blocks all have the provider nomad.
 func NewSecrets(task *api.Task, namespace string, read VariableReader, env *taskenv.Builder) *Secrets {
-	return &Secrets{task: task, namespace: namespace, read: read, env: env}
+	return &Secrets{task: task, namespace: namespace, readVariable: read, envBuilder: env}
 }
 
 // Name implements hook.Hook.
@@ -42,7 +42,7 @@ func (*Secrets) Name() string { return "secrets" }
 func (h *Secrets) Prestart(_ context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	values := make(map[string]string)
 	for _, s := range h.task.Secrets {
-		items, err := h.read(h.namespace, s.Path)
+		items, err := h.readVariable(h.namespace, s.Path)
 		switch {
 		case err != nil:
 			return hook.TaskPrestartResponse{}, driver.Recoverable(fmt.Errorf("secret %q: %w", s.Name, err))
@@ -54,14 +54,14 @@ func (h *Secrets) Prestart(_ context.Context, _ hook.TaskPrestartRequest) (hook.
 			values[taskenv.SecretPrefix+s.Name+"."+key] = value
 		}
 	}
-	h.env.SetSecrets(values)
+	h.envBuilder.SetSecrets(values)
 	return hook.TaskPrestartResponse{}, h.checkReferences()
 }
 
 // checkReferences returns an error for a reference to a value that does not exist: a task would get the text of the reference
 // in place of the value.
 func (h *Secrets) checkReferences() error {
-	env := h.env.Build()
+	env := h.envBuilder.Build()
 	for _, name := range slices.Sorted(maps.Keys(h.task.Env)) {
 		if missing := env.MissingSecret(h.task.Env[name]); missing != "" {
 			return missingSecretError("env "+name, missing)

@@ -21,9 +21,9 @@ func newServiceSet(t *testing.T) (*services.Set, func(when string, want ...strin
 	registry := new(servicestest.Registry)
 	spec := &services.Spec{AllocID: "a", Group: "g", Services: []services.Service{{Name: "front"}, {Task: "t", Name: "back"}}}
 	set := services.New(services.Config{
-		AllocID: "a",
-		Spec:    func() *services.Spec { return spec },
-		Env: func(string) *taskenv.Env {
+		AllocID:     "a",
+		CurrentSpec: func() *services.Spec { return spec },
+		CurrentEnv: func(string) *taskenv.Env {
 			return taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{}).Build()
 		},
 		Registry: registry,
@@ -118,9 +118,9 @@ func TestChecksHook(t *testing.T) {
 	spec := &services.Spec{AllocID: "a", Services: []services.Service{{Name: "s", Port: "1", Checks: []services.Check{{Name: "c", Type: "tcp", Interval: time.Hour}}}}}
 	kept := make(map[string]*api.AllocCheckStatus)
 	set := services.New(services.Config{
-		AllocID: "a",
-		Spec:    func() *services.Spec { return spec },
-		Env: func(string) *taskenv.Env {
+		AllocID:     "a",
+		CurrentSpec: func() *services.Spec { return spec },
+		CurrentEnv: func(string) *taskenv.Env {
 			return taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{}).Build()
 		},
 		Registry:         new(servicestest.Registry),

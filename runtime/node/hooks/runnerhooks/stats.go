@@ -40,28 +40,28 @@ type StatsSource func(ctx context.Context, interval time.Duration) (<-chan *driv
 // Stats samples the resource usage of the task on demand.
 type Stats struct {
 	BuiltinHook
-	source   StatsSource
-	interval time.Duration
-	logger   hclog.Logger
+	openStream StatsSource
+	interval   time.Duration
+	logger     hclog.Logger
 
-	mu          sync.Mutex
-	latest      *driver.TaskStats // latest is nil before the first sample
-	taskRunning bool              // taskRunning is set from Poststart until Exited, Stop or Shutdown
-	stream      *sampleStream     // stream is nil before the first Latest for this process
-	wg          sync.WaitGroup    // wg counts all samplings; it grows only while taskRunning is set
+	mu           sync.Mutex
+	latestSample *driver.TaskStats // nil before the first sample
+	taskRunning  bool              // true from Poststart until Exited, Stop or Shutdown
+	stream       *sampleStream     // nil before the first Latest for this process
+	streamsWG    sync.WaitGroup    // goroutines of all streams; a goroutine is added only while taskRunning is set
 }
 
 // sampleStream is one stream of samples, reopened when it breaks.
 type sampleStream struct {
 	cancel           context.CancelFunc
-	idleTimer        *time.Timer   // idleTimer cancels the stream streamIdleTimeout after the last Latest
-	firstAttemptDone chan struct{} // firstAttemptDone is closed by runStream after the first attempt, with or without a sample
-	unsupported      bool          // unsupported means that the driver has no samples of this process; guarded by Stats.mu
+	idleTimer        *time.Timer   // cancels the stream streamIdleTimeout after the last Latest
+	firstAttemptDone chan struct{} // closed by runStream after the first attempt, with or without a sample
+	unsupported      bool          // the driver has no samples of this process; guarded by Stats.mu
 }
 
 // NewStats returns the hook for one task.
 func NewStats(source StatsSource, interval time.Duration, logger hclog.Logger) *Stats {
-	return &Stats{source: source, interval: interval, logger: logger}
+	return &Stats{openStream: source, interval: interval, logger: logger}
 }
 
 // Name implements hook.Hook.
@@ -72,7 +72,7 @@ func (*Stats) Name() string { return "stats_hook" }
 // driver has sent a sample. Sampling then continues at the interval, until ten seconds
 // have passed without a call.
 func (h *Stats) Latest(ctx context.Context) *driver.TaskStats {
-	if first := h.ask(ctx); first != nil {
+	if first := h.extendSampling(ctx); first != nil {
 		timeout := time.NewTimer(firstSampleTimeout)
 		defer timeout.Stop()
 		select {
@@ -83,12 +83,12 @@ func (h *Stats) Latest(ctx context.Context) *driver.TaskStats {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.latest
+	return h.latestSample
 }
 
-// ask starts sampling, or extends it by streamIdleTimeout. The channel is closed when
+// extendSampling starts sampling, or extends it by streamIdleTimeout. The channel is closed when
 // the first sample has arrived; it is nil if the caller need not wait.
-func (h *Stats) ask(ctx context.Context) <-chan struct{} {
+func (h *Stats) extendSampling(ctx context.Context) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.taskRunning || h.stream != nil && h.stream.unsupported {
@@ -98,7 +98,7 @@ func (h *Stats) ask(ctx context.Context) <-chan struct{} {
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		s := &sampleStream{cancel: cancel, idleTimer: time.AfterFunc(streamIdleTimeout, cancel), firstAttemptDone: make(chan struct{})}
 		h.stream = s
-		h.wg.Go(func() { h.runStream(ctx, s) })
+		h.streamsWG.Go(func() { h.runStream(ctx, s) })
 	}
 	h.stream.idleTimer.Reset(streamIdleTimeout)
 	return h.stream.firstAttemptDone
@@ -114,23 +114,23 @@ func (h *Stats) Poststart(context.Context, hook.TaskPoststartRequest) (hook.Task
 
 // Exited implements hook.TaskExited.
 func (h *Stats) Exited(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	h.end()
+	h.endSampling()
 	return hook.TaskExitedResponse{}, nil
 }
 
 // Stop implements hook.TaskStop.
 func (h *Stats) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	h.end()
+	h.endSampling()
 	return hook.TaskStopResponse{}, nil
 }
 
 // Shutdown implements hook.TaskShutdown.
 func (h *Stats) Shutdown(context.Context, hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
-	h.end()
+	h.endSampling()
 	return hook.TaskShutdownResponse{}, nil
 }
 
-func (h *Stats) end() {
+func (h *Stats) endSampling() {
 	h.mu.Lock()
 	if h.stream != nil {
 		h.stream.idleTimer.Stop()
@@ -138,7 +138,7 @@ func (h *Stats) end() {
 	}
 	h.taskRunning, h.stream = false, nil
 	h.mu.Unlock()
-	h.wg.Wait()
+	h.streamsWG.Wait()
 }
 
 // runStream takes samples until ctx ends or the driver reports that it has none.
@@ -147,7 +147,7 @@ func (h *Stats) runStream(ctx context.Context, s *sampleStream) {
 	defer answered()
 	pause := minStatsRetryDelay
 	for {
-		samples, err := h.source(ctx, h.interval)
+		samples, err := h.openStream(ctx, h.interval)
 		if isPermanentError(err) {
 			h.logger.Debug("driver has no stats", "error", err)
 			h.mu.Lock()
@@ -163,7 +163,7 @@ func (h *Stats) runStream(ctx context.Context, s *sampleStream) {
 			pause = minStatsRetryDelay
 			for sample := range samples {
 				h.mu.Lock()
-				h.latest = sample
+				h.latestSample = sample
 				h.mu.Unlock()
 				answered()
 			}

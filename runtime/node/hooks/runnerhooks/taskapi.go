@@ -17,16 +17,16 @@ var (
 // TaskAPI makes the socket at which the task reaches the API of the agent. A task without a socket still runs.
 type TaskAPI struct {
 	BuiltinHook
-	listener *taskapi.Listener
-	task     taskapi.Addr
-	listen   func() (fd int, err error)
-	logger   hclog.Logger
+	listener     *taskapi.Listener
+	socketAddr   taskapi.Addr
+	createSocket func() (fd int, err error)
+	logger       hclog.Logger
 }
 
 // NewTaskAPI returns the hook for one task. listen makes the socket, in place of an earlier one, and returns its
 // descriptor.
 func NewTaskAPI(listener *taskapi.Listener, task taskapi.Addr, listen func() (fd int, err error), logger hclog.Logger) *TaskAPI {
-	return &TaskAPI{listener: listener, task: task, listen: listen, logger: logger}
+	return &TaskAPI{listener: listener, socketAddr: task, createSocket: listen, logger: logger}
 }
 
 // Name implements hook.Hook.
@@ -35,18 +35,18 @@ func (*TaskAPI) Name() string { return "api" }
 // Prestart implements hook.TaskPrestart. It is called again for a running task by each agent, whose sockets
 // replace those of the agent before.
 func (h *TaskAPI) Prestart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	fd, err := h.listen()
+	fd, err := h.createSocket()
 	if err == nil {
-		err = h.listener.Add(h.task, fd)
+		err = h.listener.Add(h.socketAddr, fd)
 	}
 	if err != nil {
-		h.logger.Warn("task cannot reach the API", "task", h.task.Task, "error", err)
+		h.logger.Warn("task cannot reach the API", "task", h.socketAddr.Task, "error", err)
 	}
 	return hook.TaskPrestartResponse{}, nil
 }
 
 // Stop implements hook.TaskStop.
 func (h *TaskAPI) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	h.listener.Remove(h.task)
+	h.listener.Remove(h.socketAddr)
 	return hook.TaskStopResponse{}, nil
 }

@@ -26,7 +26,7 @@ const dirBuiltKey = "is_done"
 // ended.
 type TaskDir struct {
 	BuiltinHook
-	dir       *allocdir.Dir
+	allocDir  *allocdir.Dir
 	options   func() allocdir.TaskOptions
 	emitEvent func(*api.TaskEvent)
 	logger    hclog.Logger
@@ -34,7 +34,7 @@ type TaskDir struct {
 
 // NewTaskDir returns the hook for one task.
 func NewTaskDir(dir *allocdir.Dir, options func() allocdir.TaskOptions, emit func(*api.TaskEvent), logger hclog.Logger) *TaskDir {
-	return &TaskDir{dir: dir, options: options, emitEvent: emit, logger: logger}
+	return &TaskDir{allocDir: dir, options: options, emitEvent: emit, logger: logger}
 }
 
 // TaskDirName is the name of the hook TaskDir.
@@ -51,18 +51,18 @@ func (h *TaskDir) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hoo
 		h.emitEvent(model.EventTaskSetup())
 	}
 	failpoint.Hit(failpoint.StepTaskDir, failpoint.PhaseBefore)
-	dir, err := h.dir.BuildTask(req.Task.Name, h.options())
+	dir, err := h.allocDir.BuildTask(req.Task.Name, h.options())
 	if err != nil {
 		return hook.TaskPrestartResponse{}, err
 	}
 	if first && dir.SecretsOnDiskReason != nil {
 		h.logger.Debug("secrets are on disk", "task", req.Task.Name, "error", dir.SecretsOnDiskReason)
 	}
-	built.Mounts = dir.Mounts
+	built.Mounts = dir.MountsForDriver
 	return built, nil
 }
 
 // Stop implements hook.TaskStop.
 func (h *TaskDir) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	return hook.TaskStopResponse{}, h.dir.DropSecrets(req.Task.Name)
+	return hook.TaskStopResponse{}, h.allocDir.DropSecrets(req.Task.Name)
 }

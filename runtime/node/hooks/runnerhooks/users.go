@@ -52,7 +52,7 @@ type UserPool interface {
 // effect only if the driver supports such users.
 type WorkloadUser struct {
 	BuiltinHook
-	pool         UserPool
+	userPool     UserPool
 	capabilities func() driver.Capabilities
 	setUser      func(name string)
 	dismissUser  func(id uint32) error
@@ -63,7 +63,7 @@ type WorkloadUser struct {
 // may be empty, and dismissUser when the task no longer has the user, so that the next task with
 // the id cannot access its files.
 func NewWorkloadUser(pool UserPool, capabilities func() driver.Capabilities, setUser func(name string), dismissUser func(id uint32) error, logger hclog.Logger) *WorkloadUser {
-	return &WorkloadUser{pool: pool, capabilities: capabilities, setUser: setUser, dismissUser: dismissUser, logger: logger}
+	return &WorkloadUser{userPool: pool, capabilities: capabilities, setUser: setUser, dismissUser: dismissUser, logger: logger}
 }
 
 // Name implements hook.Hook.
@@ -75,7 +75,7 @@ func (h *WorkloadUser) Prestart(_ context.Context, req hook.TaskPrestartRequest)
 		h.setUser("")
 		return hook.TaskPrestartResponse{}, nil
 	}
-	id, err := h.pool.Acquire(users.Task{AllocID: req.Alloc.ID, Name: req.Task.Name}, WorkloadUserID(req.PreviousState))
+	id, err := h.userPool.Acquire(users.Task{AllocID: req.Alloc.ID, Name: req.Task.Name}, WorkloadUserID(req.PreviousState))
 	if err != nil {
 		return hook.TaskPrestartResponse{}, err
 	}
@@ -92,6 +92,6 @@ func (h *WorkloadUser) Stop(_ context.Context, req hook.TaskStopRequest) (hook.T
 	if err := h.dismissUser(id); err != nil {
 		h.logger.Error("the next task with this user id can access files of an ended task", "task", req.Task.Name, "uid", id, "error", err)
 	}
-	h.pool.Release(users.Task{AllocID: req.Alloc.ID, Name: req.Task.Name})
+	h.userPool.Release(users.Task{AllocID: req.Alloc.ID, Name: req.Task.Name})
 	return hook.TaskStopResponse{}, nil
 }

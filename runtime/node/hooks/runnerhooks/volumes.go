@@ -21,10 +21,10 @@ const VolumesName = "volumes"
 // Volumes returns the mounts of a task's volume_mount blocks.
 type Volumes struct {
 	BuiltinHook
-	mounts      []*api.VolumeMount
-	requests    func() []model.HostVolumeRequest
-	findVolume  FindVolumeFunc
-	interpolate func(string) string
+	volumeMounts   []*api.VolumeMount
+	volumeRequests func() []model.HostVolumeRequest
+	findVolume     FindVolumeFunc
+	interpolate    func(string) string
 }
 
 // FindVolumeFunc returns the host volume of a name, nil if there is none. Its path has no symbolic links, and no task can
@@ -35,7 +35,7 @@ type FindVolumeFunc func(ctx context.Context, name string) (*api.HostVolumeInfo,
 // NewVolumes returns the hook for one task. requests returns the requests of the allocation for host volumes. interpolate
 // replaces the references in a text by their values.
 func NewVolumes(mounts []*api.VolumeMount, requests func() []model.HostVolumeRequest, findVolume FindVolumeFunc, interpolate func(string) string) *Volumes {
-	return &Volumes{mounts: mounts, requests: requests, findVolume: findVolume, interpolate: interpolate}
+	return &Volumes{volumeMounts: mounts, volumeRequests: requests, findVolume: findVolume, interpolate: interpolate}
 }
 
 // Name implements hook.Hook.
@@ -48,11 +48,11 @@ func (h *Volumes) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hoo
 	defer point.Leave()
 	var r hook.TaskPrestartResponse
 	requests := make(map[string]model.HostVolumeRequest)
-	for _, v := range h.requests() {
+	for _, v := range h.volumeRequests() {
 		requests[v.Label] = v
 	}
-	for _, m := range h.mounts {
-		v, found := requests[textOf(m.Volume)]
+	for _, m := range h.volumeMounts {
+		v, found := requests[stringOrEmpty(m.Volume)]
 		if !found {
 			continue // an empty block; validation rejects other volumes that do not exist
 		}
@@ -76,7 +76,7 @@ func (h *Volumes) newMount(ctx context.Context, m *api.VolumeMount, v model.Host
 	if volume.ReadOnly && !v.ReadOnly {
 		return driver.Mount{}, fmt.Errorf("the host volume %q has become read-only on this node: write read_only = true in the volume block", v.Source)
 	}
-	destination := h.interpolate(textOf(m.Destination))
+	destination := h.interpolate(stringOrEmpty(m.Destination))
 	if destination == "" {
 		return driver.Mount{}, errors.New("the volume_mount has no destination: write the path in the task at which the volume is mounted")
 	}
@@ -84,13 +84,13 @@ func (h *Volumes) newMount(ctx context.Context, m *api.VolumeMount, v model.Host
 		TaskPath:        destination,
 		HostPath:        volume.Path,
 		Readonly:        volume.ReadOnly || v.ReadOnly || m.ReadOnly != nil && *m.ReadOnly,
-		PropagationMode: h.interpolate(textOf(m.PropagationMode)),
-		SELinuxLabel:    textOf(m.SELinuxLabel),
+		PropagationMode: h.interpolate(stringOrEmpty(m.PropagationMode)),
+		SELinuxLabel:    stringOrEmpty(m.SELinuxLabel),
 		RequestName:     v.Source,
 	}, nil
 }
 
-func textOf(p *string) string {
+func stringOrEmpty(p *string) string {
 	if p == nil {
 		return ""
 	}

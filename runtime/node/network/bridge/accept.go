@@ -9,33 +9,32 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// The table of the bridge cannot accept a packet that another table drops. Docker, and other users of
-// iptables, drop by the policy of the chain FORWARD. So accepting rules are added there, in the
+// Rules of the bridge's own table cannot accept a packet that another table drops. Docker, and other users of
+// iptables, set the policy of the chain FORWARD to drop. So this file adds accepting rules to the table of iptables, in the
 // form in which iptables-nft writes and lists them: "-i BRIDGE -j ACCEPT" and "-o BRIDGE -j ACCEPT".
 
-// acceptFamilies are the families of iptables and ip6tables.
-var acceptFamilies = []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6}
+// iptablesFamilies are the families of iptables and ip6tables.
+var iptablesFamilies = []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6}
 
-// dockerUserChain is the chain that Docker has reserved for rules of others. Docker keeps its rules.
+// dockerUserChain is the chain in which Docker keeps rules of other programs; Docker rewrites its own chains.
 const dockerUserChain, forwardChain = "DOCKER-USER", "FORWARD"
 
-// ensureAccepted adds the accepting rules if the machine has a chain of iptables that would drop forwarded
-// packets.
-func (b *Bridge) ensureAccepted() error {
-	for _, family := range acceptFamilies {
-		if err := b.ensureAcceptedIn(&nftables.Table{Name: "filter", Family: family}); err != nil {
+// ensureAcceptRules adds the accepting rules for IPv4 and IPv6 if a chain of iptables can drop forwarded packets.
+func (b *Bridge) ensureAcceptRules() error {
+	for _, family := range iptablesFamilies {
+		if err := b.ensureAcceptRulesIn(&nftables.Table{Name: "filter", Family: family}); err != nil {
 			return fmt.Errorf("accept forwarded packets in the table filter of iptables: %w", err)
 		}
 	}
 	return nil
 }
 
-func (b *Bridge) ensureAcceptedIn(table *nftables.Table) error {
+func (b *Bridge) ensureAcceptRulesIn(table *nftables.Table) error {
 	c, err := nftables.New()
 	if err != nil {
 		return err
 	}
-	name, err := acceptingChain(c, table)
+	name, err := findChainForAccept(c, table)
 	if name == "" || err != nil {
 		return err
 	}
@@ -45,7 +44,7 @@ func (b *Bridge) ensureAcceptedIn(table *nftables.Table) error {
 		return fmt.Errorf("list chain %s: %w", name, err)
 	}
 	for _, key := range []expr.MetaKey{expr.MetaKeyOIFNAME, expr.MetaKeyIIFNAME} {
-		accept := acceptRule(key, b.config.Name)
+		accept := newAcceptExprs(key, b.config.Name)
 		if findRule(existing, accept) == nil {
 			c.InsertRule(&nftables.Rule{Table: table, Chain: chain, Exprs: accept})
 		}
@@ -53,9 +52,9 @@ func (b *Bridge) ensureAcceptedIn(table *nftables.Table) error {
 	return c.Flush()
 }
 
-// acceptingChain returns the name of the chain for accepting rules, "" if none is needed.
-func acceptingChain(c *nftables.Conn, table *nftables.Table) (string, error) {
-	chains, err := chainsOf(c, table)
+// findChainForAccept returns the name of the chain that needs accepting rules, "" if there is none.
+func findChainForAccept(c *nftables.Conn, table *nftables.Table) (string, error) {
+	chains, err := findForwardChains(c, table)
 	if err != nil {
 		return "", err
 	}
@@ -71,8 +70,8 @@ func acceptingChain(c *nftables.Conn, table *nftables.Table) (string, error) {
 	return name, nil
 }
 
-// chainsOf returns the chains of a table that can have accepting rules.
-func chainsOf(c *nftables.Conn, table *nftables.Table) ([]*nftables.Chain, error) {
+// findForwardChains returns the chains DOCKER-USER and FORWARD of a table, in which accepting rules can be.
+func findForwardChains(c *nftables.Conn, table *nftables.Table) ([]*nftables.Chain, error) {
 	all, err := c.ListChainsOfTableFamily(table.Family)
 	if err != nil {
 		return nil, fmt.Errorf("list chains: %w", err)
@@ -86,8 +85,8 @@ func chainsOf(c *nftables.Conn, table *nftables.Table) ([]*nftables.Chain, error
 	return chains, nil
 }
 
-// acceptRule returns the rule that iptables-nft writes for an interface.
-func acceptRule(key expr.MetaKey, name string) []expr.Any {
+// newAcceptExprs returns the rule that iptables-nft writes to accept packets by the name of their input or output interface.
+func newAcceptExprs(key expr.MetaKey, name string) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: key, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: append([]byte(name), 0)},
@@ -96,7 +95,7 @@ func acceptRule(key expr.MetaKey, name string) []expr.Any {
 	}
 }
 
-// findRule returns the rule with the expressions, apart from counters; nil if there is none.
+// findRule returns the rule with the same expressions as want, whatever its counters are; nil if there is none.
 func findRule(rules []*nftables.Rule, want []expr.Any) *nftables.Rule {
 	for _, r := range rules {
 		if sameRule(r.Exprs, want) {
@@ -138,23 +137,23 @@ func sameRule(a, b []expr.Any) bool {
 	return true
 }
 
-// removeAccepts removes the accepting rules of a bridge.
-func removeAccepts(bridge string) error {
+// removeAcceptRules removes the accepting rules of a bridge for IPv4 and IPv6.
+func removeAcceptRules(bridge string) error {
 	var errs []error
-	for _, family := range acceptFamilies {
-		if err := removeAcceptsOf(&nftables.Table{Name: "filter", Family: family}, bridge); err != nil {
+	for _, family := range iptablesFamilies {
+		if err := removeAcceptRulesIn(&nftables.Table{Name: "filter", Family: family}, bridge); err != nil {
 			errs = append(errs, fmt.Errorf("remove rules of %s from the table filter of iptables: %w", bridge, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func removeAcceptsOf(table *nftables.Table, bridge string) error {
+func removeAcceptRulesIn(table *nftables.Table, bridge string) error {
 	c, err := nftables.New()
 	if err != nil {
 		return err
 	}
-	chains, err := chainsOf(c, table)
+	chains, err := findForwardChains(c, table)
 	if err != nil {
 		return err
 	}
@@ -164,7 +163,7 @@ func removeAcceptsOf(table *nftables.Table, bridge string) error {
 			return fmt.Errorf("list chain %s: %w", chain.Name, err)
 		}
 		for _, key := range []expr.MetaKey{expr.MetaKeyOIFNAME, expr.MetaKeyIIFNAME} {
-			if r := findRule(existing, acceptRule(key, bridge)); r != nil {
+			if r := findRule(existing, newAcceptExprs(key, bridge)); r != nil {
 				if err := c.DelRule(&nftables.Rule{Table: table, Chain: chain, Handle: r.Handle}); err != nil {
 					return err
 				}

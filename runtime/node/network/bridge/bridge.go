@@ -15,13 +15,13 @@ const InterfaceName = "eth0"
 // Config configures a bridge.
 type Config struct {
 	Name    string       // name of the interface on the machine, and part of the name of the nftables table
-	Subnet  netip.Prefix // IPv4 addresses of the bridge, the first address, and of the namespaces
-	Subnet6 netip.Prefix // IPv6 addresses; the zero value means that the namespaces have none
-	// NoHairpin turns off that a namespace can reach its own forwarded ports while the kernel
-	// filters bridged frames.
+	Subnet  netip.Prefix // IPv4 network; the bridge has its first address, the namespaces have the others
+	Subnet6 netip.Prefix // IPv6 network; the zero value means that namespaces have no IPv6 address
+	// NoHairpin turns off the hairpin mode of the interfaces. Without it, a namespace cannot reach its own forwarded
+	// ports while the kernel filters bridged frames (br_netfilter).
 	NoHairpin bool
-	// OtherAddresses are addresses of the machine on which only ports with this HostIP are forwarded.
-	OtherAddresses []netip.Addr
+	// HostIPOnlyAddresses are addresses of the machine on which only the ports are forwarded that have the address as HostIP.
+	HostIPOnlyAddresses []netip.Addr
 }
 
 // Validate returns an error if the configuration cannot be used.
@@ -38,21 +38,21 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Port is a port of the machine that is forwarded, for TCP and UDP.
+// Port is a port of the machine that is forwarded to a namespace, for TCP and UDP.
 type Port struct {
 	Label string
 	// HostIP is the only address of the machine on which the port is forwarded. The zero value means all
-	// addresses, except Config.OtherAddresses and those on which another port with the number is forwarded.
-	HostIP   netip.Addr
-	HostPort int
-	To       int // port in the namespace
+	// addresses, except Config.HostIPOnlyAddresses and addresses for which a Port with the same HostPort has HostIP.
+	HostIP        netip.Addr
+	HostPort      int
+	NamespacePort int // port in the namespace
 }
 
-// Endpoint is a network namespace that is connected to a bridge.
+// Endpoint is a network namespace that Attach connects to the bridge, and the ports that are forwarded to it.
 type Endpoint struct {
-	AllocID string
-	Path    string // file of the namespace
-	Ports   []Port
+	AllocID       string
+	NamespacePath string // file of the namespace
+	Ports         []Port
 }
 
 // Status describes a connected namespace.
@@ -62,11 +62,11 @@ type Status struct {
 	Address6  netip.Addr // zero without IPv6
 }
 
-// Bridge connects namespaces to one bridge of the machine. Its methods may be called concurrently, and
-// by several processes. They block while another call is in progress.
+// Bridge connects namespaces to one bridge of the machine. Its methods may be called concurrently, also by
+// several processes: a method blocks while another call changes the bridge.
 type Bridge struct {
-	config Config
-	queue  detachQueue
+	config      Config
+	detachQueue detachQueue
 }
 
 // New returns a Bridge with a valid configuration. It changes nothing on the machine.
@@ -87,13 +87,13 @@ func (e *PortInUseError) Error() string {
 
 // Attach connects a namespace: it creates the bridge if there is none, and an interface in the
 // namespace with addresses that no other namespace has, and forwards the ports. It can be called again
-// for a connected namespace, and for one that an agent which has died did not complete: the addresses of
-// a connected namespace stay. After an error Detach must be called nevertheless. The error is a
-// [*PortInUseError] if a port is forwarded to another allocation.
+// for a namespace that is connected, completely or in part: a connected namespace keeps its addresses.
+// After an error Detach must be called nevertheless. The error is a [*PortInUseError] if a port is
+// forwarded to another allocation.
 func (b *Bridge) Attach(e Endpoint) (Status, error) {
 	var status Status
-	err := b.locked(func() error {
-		device, err := b.ensureDevice()
+	err := b.withLock(func() error {
+		device, err := b.ensureBridge()
 		if err != nil {
 			return err
 		}
@@ -102,14 +102,14 @@ func (b *Bridge) Attach(e Endpoint) (Status, error) {
 			return err
 		}
 		point := failpoint.EnterStep(failpoint.StepConnectNetwork)
-		status, err = b.connect(device, e)
+		status, err = b.connectNamespace(device, e)
 		point.Leave()
 		if err != nil {
 			return fmt.Errorf("connect the namespace of allocation %s: %w", e.AllocID, err)
 		}
 		point = failpoint.EnterStep(failpoint.StepForwardPorts)
 		defer point.Leave()
-		return firewall.forward(e, status)
+		return firewall.permitSourcesAndForward(e, status)
 	})
 	if err != nil {
 		return Status{}, fmt.Errorf("bridge %s: %w", b.config.Name, err)
@@ -120,7 +120,7 @@ func (b *Bridge) Attach(e Endpoint) (Status, error) {
 // Probe creates the bridge and its rules in the network namespace of the calling thread, which must be new. An
 // error says which feature the kernel, or the process, lacks.
 func (b *Bridge) Probe() error {
-	device, err := b.ensureDevice()
+	device, err := b.ensureBridge()
 	if err != nil {
 		return fmt.Errorf("bridge: %w", err)
 	}
@@ -128,15 +128,14 @@ func (b *Bridge) Probe() error {
 	return err
 }
 
-// Repair restores what others have removed from the machine's network for namespaces that are
-// connected: the rules, for example after `nft flush ruleset`, or after Docker has set its own, and the
-// state of the bridge. It does nothing if all is there.
+// Repair restores the rules and the settings of the bridge that connected namespaces need, after another program has
+// removed them: for example after `nft flush ruleset`, or after Docker has set its own rules.
 func (b *Bridge) Repair(endpoints []Endpoint) error {
 	if len(endpoints) == 0 {
 		return nil
 	}
-	return b.locked(func() error {
-		device, err := b.ensureDevice()
+	return b.withLock(func() error {
+		device, err := b.ensureBridge()
 		if err != nil {
 			return err
 		}
@@ -146,14 +145,14 @@ func (b *Bridge) Repair(endpoints []Endpoint) error {
 		}
 		var errs []error
 		for _, e := range endpoints {
-			status, err := b.findStatus(device, e.AllocID)
+			status, err := b.findAllocStatus(device, e.AllocID)
 			switch {
 			case err != nil:
 				errs = append(errs, err)
 			case !status.Address.IsValid():
 				errs = append(errs, fmt.Errorf("allocation %s: its interface no longer exists: restart the allocation", e.AllocID))
 			default:
-				errs = append(errs, firewall.forward(e, status))
+				errs = append(errs, firewall.permitSourcesAndForward(e, status))
 			}
 		}
 		return errors.Join(errs...)

@@ -82,7 +82,7 @@ func newEndpoint(t testing.TB, b *Bridge, id string, ports ...Port) Endpoint {
 			t.Error(err)
 		}
 	})
-	return Endpoint{AllocID: id, Path: netns.Path(id), Ports: ports}
+	return Endpoint{AllocID: id, NamespacePath: netns.Path(id), Ports: ports}
 }
 
 // attach connects a new namespace in which a server answers on port 8080 of TCP and UDP.
@@ -202,7 +202,7 @@ func TestForwardedPort(t *testing.T) {
 		t.Skip("waits for connections that time out")
 	}
 	b := New(testConfig)
-	e, one := attach(t, b, "one", Port{Label: "http", HostPort: 80, To: 8080})
+	e, one := attach(t, b, "one", Port{Label: "http", HostPort: 80, NamespacePort: 8080})
 	attach(t, b, "two")
 	const gateway, gateway6 = "172.26.64.1", "fd00:26:64::1"
 	for _, network := range []string{"tcp", "udp"} {
@@ -246,7 +246,7 @@ func TestPortOfAddress(t *testing.T) {
 	}
 	b := New(testConfig)
 	port := func(address string) Port {
-		p := Port{Label: "http", HostPort: 80, To: 8080}
+		p := Port{Label: "http", HostPort: 80, NamespacePort: 8080}
 		p.HostIP, _ = netip.ParseAddr(address) // all addresses without one
 		return p
 	}
@@ -280,7 +280,7 @@ func TestPortOfAddress(t *testing.T) {
 
 	// An address on which the ports of all addresses are not forwarded.
 	reserved := testConfig
-	reserved.OtherAddresses = []netip.Addr{netip.MustParseAddr("10.99.0.8"), netip.MustParseAddr("fd99::9")}
+	reserved.HostIPOnlyAddresses = []netip.Addr{netip.MustParseAddr("10.99.0.8"), netip.MustParseAddr("fd99::9")}
 	if err := New(reserved).Repair([]Endpoint{all}); err != nil {
 		t.Error(err)
 	}
@@ -305,7 +305,7 @@ func checkLoopback6(t *testing.T, b *Bridge, one Endpoint) {
 	t.Helper()
 	const gateway6 = "fd00:26:64::1"
 	setFilter := func(value string) bool {
-		err := os.WriteFile(bridgedFramesSysctl, []byte(value), 0)
+		err := os.WriteFile(bridgeNetfilterSysctl, []byte(value), 0)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Fatal(err)
 		}
@@ -375,7 +375,7 @@ func TestForwardedPortOfWaitingClient(t *testing.T) {
 		defer c.Close()
 		_, _ = c.Write([]byte("?")) // it is refused
 	}
-	one, _ := attach(t, b, "one", Port{Label: "game", HostPort: 80, To: 8080})
+	one, _ := attach(t, b, "one", Port{Label: "game", HostPort: 80, NamespacePort: 8080})
 	for name, c := range clients {
 		answer := make([]byte, 100)
 		_ = c.SetDeadline(time.Now().Add(2 * time.Second)) // the answer is asserted
@@ -401,8 +401,8 @@ func TestForwardedPortOfWaitingClient(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := false
-		err := deleteTracked(func(c *trackedConnection) bool {
-			got = got || isUnforwarded(c, one.Ports)
+		err := deleteTrackedConnections(func(c *trackedConnection) bool {
+			got = got || isUnforwardedUDP(c, one.Ports)
 			return false
 		})
 		if err != nil {
@@ -479,7 +479,7 @@ func command(t testing.TB, name string, args ...string) string {
 // machineState returns the interfaces and rules of the machine.
 func machineState(t testing.TB) string {
 	t.Helper()
-	links, err := list(netlink.LinkList)
+	links, err := retryInterruptedDump(netlink.LinkList)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -513,7 +513,7 @@ func TestDockerDropsForwardedPackets(t *testing.T) {
 			})
 			before := machineState(t)
 			serve(t, outside)
-			attach(t, b, "one", Port{Label: "http", HostPort: 80, To: 8080})
+			attach(t, b, "one", Port{Label: "http", HostPort: 80, NamespacePort: 8080})
 			checkAnswer(t, "outgoing", "one", "tcp", outsideAddress+":8080", outside+" "+machineAddress)
 			checkAnswer(t, "incoming", outside, "tcp", machineAddress+":80", "one "+outsideAddress)
 			checkAnswer(t, "outgoing", "one", "tcp", "["+outsideAddress6+"]:8080", outside+" "+machineAddress6)
@@ -537,7 +537,7 @@ func TestRepair(t *testing.T) {
 		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
 	}
 	b := New(testConfig)
-	e, _ := attach(t, b, "one", Port{Label: "http", HostPort: 80, To: 8080})
+	e, _ := attach(t, b, "one", Port{Label: "http", HostPort: 80, NamespacePort: 8080})
 	command(t, "nft", "flush", "ruleset")
 	command(t, "ip", "link", "set", "nomad", "down")
 	checkUnreachable(t, "without rules", outside, machineAddress+":80")
@@ -547,7 +547,7 @@ func TestRepair(t *testing.T) {
 		}
 		checkAnswer(t, "restored", outside, "tcp", machineAddress+":80", "one "+outsideAddress)
 	}
-	command(t, "ip", "link", "del", hostInterface("one"))
+	command(t, "ip", "link", "del", hostInterfaceName("one"))
 	if err := b.Repair([]Endpoint{e}); err == nil || !strings.Contains(err.Error(), "allocation one: its interface no longer exists") {
 		t.Error(err)
 	}
@@ -559,17 +559,17 @@ func TestAttachIsRepeated(t *testing.T) {
 		t.Skip("creates network namespaces; TestNamespacesReachEachOther and TestMasquerade run")
 	}
 	b := New(testConfig)
-	e, first := attach(t, b, "one", Port{Label: "http", HostPort: 80, To: 8080})
+	e, first := attach(t, b, "one", Port{Label: "http", HostPort: 80, NamespacePort: 8080})
 	if again, err := b.Attach(e); err != nil || again != first {
 		t.Errorf("%v, %v, want %v", again, err, first)
 	}
-	link, err := netlink.LinkByName(hostInterface("one"))
+	link, err := netlink.LinkByName(hostInterfaceName("one"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, undo := range map[string]func() error{
 		"no alias":          func() error { return netlink.LinkSetAlias(link, "") },
-		"no address":        func() error { return netns.Do(e.Path, func() error { return flushAddresses(InterfaceName) }) },
+		"no address":        func() error { return netns.Do(e.NamespacePath, func() error { return flushAddresses(InterfaceName) }) },
 		"no rules":          func() error { return deleteTables("nomad") },
 		"interface is down": func() error { return netlink.LinkSetDown(link) },
 	} {
@@ -584,7 +584,7 @@ func TestAttachIsRepeated(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, again, first)
 		}
 		checkAnswer(t, name, outside, "tcp", machineAddress+":80", "one "+outsideAddress)
-		if link, err = netlink.LinkByName(hostInterface("one")); err != nil {
+		if link, err = netlink.LinkByName(hostInterfaceName("one")); err != nil {
 			t.Fatal(name, err)
 		}
 	}
@@ -629,8 +629,8 @@ func TestAgentsShareBridge(t *testing.T) {
 		}
 		used[s.Address], used[s.Address6] = true, true
 	}
-	one := newEndpoint(t, New(testConfig), "one", Port{Label: "http", HostPort: 80, To: 8080})
-	two := newEndpoint(t, New(testConfig), "two", Port{Label: "web", HostPort: 80, To: 8080})
+	one := newEndpoint(t, New(testConfig), "one", Port{Label: "http", HostPort: 80, NamespacePort: 8080})
+	two := newEndpoint(t, New(testConfig), "two", Port{Label: "web", HostPort: 80, NamespacePort: 8080})
 	if _, err := New(testConfig).Attach(one); err != nil {
 		t.Fatal(err)
 	}
@@ -650,9 +650,9 @@ func TestLeftovers(t *testing.T) {
 	c.Name = "other"
 	b := New(c)
 	before := machineState(t)
-	attach(t, b, "dead", Port{Label: "http", HostPort: 80, To: 8080})
-	command(t, "ip", "link", "del", hostInterface("dead"))
-	attach(t, b, "one", Port{Label: "http", HostPort: 80, To: 8080})
+	attach(t, b, "dead", Port{Label: "http", HostPort: 80, NamespacePort: 8080})
+	command(t, "ip", "link", "del", hostInterfaceName("dead"))
+	attach(t, b, "one", Port{Label: "http", HostPort: 80, NamespacePort: 8080})
 	checkAnswer(t, "port of a dead allocation", "", "tcp", machineAddress+":80", "one "+machineAddress)
 	for range 2 {
 		if err := DetachLeftover("one"); err != nil {
@@ -704,7 +704,7 @@ func detachAtOnce(t *testing.T, b *Bridge, allocIDs []string) {
 // countTracked returns the number of tracked connections from or to an address.
 func countTracked(t *testing.T, address netip.Addr) (n int) {
 	t.Helper()
-	err := deleteTracked(func(c *trackedConnection) bool {
+	err := deleteTrackedConnections(func(c *trackedConnection) bool {
 		if slices.Contains([]netip.Addr{c.request.source, c.request.destination, c.reply.source, c.reply.destination}, address) {
 			n++
 		}
@@ -736,7 +736,7 @@ func TestDetachErrorOfAll(t *testing.T) {
 	calls.Wait()
 	b.config.Name = testConfig.Name
 	detachAtOnce(t, b, []string{"one", "two", "one"})
-	if device, err := findDevice(testConfig.Name); device != nil || err != nil {
+	if device, err := findBridge(testConfig.Name); device != nil || err != nil {
 		t.Error("the bridge remains", err)
 	}
 }
@@ -750,7 +750,7 @@ func TestHundredNamespacesLeaveNothing(t *testing.T) {
 	var list []Endpoint
 	var statuses []Status
 	for i := range 100 {
-		e := newEndpoint(t, b, fmt.Sprint("many-", i), Port{Label: "http", HostPort: 20000 + i, To: 8080})
+		e := newEndpoint(t, b, fmt.Sprint("many-", i), Port{Label: "http", HostPort: 20000 + i, NamespacePort: 8080})
 		s, err := b.Attach(e)
 		if err != nil {
 			t.Fatal(err)
@@ -816,7 +816,7 @@ func TestBridgeOfAdministratorStays(t *testing.T) {
 	c.Name = "br-admin"
 	b := New(c)
 	attach(t, b, "one")
-	attach(t, b, "two", Port{Label: "http", HostPort: 80, To: 8080})
+	attach(t, b, "two", Port{Label: "http", HostPort: 80, NamespacePort: 8080})
 	if err := b.Detach("one"); err != nil {
 		t.Error(err)
 	}
@@ -843,7 +843,7 @@ func TestAttachErrors(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if _, err := b.Attach(Endpoint{AllocID: "file", Path: file}); err == nil || !strings.Contains(err.Error(), "bridge nomad: connect the namespace of allocation file") {
+	if _, err := b.Attach(Endpoint{AllocID: "file", NamespacePath: file}); err == nil || !strings.Contains(err.Error(), "bridge nomad: connect the namespace of allocation file") {
 		t.Error(err)
 	}
 	c := testConfig
@@ -882,10 +882,10 @@ func TestValidate(t *testing.T) {
 func BenchmarkAttachAndDetach(b *testing.B) {
 	bridge := New(testConfig)
 	newEndpoint(b, bridge, "other")
-	bridge.Attach(Endpoint{AllocID: "other", Path: netns.Path("other")})
+	bridge.Attach(Endpoint{AllocID: "other", NamespacePath: netns.Path("other")})
 	var attaching, detaching time.Duration
 	for i := range b.N {
-		e := newEndpoint(b, bridge, fmt.Sprint("bench-", i), Port{Label: "http", HostPort: 20000 + i%1000, To: 8080})
+		e := newEndpoint(b, bridge, fmt.Sprint("bench-", i), Port{Label: "http", HostPort: 20000 + i%1000, NamespacePort: 8080})
 		start := time.Now()
 		if _, err := bridge.Attach(e); err != nil {
 			b.Fatal(err)
@@ -922,7 +922,7 @@ func BenchmarkDetachMany(b *testing.B) {
 		for b.Loop() {
 			b.StopTimer()
 			for i := range n {
-				e := Endpoint{AllocID: id(i), Path: netns.Path(id(i)), Ports: []Port{{Label: "http", HostPort: 20000 + i, To: 8080}}}
+				e := Endpoint{AllocID: id(i), NamespacePath: netns.Path(id(i)), Ports: []Port{{Label: "http", HostPort: 20000 + i, NamespacePort: 8080}}}
 				if err := netns.Create(e.AllocID); err != nil {
 					b.Fatal(err)
 				}
@@ -939,11 +939,11 @@ func BenchmarkDetachMany(b *testing.B) {
 			b.StopTimer()
 			for i := range n {
 				command(b, "ip", "netns", "add", id(i))
-				command(b, "ip", "link", "add", hostInterface(id(i)), "type", "veth", "peer", "name", "eth0", "netns", id(i))
+				command(b, "ip", "link", "add", hostInterfaceName(id(i)), "type", "veth", "peer", "name", "eth0", "netns", id(i))
 			}
 			b.StartTimer()
 			each(func(i int) error {
-				return errors.Join(deleteLink(hostInterface(id(i))), netns.Remove(id(i)))
+				return errors.Join(deleteLink(hostInterfaceName(id(i))), netns.Remove(id(i)))
 			})
 		}
 	})
@@ -952,7 +952,7 @@ func BenchmarkDetachMany(b *testing.B) {
 // BenchmarkRequest measures requests over one connection from the machine.
 func BenchmarkRequest(b *testing.B) {
 	bridge := New(testConfig)
-	_, one := attach(b, bridge, "one", Port{Label: "http", HostPort: 80, To: 8080})
+	_, one := attach(b, bridge, "one", Port{Label: "http", HostPort: 80, NamespacePort: 8080})
 	for name, address := range map[string]string{
 		"direct": at(one.Address, 8080), "forwarded": machineAddress + ":80", "localhost": "127.0.0.1:80",
 	} {

@@ -12,32 +12,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// trackedConnection is an entry of the kernel's connection tracking.
+// trackedConnection is an entry of the kernel's table of tracked connections (conntrack).
 type trackedConnection struct {
-	request, reply trackedPackets
-	raw            []byte // as the kernel has sent it
+	request, reply trackedPackets // the packets of the side that has opened the connection, and those of the other side
+	rawMessage     []byte         // netlink message of the kernel with the entry
 }
 
-// trackedPackets identify the packets of one direction.
+// trackedPackets has the addresses and ports of the packets of one direction of a connection.
 type trackedPackets struct {
 	source, destination netip.Addr
 	protocol            byte
 	destinationPort     int
 }
 
-// deleteTracked deletes the entries of the connection tracking that match. It reads the table of the kernel once, for
-// both families, because the kernel walks through all its buckets: 10 ms on a machine without
-// connections.
-func deleteTracked(matches func(*trackedConnection) bool) error {
+// deleteTrackedConnections deletes the entries of tracked connections for which matches returns true. It lists the entries of IPv4
+// and IPv6 in one request, because a request takes 10 ms even without connections: the kernel walks through all
+// buckets of the table.
+func deleteTrackedConnections(matches func(*trackedConnection) bool) error {
 	const table = int(netlink.ConntrackTable) << 8
 	dump := nl.NewNetlinkRequest(table|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
 	dump.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
-	entries, err := list(func() ([][]byte, error) { return dump.Execute(unix.NETLINK_NETFILTER, 0) })
+	entries, err := retryInterruptedDump(func() ([][]byte, error) { return dump.Execute(unix.NETLINK_NETFILTER, 0) })
 	if err != nil {
 		return fmt.Errorf("list tracked connections: %w", err)
 	}
 	for _, raw := range entries {
-		c, err := parseTracked(raw)
+		c, err := parseTrackedConnection(raw)
 		if err != nil {
 			return fmt.Errorf("tracked connection: %w", err)
 		}
@@ -45,7 +45,7 @@ func deleteTracked(matches func(*trackedConnection) bool) error {
 			continue
 		}
 		request := nl.NewNetlinkRequest(table|nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
-		request.AddRawData(c.raw)
+		request.AddRawData(c.rawMessage)
 		if _, err := request.Execute(unix.NETLINK_NETFILTER, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("delete tracked connection: %w", err)
 		}
@@ -53,31 +53,31 @@ func deleteTracked(matches func(*trackedConnection) bool) error {
 	return nil
 }
 
-// headerSize is the size of struct nfgenmsg.
-const headerSize = 4
+// nfgenmsgSize is the size of struct nfgenmsg, which precedes the attributes of a message, in bytes.
+const nfgenmsgSize = 4
 
-func parseTracked(raw []byte) (*trackedConnection, error) {
-	if len(raw) < headerSize {
+func parseTrackedConnection(raw []byte) (*trackedConnection, error) {
+	if len(raw) < nfgenmsgSize {
 		return nil, errors.New("the message is too short")
 	}
-	c := &trackedConnection{raw: raw}
-	return c, eachAttribute(raw[headerSize:], func(kind uint16, value []byte) error {
+	c := &trackedConnection{rawMessage: raw}
+	return c, forEachAttribute(raw[nfgenmsgSize:], func(kind uint16, value []byte) error {
 		switch kind {
 		case nl.CTA_TUPLE_ORIG:
-			return c.request.parse(value)
+			return c.request.parseTuple(value)
 		case nl.CTA_TUPLE_REPLY:
-			return c.reply.parse(value)
+			return c.reply.parseTuple(value)
 		}
 		return nil
 	})
 }
 
-// parse reads a tuple. An attribute that it does not know is skipped.
-func (p *trackedPackets) parse(tuple []byte) error {
-	return eachAttribute(tuple, func(kind uint16, value []byte) error {
+// parseTuple reads a tuple of a message, which describes the packets of one direction. It skips unknown attributes.
+func (p *trackedPackets) parseTuple(tuple []byte) error {
+	return forEachAttribute(tuple, func(kind uint16, value []byte) error {
 		switch kind {
 		case nl.CTA_TUPLE_IP:
-			return eachAttribute(value, func(kind uint16, value []byte) error {
+			return forEachAttribute(value, func(kind uint16, value []byte) error {
 				address, _ := netip.AddrFromSlice(value) // the zero value matches nothing
 				switch kind {
 				case nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC:
@@ -88,7 +88,7 @@ func (p *trackedPackets) parse(tuple []byte) error {
 				return nil
 			})
 		case nl.CTA_TUPLE_PROTO:
-			return eachAttribute(value, func(kind uint16, value []byte) error {
+			return forEachAttribute(value, func(kind uint16, value []byte) error {
 				switch {
 				case kind == nl.CTA_PROTO_NUM && len(value) == 1:
 					p.protocol = value[0]
@@ -102,7 +102,8 @@ func (p *trackedPackets) parse(tuple []byte) error {
 	})
 }
 
-func eachAttribute(b []byte, f func(kind uint16, value []byte) error) error {
+// forEachAttribute calls f for each netlink attribute in b.
+func forEachAttribute(b []byte, f func(kind uint16, value []byte) error) error {
 	attributes, err := nl.ParseRouteAttr(b)
 	if err != nil {
 		return err
@@ -115,25 +116,25 @@ func eachAttribute(b []byte, f func(kind uint16, value []byte) error) error {
 	return nil
 }
 
-// deleteUnforwarded removes the entries of UDP packets to the ports that were not
-// forwarded: the kernel applies rules only to the first packet of an entry. A client that sends again and again
-// keeps its entry.
-func deleteUnforwarded(ports []Port) error {
-	return deleteTracked(func(c *trackedConnection) bool { return isUnforwarded(c, ports) })
+// deleteUnforwardedUDP deletes the entries of UDP packets to the ports that were sent before the ports were forwarded. The
+// kernel applies the rules of forwarding only to the first packet of an entry, and a client that continues to send
+// would keep its entry alive.
+func deleteUnforwardedUDP(ports []Port) error {
+	return deleteTrackedConnections(func(c *trackedConnection) bool { return isUnforwardedUDP(c, ports) })
 }
 
-// isUnforwarded reports whether the packets are UDP packets to these ports whose destination was not changed.
-func isUnforwarded(c *trackedConnection, ports []Port) bool {
+// isUnforwardedUDP reports whether an entry is of UDP packets to one of the ports whose destination was not translated.
+func isUnforwardedUDP(c *trackedConnection, ports []Port) bool {
 	return c.request.protocol == unix.IPPROTO_UDP && c.request.destination == c.reply.source &&
 		slices.ContainsFunc(ports, func(p Port) bool { return p.HostPort == c.request.destinationPort })
 }
 
-// deleteConnections removes the entries whose peer is a namespace with one of the addresses.
-func deleteConnections(addresses map[netip.Addr]bool) error {
+// deleteConnectionsOf deletes the entries of connections from or to a namespace with one of the addresses.
+func deleteConnectionsOf(addresses map[netip.Addr]bool) error {
 	if len(addresses) == 0 {
 		return nil
 	}
-	return deleteTracked(func(c *trackedConnection) bool {
+	return deleteTrackedConnections(func(c *trackedConnection) bool {
 		return addresses[c.request.source] || addresses[c.reply.source]
 	})
 }

@@ -17,110 +17,112 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/failpoint"
 )
 
-// detachQueue has the allocations of calls of Detach that wait for their turn. A call removes all of them at once,
-// because the kernel needs as long for many as for one.
+// detachQueue has the calls of Detach that wait. The call that locks detachMu detaches the allocations of all of them,
+// because detaching many takes the kernel as long as detaching one.
 type detachQueue struct {
-	turn sync.Mutex // belongs to the call that removes; it is locked before mu
+	detachMu sync.Mutex // held by the call that detaches; locked before mu
 
-	mu      sync.Mutex
-	waiting []*detachCall
+	mu           sync.Mutex
+	waitingCalls []*detachCall
 }
 
-// detachCall is a call of Detach. The fields done and err belong to the turn of the queue.
+// detachCall is a call of Detach in progress. The fields done and err are guarded by detachQueue.detachMu.
 type detachCall struct {
 	allocID string
-	done    bool
+	isDone  bool
 	err     error
 }
 
-func (q *detachQueue) add(allocID string) *detachCall {
+func (q *detachQueue) enqueue(allocID string) *detachCall {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	c := &detachCall{allocID: allocID}
-	q.waiting = append(q.waiting, c)
+	q.waitingCalls = append(q.waitingCalls, c)
 	return c
 }
 
-func (q *detachQueue) takeAll() []*detachCall {
+// takeWaiting removes all waiting calls from the queue and returns them.
+func (q *detachQueue) takeWaiting() []*detachCall {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	calls := q.waiting
-	q.waiting = nil
+	calls := q.waitingCalls
+	q.waitingCalls = nil
 	return calls
 }
 
-// Detach disconnects the namespace of an allocation, also if it no longer exists, and removes the
-// rules of the bridge, and the bridge that Attach has created, when no namespace is connected. It does nothing if the allocation is not
-// connected. Concurrent calls are served together, and an error can be that of another one: the call must be repeated.
+// Detach disconnects the namespace of an allocation, also if the namespace no longer exists. When no namespace is connected
+// any longer, it removes the rules of the bridge, and the bridge if Attach has created it. It does nothing if the
+// allocation is not connected. Concurrent calls are executed together and share an error, after which each caller must
+// call Detach again.
 func (b *Bridge) Detach(allocID string) error {
-	call := b.queue.add(allocID)
-	b.queue.turn.Lock()
-	defer b.queue.turn.Unlock()
-	if call.done {
+	call := b.detachQueue.enqueue(allocID)
+	b.detachQueue.detachMu.Lock()
+	defer b.detachQueue.detachMu.Unlock()
+	if call.isDone {
 		return call.err
 	}
-	calls := b.queue.takeAll()
+	calls := b.detachQueue.takeWaiting()
 	allocIDs := make(map[string]bool, len(calls))
 	for _, c := range calls {
 		allocIDs[c.allocID] = true
 	}
-	err := b.locked(func() error { return b.detach(allocIDs) })
+	err := b.withLock(func() error { return b.detachAllocs(allocIDs) })
 	if err != nil {
 		err = fmt.Errorf("bridge %s: %w", b.config.Name, err)
 	}
 	for _, c := range calls {
-		c.done, c.err = true, err
+		c.isDone, c.err = true, err
 	}
 	return err
 }
 
-// detach disconnects the namespaces of allocations.
-func (b *Bridge) detach(allocIDs map[string]bool) error {
-	device, err := findDevice(b.config.Name)
+// detachAllocs disconnects the namespaces of allocations.
+func (b *Bridge) detachAllocs(allocIDs map[string]bool) error {
+	device, err := findBridge(b.config.Name)
 	if device == nil || err != nil {
 		return errors.Join(err, deleteTables(b.config.Name))
 	}
-	links, err := linksOf(allocIDs)
+	links, err := hostInterfacesOf(allocIDs)
 	if err != nil {
 		return err
 	}
 	point := failpoint.EnterStep(failpoint.StepDisconnectNetwork)
-	err = b.disconnect(allocIDs, links)
+	err = b.removeAllocNetworks(allocIDs, links)
 	point.Leave()
 	if err != nil {
 		return err
 	}
-	return b.removeUnused(device)
+	return b.removeBridgeIfUnused(device)
 }
 
-// disconnect deletes the interfaces of allocations. The interfaces are the last step: their aliases reserve the
-// addresses, and have them for the next call, if this one is not completed.
-func (b *Bridge) disconnect(allocIDs map[string]bool, links []netlink.Link) error {
-	if err := b.unforward(allocIDs); err != nil {
+// removeAllocNetworks removes the rules, the tracked connections and the interfaces of allocations. It deletes the interfaces last,
+// because their aliases reserve the addresses, and a call that continues an interrupted one reads the addresses from them.
+func (b *Bridge) removeAllocNetworks(allocIDs map[string]bool, links []netlink.Link) error {
+	if err := b.removeAllocElements(allocIDs); err != nil {
 		return fmt.Errorf("remove forwarded ports: %w", err)
 	}
-	// Packets of the kernel's known connections would go to the next namespace with the address.
-	if err := deleteConnections(addressesOf(links)); err != nil {
+	// Packets of tracked connections would go to the next namespace that gets the address.
+	if err := deleteConnectionsOf(namespaceAddresses(links)); err != nil {
 		return err
 	}
 	return deleteLinks(links)
 }
 
-// linksOf returns the interfaces of the machine that lead to namespaces of allocations.
-func linksOf(allocIDs map[string]bool) ([]netlink.Link, error) {
+// hostInterfacesOf returns the interfaces of the machine that are connected to the namespaces of the given allocations.
+func hostInterfacesOf(allocIDs map[string]bool) ([]netlink.Link, error) {
 	names := make(map[string]bool, len(allocIDs))
 	for id := range allocIDs {
-		names[hostInterface(id)] = true
+		names[hostInterfaceName(id)] = true
 	}
-	all, err := list(netlink.LinkList)
+	all, err := retryInterruptedDump(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
 	return slices.DeleteFunc(all, func(l netlink.Link) bool { return !names[l.Attrs().Name] }), nil
 }
 
-// addressesOf returns the addresses of the namespaces to which interfaces lead.
-func addressesOf(links []netlink.Link) map[netip.Addr]bool {
+// namespaceAddresses returns the addresses, from the aliases, of the namespaces that are connected to interfaces of the machine.
+func namespaceAddresses(links []netlink.Link) map[netip.Addr]bool {
 	addresses := make(map[netip.Addr]bool)
 	for _, link := range links {
 		_, status := parseAlias(link.Attrs().Alias)
@@ -133,8 +135,8 @@ func addressesOf(links []netlink.Link) map[netip.Addr]bool {
 	return addresses
 }
 
-// deleteLinks deletes interfaces. Several are deleted as a group, for which the kernel waits only once until no
-// processor uses the interfaces.
+// deleteLinks deletes interfaces. It deletes several interfaces as a group, because the kernel waits once per deletion
+// until no processor uses the interfaces.
 func deleteLinks(links []netlink.Link) error {
 	if len(links) == 1 {
 		return deleteLink(links[0].Attrs().Name)
@@ -142,7 +144,7 @@ func deleteLinks(links []netlink.Link) error {
 	if len(links) == 0 {
 		return nil
 	}
-	group := newGroup()
+	group := newInterfaceGroup()
 	for _, link := range links {
 		if err := netlink.LinkSetGroup(link, int(group)); err != nil && !errors.Is(err, unix.ENODEV) {
 			return fmt.Errorf("set the group of interface %s: %w", link.Attrs().Name, err)
@@ -157,32 +159,32 @@ func deleteLinks(links []netlink.Link) error {
 	return nil
 }
 
-// newGroup returns the number of a group of interfaces that no other interface has. Administrators use
+// newInterfaceGroup returns the number of a group of interfaces that no other interface has. Administrators use
 // small numbers.
-func newGroup() uint32 {
+func newInterfaceGroup() uint32 {
 	var b [4]byte
-	_, _ = rand.Read(b[:]) // it never fails
+	_, _ = rand.Read(b[:]) // crypto/rand.Read never returns an error
 	return binary.NativeEndian.Uint32(b[:])&(1<<31-1) | 1<<30
 }
 
-// DetachLeftover is like Detach, for an allocation of an agent whose bridge is not known. It does nothing if
-// the allocation is not connected.
+// DetachLeftover is Detach for an allocation of another agent, whose bridge it finds by the interface of the allocation. It
+// does nothing if the allocation is not connected.
 func DetachLeftover(allocID string) error {
-	link, err := findLink(hostInterface(allocID))
+	link, err := findLink(hostInterfaceName(allocID))
 	if link == nil || err != nil {
 		return err
 	}
 	device, err := netlink.LinkByIndex(link.Attrs().MasterIndex)
 	if err != nil {
-		return deleteLink(hostInterface(allocID)) // the bridge was deleted
+		return deleteLink(hostInterfaceName(allocID)) // the bridge was deleted
 	}
 	return New(Config{Name: device.Attrs().Name}).Detach(allocID)
 }
 
-// removeUnused removes the rules of the bridge if no namespace is connected to it, and the bridge, unless an administrator
-// has created it or an interface of others is connected.
-func (b *Bridge) removeUnused(device *netlink.Bridge) error {
-	ports, err := portsOf(device)
+// removeBridgeIfUnused removes the rules of the bridge if no namespace is connected to the bridge. It then removes the bridge too,
+// unless an administrator has created the bridge, or has connected another interface.
+func (b *Bridge) removeBridgeIfUnused(device *netlink.Bridge) error {
+	ports, err := bridgePorts(device)
 	if err != nil {
 		return err
 	}
@@ -191,10 +193,10 @@ func (b *Bridge) removeUnused(device *netlink.Bridge) error {
 			return nil
 		}
 	}
-	if err := errors.Join(removeAccepts(b.config.Name), deleteTables(b.config.Name)); err != nil {
+	if err := errors.Join(removeAcceptRules(b.config.Name), deleteTables(b.config.Name)); err != nil {
 		return err
 	}
-	if device.Alias != deviceAlias || len(ports) > 0 {
+	if device.Alias != ownDeviceAlias || len(ports) > 0 {
 		return removeLoopback6Route(device)
 	}
 	return deleteLink(b.config.Name)

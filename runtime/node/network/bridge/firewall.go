@@ -16,108 +16,109 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// firewall has the nftables tables of a bridge.
+// firewall has the two nftables tables of a bridge.
 type firewall struct {
-	table   *nftables.Table
-	sources *nftables.Table // see newSourceTable
+	portTable   *nftables.Table // forwards ports and masquerades; newPortTable returns it
+	sourceTable *nftables.Table // checks the source addresses of namespaces; newSourceTable returns it
 }
 
-// tableName returns the name of the table of a bridge.
+// tableName returns the name of both tables of a bridge.
 func tableName(bridge string) string { return "nomad-lite-" + bridge }
 
-func newTable(bridge string) *nftables.Table {
+// newPortTable returns the table that forwards ports and masquerades.
+func newPortTable(bridge string) *nftables.Table {
 	return &nftables.Table{Name: tableName(bridge), Family: nftables.TableFamilyINet}
 }
 
-// family has the parts of rules that differ between IPv4 and IPv6.
-type family struct {
-	name       string
-	proto      byte // in nftables and in netlink
-	address    nftables.SetDatatype
-	size       uint32 // bytes of an address
-	sourceAt   uint32 // offset of the source address in the header
-	destAt     uint32
-	natResults uint32 // register that has the port of a map's value
-	loopback   netip.Prefix
+// ipFamily has the parts of rules that differ between IPv4 and IPv6.
+type ipFamily struct {
+	setSuffix         string               // suffix of the names of sets
+	protocolNumber    byte                 // number of the family in nftables and in netlink
+	addressType       nftables.SetDatatype // type of an address
+	addressSize       uint32               // bytes of an address
+	sourceOffset      uint32               // offset of the source address in the header of a packet
+	destinationOffset uint32               // offset of the destination address in the header of a packet
+	natPortRegister   uint32               // register that has the port after the lookup of a port map: behind the address
+	loopbackPrefix    netip.Prefix         // loopback addresses
 }
 
 var loopback4, loopback6 = netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")
 
-var families = []family{
+var families = []ipFamily{
 	{"4", unix.NFPROTO_IPV4, nftables.TypeIPAddr, 4, 12, 16, firstRegister + 1, loopback4},
 	{"6", unix.NFPROTO_IPV6, nftables.TypeIP6Addr, 16, 8, 24, firstRegister + 4, loopback6},
 }
 
-// firstRegister is the first of the registers with 4 bytes. Values that are compared with a map are in
-// consecutive registers.
+// firstRegister is the first of nftables' registers of 4 bytes. The parts of the key of a map lookup are in consecutive
+// registers.
 const firstRegister = unix.NFT_REG32_00
 
-func familyOf(address netip.Addr) family {
+func familyOf(address netip.Addr) ipFamily {
 	if address.Is4() {
 		return families[0]
 	}
 	return families[1]
 }
 
-// newPortMap returns the map of the forwarded ports of a family: from ports of all addresses of the machine, or from ports
-// of one address each.
-func newPortMap(table *nftables.Table, f family, ofAddress bool) *nftables.Set {
-	name, key := "ports"+f.name, []nftables.SetDatatype{nftables.TypeInetProto, nftables.TypeInetService}
-	if ofAddress {
-		name, key = "addressports"+f.name, append([]nftables.SetDatatype{f.address}, key...)
+// newPortMap returns the map of the forwarded ports of a family, with namespace address and port as values. With withHostIP
+// it is the map of the ports with HostIP, whose keys start with that address; otherwise that of the other ports.
+func newPortMap(table *nftables.Table, f ipFamily, withHostIP bool) *nftables.Set {
+	name, key := "ports"+f.setSuffix, []nftables.SetDatatype{nftables.TypeInetProto, nftables.TypeInetService}
+	if withHostIP {
+		name, key = "addressports"+f.setSuffix, append([]nftables.SetDatatype{f.addressType}, key...)
 	}
 	return &nftables.Set{
 		Table: table, Name: name, IsMap: true, Concatenation: true,
 		KeyType:  nftables.MustConcatSetType(key...),
-		DataType: nftables.MustConcatSetType(f.address, nftables.TypeInetService),
+		DataType: nftables.MustConcatSetType(f.addressType, nftables.TypeInetService),
 	}
 }
 
-// portMaps returns all maps of the forwarded ports.
-func portMaps(table *nftables.Table) (sets []*nftables.Set) {
+// allPortMaps returns all maps of the forwarded ports.
+func allPortMaps(table *nftables.Table) (sets []*nftables.Set) {
 	for _, f := range families {
 		sets = append(sets, newPortMap(table, f, false), newPortMap(table, f, true))
 	}
 	return sets
 }
 
-// ensureFirewall writes the table of the bridge, except the forwarded ports, in one transaction. Connections
-// continue.
+// ensureFirewall writes the tables of the bridge, except the forwarded ports, in one transaction. Existing connections
+// are not interrupted.
 func (b *Bridge) ensureFirewall(device *netlink.Bridge) (*firewall, error) {
 	c, err := nftables.New()
 	if err != nil {
 		return nil, fmt.Errorf("nftables: %w", err)
 	}
-	table := c.AddTable(newTable(b.config.Name))
-	for _, set := range portMaps(table) {
+	table := c.AddTable(newPortTable(b.config.Name))
+	for _, set := range allPortMaps(table) {
 		if err := c.AddSet(set, nil); err != nil {
 			return nil, fmt.Errorf("nftables: %w", err)
 		}
 	}
-	prefixes, err := prefixesOf(device)
+	prefixes, err := subnetsOfDevice(device)
 	if err != nil {
 		return nil, err
 	}
-	for _, chain := range b.chains(table, prefixes) {
+	for _, chain := range b.portChains(table, prefixes) {
 		c.AddChain(chain.Chain)
 		c.FlushChain(chain.Chain)
-		for _, rule := range chain.rules {
+		for _, rule := range chain.ruleExprs {
 			c.AddRule(&nftables.Rule{Table: table, Chain: chain.Chain, Exprs: rule})
 		}
 	}
-	if err := b.ensureSourceCheck(c, device); err != nil {
+	if err := b.ensureSourceTable(c, device); err != nil {
 		return nil, err
 	}
 	if err := c.Flush(); err != nil {
 		return nil, fmt.Errorf("nftables: write the tables %s: %w", table.Name, err)
 	}
-	return &firewall{table, newSourceTable(b.config.Name)}, b.ensureAccepted()
+	return &firewall{table, newSourceTable(b.config.Name)}, b.ensureAcceptRules()
 }
 
-// prefixesOf returns the subnets of a bridge. They are more than those of the configuration while
-// namespaces of an earlier configuration are connected.
-func prefixesOf(device *netlink.Bridge) ([]netip.Prefix, error) {
-	addresses, err := list(func() ([]netlink.Addr, error) { return netlink.AddrList(device, netlink.FAMILY_ALL) })
+// subnetsOfDevice returns the subnets of the addresses of a bridge. They include the subnets of an earlier configuration while
+// namespaces of it are connected.
+func subnetsOfDevice(device *netlink.Bridge) ([]netip.Prefix, error) {
+	addresses, err := retryInterruptedDump(func() ([]netlink.Addr, error) { return netlink.AddrList(device, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list the addresses of the bridge: %w", err)
 	}
@@ -130,202 +131,208 @@ func prefixesOf(device *netlink.Bridge) ([]netip.Prefix, error) {
 	return prefixes, nil
 }
 
-// chain is a chain with its rules.
+// chain is an nftables chain and its rules.
 type chain struct {
 	*nftables.Chain
-	rules [][]expr.Any
+	ruleExprs [][]expr.Any
 }
 
-// rule joins the parts of a rule.
-func rule(parts ...[]expr.Any) (joined []expr.Any) {
+// joinExprs joins matches and actions to the expressions of one rule.
+func joinExprs(parts ...[]expr.Any) (joined []expr.Any) {
 	for _, part := range parts {
 		joined = append(joined, part...)
 	}
 	return joined
 }
 
-// chains returns the chains of the table. DESIGN.md has them in the language of nft.
-func (b *Bridge) chains(table *nftables.Table, prefixes []netip.Prefix) []chain {
+// portChains returns the chains of the table that newPortTable returns. DESIGN.md shows them in the language of nft.
+func (b *Bridge) portChains(table *nftables.Table, prefixes []netip.Prefix) []chain {
 	name := b.config.Name
 	newChain := func(name string, hook *nftables.ChainHook, priority nftables.ChainPriority, kind nftables.ChainType, rules ...[]expr.Any) chain {
 		return chain{&nftables.Chain{Name: name, Table: table, Hooknum: hook, Priority: &priority, Type: kind}, rules}
 	}
 	var incoming, local, masquerade [][]expr.Any
 	for _, f := range families {
-		ofAddress := rule(isFamily(f), isLocalDestination(), toPortOfAddress(table, f))
-		forward := rule(b.isNoOtherAddress(f), isLocalDestination(), toForwardedPort(table, f))
-		incoming = append(incoming, ofAddress, rule(isFamily(f), forward))
-		if f.loopback == loopback6 && !b.forwardsLoopback6() {
-			forward = rule(destination(loopback6, false), forward) // a client is refused at once
+		ofAddress := joinExprs(matchFamily(f), matchLocalDestination(), translateToPortOfHostIP(table, f))
+		forward := joinExprs(b.matchNotHostIPOnly(f), matchLocalDestination(), translateToPort(table, f))
+		incoming = append(incoming, ofAddress, joinExprs(matchFamily(f), forward))
+		if f.loopbackPrefix == loopback6 && !b.canForwardLoopback6() {
+			forward = joinExprs(matchDestination(loopback6, false), forward) // the connection to ::1 is refused at once, instead of timing out
 		}
-		local = append(local, ofAddress, rule(isFamily(f), forward))
-		masquerade = append(masquerade, rule(isFamily(f), source(f.loopback, true), outputInterface(name, true), masqueraded()))
+		local = append(local, ofAddress, joinExprs(matchFamily(f), forward))
+		masquerade = append(masquerade, joinExprs(matchFamily(f), matchSource(f.loopbackPrefix, true), matchOutputInterface(name, true), masqueradeAction()))
 	}
 	for _, p := range prefixes {
 		f := familyOf(p.Addr())
 		masquerade = append(masquerade,
-			rule(isFamily(f), source(p, true), outputInterface(name, false), masqueraded()),
-			// A namespace that connects to a forwarded port of its own subnet must get the replies from the machine.
-			rule(isFamily(f), source(p, true), destination(p, true), wasForwarded(true), masqueraded()))
+			joinExprs(matchFamily(f), matchSource(p, true), matchOutputInterface(name, false), masqueradeAction()),
+			// If a namespace connects to a port that is forwarded to its own subnet, the replies must come from the
+			// machine, where the namespace has sent the request.
+			joinExprs(matchFamily(f), matchSource(p, true), matchDestination(p, true), matchForwarded(true), masqueradeAction()))
 	}
 	return []chain{
 		newChain("raw", nftables.ChainHookPrerouting, *nftables.ChainPriorityRaw, nftables.ChainTypeFilter,
-			rule(isFamily(families[0]), inputInterface(name, true), destination(loopback4, true), verdict(expr.VerdictDrop))),
+			joinExprs(matchFamily(families[0]), matchInputInterface(name, true), matchDestination(loopback4, true), verdictAction(expr.VerdictDrop))),
 		newChain("prerouting", nftables.ChainHookPrerouting, *nftables.ChainPriorityNATDest, nftables.ChainTypeNAT, incoming...),
 		newChain("output", nftables.ChainHookOutput, *nftables.ChainPriorityNATDest, nftables.ChainTypeNAT, local...),
 		newChain("postrouting", nftables.ChainHookPostrouting, *nftables.ChainPriorityNATSource, nftables.ChainTypeNAT, masquerade...),
 		newChain("forward", nftables.ChainHookForward, *nftables.ChainPriorityFilter, nftables.ChainTypeFilter,
-			rule(outputInterface(name, true), inputInterface(name, false), isNewConnection(), wasForwarded(false), verdict(expr.VerdictDrop))),
+			joinExprs(matchOutputInterface(name, true), matchInputInterface(name, false), matchNewConnection(), matchForwarded(false), verdictAction(expr.VerdictDrop))),
 	}
 }
 
-func isFamily(f family) []expr.Any {
+// matchFamily matches packets of IPv4, or of IPv6.
+func matchFamily(f ipFamily) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{f.proto}},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{f.protocolNumber}},
 	}
 }
 
-func inputInterface(name string, equal bool) []expr.Any {
-	return hasInterface(expr.MetaKeyIIFNAME, name, equal)
+func matchInputInterface(name string, equal bool) []expr.Any {
+	return matchInterface(expr.MetaKeyIIFNAME, name, equal)
 }
-func outputInterface(name string, equal bool) []expr.Any {
-	return hasInterface(expr.MetaKeyOIFNAME, name, equal)
+func matchOutputInterface(name string, equal bool) []expr.Any {
+	return matchInterface(expr.MetaKeyOIFNAME, name, equal)
 }
 
-func hasInterface(key expr.MetaKey, name string, equal bool) []expr.Any {
+// matchInterface matches packets whose input or output interface has the name, or with equal false, another name.
+func matchInterface(key expr.MetaKey, name string, equal bool) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: key, Register: 1},
-		&expr.Cmp{Op: compareOp(equal), Register: 1, Data: interfaceKey(name)},
+		&expr.Cmp{Op: equalityOp(equal), Register: 1, Data: paddedInterfaceName(name)},
 	}
 }
 
-func compareOp(equal bool) expr.CmpOp {
+func equalityOp(equal bool) expr.CmpOp {
 	if equal {
 		return expr.CmpOpEq
 	}
 	return expr.CmpOpNeq
 }
 
-func source(p netip.Prefix, inside bool) []expr.Any {
-	return inPrefix(familyOf(p.Addr()).sourceAt, p, inside)
+func matchSource(p netip.Prefix, inside bool) []expr.Any {
+	return matchPrefix(familyOf(p.Addr()).sourceOffset, p, inside)
 }
-func destination(p netip.Prefix, inside bool) []expr.Any {
-	return inPrefix(familyOf(p.Addr()).destAt, p, inside)
+func matchDestination(p netip.Prefix, inside bool) []expr.Any {
+	return matchPrefix(familyOf(p.Addr()).destinationOffset, p, inside)
 }
 
-// inPrefix matches packets whose address at the offset of the network header is in the prefix.
-func inPrefix(offset uint32, p netip.Prefix, inside bool) []expr.Any {
+// matchPrefix matches packets whose address at an offset in the network header is in the prefix, or with inside false, is
+// not in it.
+func matchPrefix(offset uint32, p netip.Prefix, inside bool) []expr.Any {
 	size := uint32(p.Addr().BitLen() / 8)
 	return []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: size},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: size, Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen()), Xor: make([]byte, size)},
-		&expr.Cmp{Op: compareOp(inside), Register: 1, Data: p.Masked().Addr().AsSlice()},
+		&expr.Cmp{Op: equalityOp(inside), Register: 1, Data: p.Masked().Addr().AsSlice()},
 	}
 }
 
-// isLocalDestination matches packets to an address of the machine.
-func isLocalDestination() []expr.Any {
+// matchLocalDestination matches packets to an address of the machine.
+func matchLocalDestination() []expr.Any {
 	return []expr.Any{
 		&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
 	}
 }
 
-const portOffset, portSize = 2, 2 // destination port in the headers of TCP and UDP
+const destinationPortOffset, destinationPortSize = 2, 2 // destination port in the headers of TCP and UDP
 
-// isNoOtherAddress matches packets to addresses on which the ports of all addresses are forwarded.
-func (b *Bridge) isNoOtherAddress(f family) (parts []expr.Any) {
-	for _, address := range b.config.OtherAddresses {
-		if familyOf(address).name == f.name {
-			parts = append(parts, destination(netip.PrefixFrom(address, address.BitLen()), false)...)
+// matchNotHostIPOnly matches packets that are not to one of Config.HostIPOnlyAddresses.
+func (b *Bridge) matchNotHostIPOnly(f ipFamily) (parts []expr.Any) {
+	for _, address := range b.config.HostIPOnlyAddresses {
+		if familyOf(address).setSuffix == f.setSuffix {
+			parts = append(parts, matchDestination(netip.PrefixFrom(address, address.BitLen()), false)...)
 		}
 	}
 	return parts
 }
 
-// toForwardedPort translates the destination of packets to a forwarded port.
-func toForwardedPort(table *nftables.Table, f family) []expr.Any {
+// translateToPort translates the destination of packets to a forwarded port without HostIP.
+func translateToPort(table *nftables.Table, f ipFamily) []expr.Any {
 	set := newPortMap(table, f, false)
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister},
-		&expr.Payload{DestRegister: firstRegister + 1, Base: expr.PayloadBaseTransportHeader, Offset: portOffset, Len: portSize},
+		&expr.Payload{DestRegister: firstRegister + 1, Base: expr.PayloadBaseTransportHeader, Offset: destinationPortOffset, Len: destinationPortSize},
 		&expr.Lookup{SourceRegister: firstRegister, DestRegister: firstRegister, IsDestRegSet: true, SetName: set.Name},
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: firstRegister, RegProtoMin: f.natResults},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.protocolNumber), RegAddrMin: firstRegister, RegProtoMin: f.natPortRegister},
 	}
 }
 
-// toPortOfAddress translates the destination of packets to a port that is forwarded for this destination alone.
-func toPortOfAddress(table *nftables.Table, f family) []expr.Any {
-	protocol := firstRegister + f.size/4 // after the address
+// translateToPortOfHostIP translates the destination of packets to a forwarded port whose HostIP is the destination.
+func translateToPortOfHostIP(table *nftables.Table, f ipFamily) []expr.Any {
+	protocol := firstRegister + f.addressSize/4 // the register after the address
 	set := newPortMap(table, f, true)
 	return []expr.Any{
-		&expr.Payload{DestRegister: firstRegister, Base: expr.PayloadBaseNetworkHeader, Offset: f.destAt, Len: f.size},
+		&expr.Payload{DestRegister: firstRegister, Base: expr.PayloadBaseNetworkHeader, Offset: f.destinationOffset, Len: f.addressSize},
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: protocol},
-		&expr.Payload{DestRegister: protocol + 1, Base: expr.PayloadBaseTransportHeader, Offset: portOffset, Len: portSize},
+		&expr.Payload{DestRegister: protocol + 1, Base: expr.PayloadBaseTransportHeader, Offset: destinationPortOffset, Len: destinationPortSize},
 		&expr.Lookup{SourceRegister: firstRegister, DestRegister: firstRegister, IsDestRegSet: true, SetName: set.Name},
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: firstRegister, RegProtoMin: f.natResults},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.protocolNumber), RegAddrMin: firstRegister, RegProtoMin: f.natPortRegister},
 	}
 }
 
-// statusDestinationNAT is the bit of a connection whose destination was translated.
+// statusDestinationNAT is IPS_DST_NAT: the bit in the status of a connection whose destination was translated.
 const statusDestinationNAT = 1 << 5
 
-func wasForwarded(yes bool) []expr.Any {
-	return hasConnectionBit(expr.CtKeySTATUS, statusDestinationNAT, yes)
+// matchForwarded matches packets of connections to a forwarded port, or with yes false, of other connections.
+func matchForwarded(isForwarded bool) []expr.Any {
+	return matchConnectionBit(expr.CtKeySTATUS, statusDestinationNAT, isForwarded)
 }
-func isNewConnection() []expr.Any {
-	return hasConnectionBit(expr.CtKeySTATE, expr.CtStateBitNEW, true)
+func matchNewConnection() []expr.Any {
+	return matchConnectionBit(expr.CtKeySTATE, expr.CtStateBitNEW, true)
 }
 
-func hasConnectionBit(key expr.CtKey, bit uint32, set bool) []expr.Any {
+// matchConnectionBit matches packets in whose connection a bit of the state or of the status is set, or is not set.
+func matchConnectionBit(key expr.CtKey, bit uint32, isSet bool) []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Key: key, Register: 1},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bit), Xor: make([]byte, 4)},
-		&expr.Cmp{Op: compareOp(!set), Register: 1, Data: make([]byte, 4)},
+		&expr.Cmp{Op: equalityOp(!isSet), Register: 1, Data: make([]byte, 4)},
 	}
 }
 
-func masqueraded() []expr.Any                  { return []expr.Any{&expr.Masq{}} }
-func verdict(kind expr.VerdictKind) []expr.Any { return []expr.Any{&expr.Verdict{Kind: kind}} }
+func masqueradeAction() []expr.Any                   { return []expr.Any{&expr.Masq{}} }
+func verdictAction(kind expr.VerdictKind) []expr.Any { return []expr.Any{&expr.Verdict{Kind: kind}} }
 
-// protocols are the protocols of forwarded ports.
-var protocols = []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP}
+// forwardedProtocols are the protocols of forwarded ports.
+var forwardedProtocols = []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP}
 
-// element is an element of a map, with the port that it forwards.
-type element struct {
+// setElement is an element of a set or of a port map.
+type setElement struct {
 	nftables.SetElement
-	port Port
+	port Port // port that an element of a port map forwards
 }
 
-// newElements returns the elements of a map that forward ports to an address of a namespace: of the ports of one address each,
-// or of the others. The comment of an element is the allocation.
-func newElements(allocID string, ports []Port, address netip.Addr, ofAddress bool) []element {
-	var all []element
+// newPortElements returns the elements of newPortMap(…, withHostIP) that forward ports to an address of a namespace. The comment
+// of each element is the allocation ID.
+func newPortElements(allocID string, ports []Port, address netip.Addr, withHostIP bool) []setElement {
+	var all []setElement
 	for _, p := range ports {
-		if p.HostIP.IsValid() != ofAddress || ofAddress && p.HostIP.BitLen() != address.BitLen() {
+		if p.HostIP.IsValid() != withHostIP || withHostIP && p.HostIP.BitLen() != address.BitLen() {
 			continue
 		}
-		for _, protocol := range protocols {
+		for _, protocol := range forwardedProtocols {
 			var key []byte
-			if ofAddress {
+			if withHostIP {
 				key = p.HostIP.AsSlice()
 			}
 			key = append(append(key, protocol, 0, 0, 0), paddedPort(p.HostPort)...)
-			all = append(all, element{nftables.SetElement{Key: key, Val: append(address.AsSlice(), paddedPort(p.To)...), Comment: allocID}, p})
+			all = append(all, setElement{nftables.SetElement{Key: key, Val: append(address.AsSlice(), paddedPort(p.NamespacePort)...), Comment: allocID}, p})
 		}
 	}
 	return all
 }
 
-// paddedPort returns a port as a part of a concatenated value, which has a multiple of 4 bytes.
+// paddedPort returns a port as a part of a concatenated key or value: each part is padded to a multiple of 4 bytes.
 func paddedPort(port int) []byte {
 	return append(binary.BigEndian.AppendUint16(nil, uint16(port)), 0, 0)
 }
 
-// forward lets the namespace of an endpoint send from its addresses, and forwards its ports. Ports that were forwarded to the endpoint before and are not
-// among its ports are no longer forwarded.
-func (fw *firewall) forward(e Endpoint, status Status) error {
+// permitSourcesAndForward writes the addresses of an endpoint to sourceTable, so that its namespace may send from them, and
+// forwards its ports. It stops forwarding ports to the allocation that are not among the ports of the endpoint.
+func (fw *firewall) permitSourcesAndForward(e Endpoint, status Status) error {
 	for _, p := range e.Ports {
 		if p.HostIP.Is6() && !status.Address6.IsValid() {
 			return fmt.Errorf("port %q: its host network has the IPv6 address %s, and the namespace has none: set bridge_network_subnet_ipv6, or cidr of the host network", p.Label, p.HostIP)
@@ -336,7 +343,7 @@ func (fw *firewall) forward(e Endpoint, status Status) error {
 		return fmt.Errorf("nftables: %w", err)
 	}
 	sources := sourceElements(e.AllocID, status)
-	for i, set := range sourceSets(fw.sources) {
+	for i, set := range sourceSets(fw.sourceTable) {
 		if _, err := replaceElements(c, set, e.AllocID, sources[i]); err != nil {
 			return err
 		}
@@ -347,8 +354,8 @@ func (fw *firewall) forward(e Endpoint, status Status) error {
 			continue
 		}
 		for _, ofAddress := range []bool{false, true} {
-			added := newElements(e.AllocID, e.Ports, address, ofAddress)
-			changed, err := replaceElements(c, newPortMap(fw.table, familyOf(address), ofAddress), e.AllocID, added)
+			added := newPortElements(e.AllocID, e.Ports, address, ofAddress)
+			changed, err := replaceElements(c, newPortMap(fw.portTable, familyOf(address), ofAddress), e.AllocID, added)
 			if err != nil {
 				return err
 			}
@@ -361,16 +368,17 @@ func (fw *firewall) forward(e Endpoint, status Status) error {
 	if !isNew {
 		return nil
 	}
-	return deleteUnforwarded(e.Ports)
+	return deleteUnforwardedUDP(e.Ports)
 }
 
-// replaceElements replaces the elements of an allocation in a map with others. It reports whether one of them is new.
-func replaceElements(c *nftables.Conn, set *nftables.Set, allocID string, added []element) (isNew bool, err error) {
+// replaceElements replaces the elements of an allocation in a set or map with others. It reports whether one of them was not
+// in the set before.
+func replaceElements(c *nftables.Conn, set *nftables.Set, allocID string, added []setElement) (isNew bool, err error) {
 	existing, err := c.GetSetElements(set)
 	if err != nil {
 		return false, fmt.Errorf("nftables: list forwarded ports: %w", err)
 	}
-	obsolete, err := checkOwners(allocID, added, existing)
+	obsolete, err := findObsoleteElements(allocID, added, existing)
 	if err != nil {
 		return false, err
 	}
@@ -395,20 +403,20 @@ func replaceElements(c *nftables.Conn, set *nftables.Set, allocID string, added 
 	return isNew, nil
 }
 
-// checkOwners returns the elements that must be removed before others are added: those of the allocation, and those of an
-// allocation whose interface no longer exists and that has the key of an added element. It returns an error if a port is
-// forwarded to another allocation.
-func checkOwners(allocID string, added []element, existing []nftables.SetElement) (obsolete []nftables.SetElement, err error) {
+// findObsoleteElements returns the existing elements that must be removed before others are added: the elements of the allocation,
+// and elements with the key of an added one whose allocation no longer has an interface. It returns a PortInUseError if
+// an allocation with an interface has the key of an added element.
+func findObsoleteElements(allocID string, added []setElement, existing []nftables.SetElement) (obsolete []nftables.SetElement, err error) {
 	for _, other := range existing {
 		if other.Comment == allocID {
 			obsolete = append(obsolete, other)
 			continue
 		}
-		i := slices.IndexFunc(added, func(e element) bool { return bytes.Equal(e.Key, other.Key) })
+		i := slices.IndexFunc(added, func(e setElement) bool { return bytes.Equal(e.Key, other.Key) })
 		if i < 0 {
 			continue
 		}
-		link, err := findLink(hostInterface(other.Comment))
+		link, err := findLink(hostInterfaceName(other.Comment))
 		if err != nil {
 			return nil, err
 		}
@@ -420,14 +428,14 @@ func checkOwners(allocID string, added []element, existing []nftables.SetElement
 	return obsolete, nil
 }
 
-// unforward removes the forwarded ports of allocations, and what they may send from, in one transaction.
-func (b *Bridge) unforward(allocIDs map[string]bool) error {
+// removeAllocElements removes the forwarded ports of allocations, and the addresses from which they may send, in one transaction.
+func (b *Bridge) removeAllocElements(allocIDs map[string]bool) error {
 	c, err := nftables.New()
 	if err != nil {
 		return err
 	}
-	ports, sources := newTable(b.config.Name), newSourceTable(b.config.Name)
-	if err := deleteElements(c, ports, portMaps(ports), allocIDs); err != nil {
+	ports, sources := newPortTable(b.config.Name), newSourceTable(b.config.Name)
+	if err := deleteElements(c, ports, allPortMaps(ports), allocIDs); err != nil {
 		return err
 	}
 	if err := deleteElements(c, sources, sourceSets(sources), allocIDs); err != nil {
@@ -436,9 +444,9 @@ func (b *Bridge) unforward(allocIDs map[string]bool) error {
 	return c.Flush()
 }
 
-// deleteElements deletes the elements of allocations in the sets of a table. It does nothing if there is no table.
+// deleteElements deletes the elements of allocations in the sets of a table. It does nothing if the table does not exist.
 func deleteElements(c *nftables.Conn, table *nftables.Table, sets []*nftables.Set, allocIDs map[string]bool) error {
-	// The errors of the library do not wrap ENOENT.
+	// The library's errors for a missing table do not wrap ENOENT, so its existence is checked.
 	tables, err := c.ListTablesOfFamily(table.Family)
 	if err != nil {
 		return err
@@ -467,10 +475,10 @@ func deleteElements(c *nftables.Conn, table *nftables.Table, sets []*nftables.Se
 	return nil
 }
 
-// deleteTables deletes the tables of a bridge. It does nothing if there are none.
+// deleteTables deletes both tables of a bridge, if they exist.
 func deleteTables(bridge string) error {
 	var errs []error
-	for _, table := range []*nftables.Table{newTable(bridge), newSourceTable(bridge)} {
+	for _, table := range []*nftables.Table{newPortTable(bridge), newSourceTable(bridge)} {
 		c, err := nftables.New()
 		if err != nil {
 			return fmt.Errorf("nftables: %w", err)

@@ -19,11 +19,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/netns"
 )
 
-// deviceAlias is the alias of a bridge that this package has created.
-const deviceAlias = "nomad-lite"
+// ownDeviceAlias is the alias of a bridge that this package has created.
+const ownDeviceAlias = "nomad-lite"
 
-// findDevice returns the bridge with the name, nil if it does not exist.
-func findDevice(name string) (*netlink.Bridge, error) {
+// findBridge returns the bridge with the name, nil if it does not exist.
+func findBridge(name string) (*netlink.Bridge, error) {
 	link, err := findLink(name)
 	if link == nil || err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ func findDevice(name string) (*netlink.Bridge, error) {
 	return device, nil
 }
 
-// findLink returns the interface with the name, nil if it does not exist.
+// findLink returns the network interface with the name, nil if it does not exist.
 func findLink(name string) (netlink.Link, error) {
 	link, err := netlink.LinkByName(name)
 	if notFound := (netlink.LinkNotFoundError{}); errors.As(err, &notFound) {
@@ -44,9 +44,10 @@ func findLink(name string) (netlink.Link, error) {
 	return link, err
 }
 
-// ensureDevice returns the bridge of the machine, up and with its addresses.
-func (b *Bridge) ensureDevice() (*netlink.Bridge, error) {
-	device, err := findDevice(b.config.Name)
+// ensureBridge returns the bridge interface of the machine. It creates the interface if necessary, and sets its addresses,
+// sysctls and state.
+func (b *Bridge) ensureBridge() (*netlink.Bridge, error) {
+	device, err := findBridge(b.config.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -54,12 +55,12 @@ func (b *Bridge) ensureDevice() (*netlink.Bridge, error) {
 		if err := b.checkSubnetUnused(); err != nil {
 			return nil, err
 		}
-		if device, err = createDevice(b.config.Name); err != nil {
+		if device, err = createBridge(b.config.Name); err != nil {
 			return nil, fmt.Errorf("create: %w", err)
 		}
 	}
 	for _, subnet := range b.subnets() {
-		// An address of a bridge is not in use before: duplicate address detection would only delay it.
+		// newAddress turns off duplicate address detection, which would only delay the use of the address.
 		address := newAddress(netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits()))
 		if err := netlink.AddrReplace(device, address); err != nil {
 			return nil, fmt.Errorf("set address %s: %w", address, err)
@@ -74,6 +75,7 @@ func (b *Bridge) ensureDevice() (*netlink.Bridge, error) {
 	return device, b.ensureLoopback6Route(device)
 }
 
+// subnets returns the configured subnets of IPv4 and, if it is used, of IPv6.
 func (b *Bridge) subnets() []netip.Prefix {
 	if !b.config.Subnet6.IsValid() {
 		return []netip.Prefix{b.config.Subnet}
@@ -81,7 +83,7 @@ func (b *Bridge) subnets() []netip.Prefix {
 	return []netip.Prefix{b.config.Subnet, b.config.Subnet6}
 }
 
-// checkSubnetUnused returns an error if the addresses of the bridge belong to a network of the machine.
+// checkSubnetUnused returns an error if a subnet of the bridge overlaps with the subnet of an interface of the machine.
 func (b *Bridge) checkSubnetUnused() error {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -104,9 +106,9 @@ func (b *Bridge) checkSubnetUnused() error {
 	return nil
 }
 
-// createDevice creates a bridge. Its hardware address is set, because otherwise it would change with
-// the interfaces of the bridge, and namespaces would send to the former address.
-func createDevice(name string) (*netlink.Bridge, error) {
+// createBridge creates a bridge interface with a fixed hardware address. Otherwise the address would change when
+// interfaces are connected to the bridge, and namespaces would send to the former address for a while.
+func createBridge(name string) (*netlink.Bridge, error) {
 	sum := sha256.Sum256([]byte("nomad-lite " + name))
 	attributes := netlink.NewLinkAttrs()
 	attributes.Name = name
@@ -114,22 +116,22 @@ func createDevice(name string) (*netlink.Bridge, error) {
 	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attributes}); err != nil {
 		return nil, err
 	}
-	device, err := findDevice(name)
+	device, err := findBridge(name)
 	if err != nil {
 		return nil, err
 	}
-	if err := netlink.LinkSetAlias(device, deviceAlias); err != nil {
+	if err := netlink.LinkSetAlias(device, ownDeviceAlias); err != nil {
 		return nil, err
 	}
-	device.Alias = deviceAlias
+	device.Alias = ownDeviceAlias
 	return device, nil
 }
 
 // sysctl is a parameter of the kernel, as a path below /proc/sys, with its value.
 type sysctl struct{ path, value string }
 
-// set does nothing if the parameter has the value: the file can be read-only, as in a container.
-func (s sysctl) set() error {
+// setUnlessEqual sets the parameter, unless it has the value already: in a container, the file can be read-only.
+func (s sysctl) setUnlessEqual() error {
 	path := "/proc/sys/" + s.path
 	if value, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(value)) == s.value {
 		return nil
@@ -140,8 +142,8 @@ func (s sysctl) set() error {
 	return nil
 }
 
-// setSysctls sets the parameters of the kernel without which it forwards nothing, and those by which the machine takes
-// no routes and addresses from namespaces.
+// setSysctls turns on forwarding in the kernel, and makes the machine ignore routes and addresses that namespaces
+// announce.
 func (b *Bridge) setSysctls() error {
 	ipv4, ipv6 := "net/ipv4/conf/"+b.config.Name+"/", "net/ipv6/conf/"+b.config.Name+"/"
 	needed := []sysctl{
@@ -152,25 +154,26 @@ func (b *Bridge) setSysctls() error {
 	}
 	if b.config.Subnet6.IsValid() {
 		needed = append(needed, sysctl{"net/ipv6/conf/all/forwarding", "1"})
-		if err := skipAddressDetection(b.config.Name); err != nil {
+		if err := disableAddressDetection(b.config.Name); err != nil {
 			return err
 		}
 	}
 	for _, s := range needed {
-		if err := s.set(); err != nil {
+		if err := s.setUnlessEqual(); err != nil {
 			return err
 		}
 	}
 	for _, s := range []sysctl{{ipv6 + "accept_ra", "0"}, {ipv6 + "autoconf", "0"}, {ipv6 + "accept_redirects", "0"}, {ipv4 + "accept_redirects", "0"}} {
-		// The machine can have no IPv6, and a container no writable parameters. The bridge's table drops
-		// the messages before.
-		if err := s.set(); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.EROFS) {
+		// Errors of a machine without IPv6, and of a container with read-only parameters, are ignored, because the table
+		// of newSourceTable drops such announcements anyway.
+		if err := s.setUnlessEqual(); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.EROFS) {
 			return err
 		}
 	}
 	return nil
 }
 
+// newAddress returns the netlink form of an address, without duplicate address detection.
 func newAddress(prefix netip.Prefix) *netlink.Addr {
 	address := &netlink.Addr{IPNet: &net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), prefix.Addr().BitLen())}}
 	if prefix.Addr().Is6() {
@@ -179,14 +182,14 @@ func newAddress(prefix netip.Prefix) *netlink.Addr {
 	return address
 }
 
-// hostInterface returns the name of the interface of the machine that leads to the namespace of an allocation.
-func hostInterface(allocID string) string {
+// hostInterfaceName returns the name of the machine's end of the veth pair of an allocation.
+func hostInterfaceName(allocID string) string {
 	sum := sha256.Sum256([]byte(allocID))
 	return "nl" + hex.EncodeToString(sum[:6])
 }
 
-// aliasPrefix is the start of the alias of an interface that leads to a namespace; the allocation and
-// its addresses follow.
+// aliasPrefix is the prefix of the alias of the machine's end of a veth pair. The allocation ID and the addresses of the
+// namespace follow.
 const aliasPrefix = "nomad-lite "
 
 func formatAlias(allocID string, s Status) string {
@@ -197,23 +200,24 @@ func formatAlias(allocID string, s Status) string {
 	return alias
 }
 
-// parseAlias returns the allocation and the addresses in an alias. The addresses are zero if the alias
-// is incomplete.
+// parseAlias returns the allocation ID and the addresses in an alias. They are zero if the alias is not one of
+// formatAlias.
 func parseAlias(alias string) (allocID string, s Status) {
 	fields := strings.Fields(strings.TrimPrefix(alias, aliasPrefix))
 	if !strings.HasPrefix(alias, aliasPrefix) || len(fields) < 2 {
 		return "", Status{}
 	}
 	s = Status{Interface: InterfaceName}
-	s.Address, _ = netip.ParseAddr(fields[1]) // the zero value means that the namespace is connected again
+	s.Address, _ = netip.ParseAddr(fields[1]) // with the zero value, Attach connects the namespace again
 	if len(fields) > 2 {
 		s.Address6, _ = netip.ParseAddr(fields[2])
 	}
 	return fields[0], s
 }
 
-// list calls a function that lists objects of the kernel, again if another process has changed one meanwhile.
-func list[T any](call func() ([]T, error)) ([]T, error) {
+// retryInterruptedDump calls a function that lists objects of the kernel by netlink. It calls the function again if another process has
+// changed an object during the call.
+func retryInterruptedDump[T any](call func() ([]T, error)) ([]T, error) {
 	const attempts = 20
 	for i := 1; ; i++ {
 		all, err := call()
@@ -223,9 +227,9 @@ func list[T any](call func() ([]T, error)) ([]T, error) {
 	}
 }
 
-// portsOf returns the interfaces that are connected to the bridge.
-func portsOf(device *netlink.Bridge) ([]netlink.Link, error) {
-	all, err := list(netlink.LinkList)
+// bridgePorts returns the interfaces that are ports of the bridge.
+func bridgePorts(device *netlink.Bridge) ([]netlink.Link, error) {
+	all, err := retryInterruptedDump(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
@@ -238,9 +242,9 @@ func portsOf(device *netlink.Bridge) ([]netlink.Link, error) {
 	return ports, nil
 }
 
-// findStatus returns the status of an allocation whose namespace is connected, else the zero value.
-func (b *Bridge) findStatus(device *netlink.Bridge, allocID string) (Status, error) {
-	ports, err := portsOf(device)
+// findAllocStatus returns the addresses of an allocation whose namespace is connected to the bridge, or else the zero value.
+func (b *Bridge) findAllocStatus(device *netlink.Bridge, allocID string) (Status, error) {
+	ports, err := bridgePorts(device)
 	if err != nil {
 		return Status{}, err
 	}
@@ -252,50 +256,50 @@ func (b *Bridge) findStatus(device *netlink.Bridge, allocID string) (Status, err
 	return Status{}, nil
 }
 
-// connect creates the interfaces of a namespace and sets its addresses and routes.
-func (b *Bridge) connect(device *netlink.Bridge, e Endpoint) (Status, error) {
-	ns, err := vnetns.GetFromPath(e.Path)
+// connectNamespace creates the veth pair of a namespace, unless it exists, and sets the addresses and routes of the namespace.
+func (b *Bridge) connectNamespace(device *netlink.Bridge, e Endpoint) (Status, error) {
+	ns, err := vnetns.GetFromPath(e.NamespacePath)
 	if err != nil {
 		return Status{}, fmt.Errorf("open network namespace: %w", err)
 	}
 	defer ns.Close()
 	inside, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
 	if err != nil {
-		return Status{}, fmt.Errorf("%s is not a network namespace: %w", e.Path, err)
+		return Status{}, fmt.Errorf("%s is not a network namespace: %w", e.NamespacePath, err)
 	}
 	defer inside.Close()
 
-	status, err := b.findStatus(device, e.AllocID)
+	status, err := b.findAllocStatus(device, e.AllocID)
 	if err != nil {
 		return Status{}, err
 	}
-	if _, err := inside.LinkByName(InterfaceName); err != nil || !b.isCurrent(status) {
+	if _, err := inside.LinkByName(InterfaceName); err != nil || !b.isInConfiguredSubnets(status) {
 		// The namespace is not connected, or an agent that has died did not complete it.
-		if status, err = b.createInterfaces(device, ns, e.AllocID); err != nil {
+		if status, err = b.createVethPair(device, ns, e.AllocID); err != nil {
 			return Status{}, err
 		}
 	}
 	if status.Address6.IsValid() {
-		err := netns.Do(e.Path, func() error { return skipAddressDetection(InterfaceName) })
+		err := netns.Do(e.NamespacePath, func() error { return disableAddressDetection(InterfaceName) })
 		if err != nil {
 			return Status{}, err
 		}
 	}
-	if err := setUp(hostInterface(e.AllocID)); err != nil {
+	if err := setInterfaceUp(hostInterfaceName(e.AllocID)); err != nil {
 		return Status{}, err
 	}
-	if err := b.configureInside(inside, status); err != nil {
+	if err := b.configureNamespace(inside, status); err != nil {
 		return Status{}, err
 	}
-	return status, waitOperational(hostInterface(e.AllocID), b.config.Name)
+	return status, waitInterfacesOperational(hostInterfaceName(e.AllocID), b.config.Name)
 }
 
-// operationalTimeout limits how long Attach waits for the kernel.
+// operationalTimeout limits how long waitInterfacesOperational waits for each interface.
 const operationalTimeout = 2 * time.Second
 
-// waitOperational waits until interfaces that are up transmit packets. Otherwise the first packet of a task
-// could be lost, which delays its first connection by a second.
-func waitOperational(names ...string) error {
+// waitInterfacesOperational waits until interfaces that are up transmit packets, or operationalTimeout has passed. Without the wait,
+// the first packet of a task could be lost, which delays its first connection by a second.
+func waitInterfacesOperational(names ...string) error {
 	deadline := time.Now().Add(operationalTimeout)
 	for _, name := range names {
 		for {
@@ -312,7 +316,7 @@ func waitOperational(names ...string) error {
 	return nil
 }
 
-func setUp(name string) error {
+func setInterfaceUp(name string) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("interface %s: %w", name, err)
@@ -323,9 +327,9 @@ func setUp(name string) error {
 	return nil
 }
 
-// skipAddressDetection turns off the search for duplicates of the interface's own IPv6 addresses, which
-// would take a second in which the interface sends nothing. It must be called before the interface is up.
-func skipAddressDetection(name string) error {
+// disableAddressDetection turns off duplicate address detection for the IPv6 addresses of an interface, during
+// which the interface would send nothing for a second. It must be called before the interface is up.
+func disableAddressDetection(name string) error {
 	path := "/proc/sys/net/ipv6/conf/" + name + "/accept_dad"
 	if err := os.WriteFile(path, []byte("0"), 0); err != nil && !errors.Is(err, unix.EROFS) {
 		return fmt.Errorf("sysctl net.ipv6.conf.%s.accept_dad=0: %w", name, err)
@@ -333,8 +337,9 @@ func skipAddressDetection(name string) error {
 	return nil
 }
 
-// isCurrent reports whether the addresses of a namespace are in the configured subnets.
-func (b *Bridge) isCurrent(s Status) bool {
+// isInConfiguredSubnets reports whether the addresses of a namespace are in the configured subnets, and not in those of an earlier
+// configuration.
+func (b *Bridge) isInConfiguredSubnets(s Status) bool {
 	if !b.config.Subnet.Contains(s.Address) {
 		return false
 	}
@@ -344,10 +349,10 @@ func (b *Bridge) isCurrent(s Status) bool {
 	return b.config.Subnet6.Contains(s.Address6)
 }
 
-// createInterfaces creates a veth pair. One end is in the namespace, the other end is connected to the bridge
-// and has an alias with free addresses.
-func (b *Bridge) createInterfaces(device *netlink.Bridge, ns vnetns.NsHandle, allocID string) (Status, error) {
-	name := hostInterface(allocID)
+// createVethPair creates the veth pair of an allocation. One end is in the namespace. The other end is connected to the
+// bridge, and its alias has the addresses that were chosen for the namespace.
+func (b *Bridge) createVethPair(device *netlink.Bridge, ns vnetns.NsHandle, allocID string) (Status, error) {
+	name := hostInterfaceName(allocID)
 	if err := deleteLink(name); err != nil {
 		return Status{}, err
 	}
@@ -377,15 +382,15 @@ func (b *Bridge) createInterfaces(device *netlink.Bridge, ns vnetns.NsHandle, al
 	return status, nil
 }
 
-// hardwareAddress returns the hardware address for an IPv4 address. It depends on that address alone, because
-// neighbours remember it: the next namespace with the address is reached at once.
+// hardwareAddress returns the hardware address of a namespace with an IPv4 address. It depends on that address alone,
+// because neighbours cache it: they reach the next namespace with the IPv4 address at once.
 func hardwareAddress(address netip.Addr) net.HardwareAddr {
 	return append(net.HardwareAddr{0x02, 0x6e}, address.AsSlice()...)
 }
 
 // chooseAddresses returns addresses that no other namespace of the bridge has.
 func (b *Bridge) chooseAddresses(device *netlink.Bridge, allocID string) (Status, error) {
-	ports, err := portsOf(device)
+	ports, err := bridgePorts(device)
 	if err != nil {
 		return Status{}, err
 	}
@@ -407,7 +412,7 @@ func (b *Bridge) chooseAddresses(device *netlink.Bridge, allocID string) (Status
 // chooseAddress returns an unused address of a subnet. The search starts at an address that depends on the
 // allocation: an address that was just released is rarely used again, while peers still send to it.
 func chooseAddress(subnet netip.Prefix, allocID string, used map[netip.Addr]bool) (netip.Addr, error) {
-	const reserved = 3 // the address of the subnet, the bridge, and the broadcast address of IPv4
+	const reserved = 3 // the addresses of the subnet and of the bridge, and the broadcast address of IPv4
 	free := uint64(1)<<min(subnet.Addr().BitLen()-subnet.Bits(), 32) - reserved
 	sum := sha256.Sum256([]byte(allocID))
 	start := binary.BigEndian.Uint64(sum[:])
@@ -425,12 +430,12 @@ func addressAt(subnet netip.Prefix, offset uint64) netip.Addr {
 	bytes := subnet.Addr().AsSlice()
 	low := bytes[len(bytes)-4:]
 	binary.BigEndian.PutUint32(low, binary.BigEndian.Uint32(low)|uint32(offset))
-	address, _ := netip.AddrFromSlice(bytes) // the size is that of an address
+	address, _ := netip.AddrFromSlice(bytes) // cannot fail, because bytes has the size of an address
 	return address
 }
 
-// configureInside sets the addresses and default routes of a namespace.
-func (b *Bridge) configureInside(inside *netlink.Handle, s Status) error {
+// configureNamespace sets the addresses and default routes of a namespace.
+func (b *Bridge) configureNamespace(inside *netlink.Handle, s Status) error {
 	link, err := inside.LinkByName(InterfaceName)
 	if err != nil {
 		return fmt.Errorf("interface %s of the namespace: %w", InterfaceName, err)

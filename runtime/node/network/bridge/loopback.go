@@ -11,24 +11,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bridgedFramesSysctl is the parameter of the kernel with which it filters the IPv6 frames of all bridges. The file exists while
-// the module br_netfilter is loaded.
-const bridgedFramesSysctl = "/proc/sys/net/bridge/bridge-nf-call-ip6tables"
+// bridgeNetfilterSysctl is the parameter that makes the kernel apply the rules of IPv6 to frames within a bridge. The file
+// exists while the module br_netfilter is loaded.
+const bridgeNetfilterSysctl = "/proc/sys/net/bridge/bridge-nf-call-ip6tables"
 
-// forwardsLoopback6 reports whether connections to [::1] can be forwarded. While the kernel filters bridged frames, it
-// translates a reply back before the machine receives it, and drops it then, because it comes from outside with the
-// address ::1.
-func (b *Bridge) forwardsLoopback6() bool {
+// canForwardLoopback6 reports whether connections to [::1] can be forwarded. While the kernel filters bridged frames, it
+// translates the addresses of a reply while the frame is in the bridge, and then drops the reply, because a packet
+// from another interface must not have the address ::1.
+func (b *Bridge) canForwardLoopback6() bool {
 	if !b.config.Subnet6.IsValid() {
 		return false
 	}
-	value, err := os.ReadFile(bridgedFramesSysctl)
+	value, err := os.ReadFile(bridgeNetfilterSysctl)
 	return errors.Is(err, os.ErrNotExist) || err == nil && strings.TrimSpace(string(value)) == "0"
 }
 
-// loopback6Route accepts packets to ::1 that come from the bridge, which are replies whose destination was
-// translated back: the kernel drops others before. Its metric is larger than that of the route of the loopback interface, which
-// all other packets use.
+// loopback6Route returns the route that makes the machine accept packets to ::1 from the bridge: replies whose destination
+// was translated back. The kernel drops other packets to ::1 earlier. Because of its large metric, all other packets use
+// the route of the loopback interface.
 func loopback6Route(device *netlink.Bridge) *netlink.Route {
 	return &netlink.Route{
 		LinkIndex: device.Index, Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL, Priority: 1 << 20,
@@ -36,7 +36,7 @@ func loopback6Route(device *netlink.Bridge) *netlink.Route {
 	}
 }
 
-// ensureLoopback6Route adds the route that connections to [::1] need. It is removed with the bridge.
+// ensureLoopback6Route adds the route that forwarded connections to [::1] need. The kernel removes the route with the bridge.
 func (b *Bridge) ensureLoopback6Route(device *netlink.Bridge) error {
 	if !b.config.Subnet6.IsValid() {
 		return nil
@@ -47,7 +47,7 @@ func (b *Bridge) ensureLoopback6Route(device *netlink.Bridge) error {
 	return nil
 }
 
-// removeLoopback6Route removes the route from a bridge that stays.
+// removeLoopback6Route removes the route if it exists, for a bridge that is not deleted.
 func removeLoopback6Route(device *netlink.Bridge) error {
 	err := netlink.RouteDel(loopback6Route(device))
 	if err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, unix.EOPNOTSUPP) { // no such route, or no IPv6

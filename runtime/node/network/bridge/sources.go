@@ -13,26 +13,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newSourceTable returns the table that checks what namespaces send.
+// newSourceTable returns the table that drops frames which a namespace sends with addresses that are not its own.
 func newSourceTable(bridge string) *nftables.Table {
 	return &nftables.Table{Name: tableName(bridge), Family: nftables.TableFamilyBridge}
 }
 
-// newSourceSet returns the set of what the interfaces of a bridge may send from: the interface, its hardware
-// address and an address of a family.
-func newSourceSet(table *nftables.Table, f family) *nftables.Set {
+// newSourceSet returns the set of permitted source addresses. An element is an interface of the bridge, the hardware
+// address and an address of the namespace behind the interface.
+func newSourceSet(table *nftables.Table, f ipFamily) *nftables.Set {
 	return &nftables.Set{
-		Table: table, Name: "sources" + f.name, Concatenation: true,
-		KeyType: nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeEtherAddr, f.address),
+		Table: table, Name: "sources" + f.setSuffix, Concatenation: true,
+		KeyType: nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeEtherAddr, f.addressType),
 	}
 }
 
-// newInterfaceSet returns the set of the interfaces that lead to namespaces: a bridge of the administrator can have others.
+// newInterfaceSet returns the set of the interfaces whose frames are checked: those of namespaces. A bridge of the
+// administrator can have other interfaces.
 func newInterfaceSet(table *nftables.Table) *nftables.Set {
 	return &nftables.Set{Table: table, Name: "interfaces", KeyType: nftables.TypeIFName}
 }
 
-// sourceSets returns all sets of the table.
+// sourceSets returns all sets of the table that newSourceTable returns.
 func sourceSets(table *nftables.Table) []*nftables.Set {
 	sets := []*nftables.Set{newInterfaceSet(table)}
 	for _, f := range families {
@@ -41,38 +42,39 @@ func sourceSets(table *nftables.Table) []*nftables.Set {
 	return sets
 }
 
-// sourceElements returns the elements of sourceSets for a namespace, in the same order.
-func sourceElements(allocID string, s Status) [][]element {
-	name, hardware := interfaceKey(hostInterface(allocID)), hardwareAddress(s.Address)
-	newElement := func(key ...[]byte) element {
-		return element{SetElement: nftables.SetElement{Key: bytes.Join(key, nil), Comment: allocID}}
+// sourceElements returns the elements of a namespace for each of the sets that sourceSets returns.
+func sourceElements(allocID string, s Status) [][]setElement {
+	name, hardware := paddedInterfaceName(hostInterfaceName(allocID)), hardwareAddress(s.Address)
+	newElement := func(key ...[]byte) setElement {
+		return setElement{SetElement: nftables.SetElement{Key: bytes.Join(key, nil), Comment: allocID}}
 	}
-	newSource := func(address netip.Addr) element {
-		return newElement(name, hardware, []byte{0, 0}, address.AsSlice()) // each part has a multiple of 4 bytes
+	newSource := func(address netip.Addr) setElement {
+		return newElement(name, hardware, []byte{0, 0}, address.AsSlice()) // each part is padded to a multiple of 4 bytes
 	}
-	// Neighbours are found with the link-local address, and multicast groups joined without one.
-	sources6 := []element{newSource(linkLocalAddress(hardware)), newSource(netip.IPv6Unspecified())}
+	// A namespace sends from its link-local address to find neighbours, and from :: to join multicast groups.
+	sources6 := []setElement{newSource(linkLocalAddress(hardware)), newSource(netip.IPv6Unspecified())}
 	if s.Address6.IsValid() {
 		sources6 = append(sources6, newSource(s.Address6))
 	}
-	return [][]element{{newElement(name)}, {newSource(s.Address)}, sources6}
+	return [][]setElement{{newElement(name)}, {newSource(s.Address)}, sources6}
 }
 
-// linkLocalAddress returns the address that the kernel makes of a hardware address (RFC 4291, appendix A).
+// linkLocalAddress returns the link-local address that the kernel derives from a hardware address (RFC 4291, appendix A).
 func linkLocalAddress(hardware net.HardwareAddr) netip.Addr {
 	h := hardware
 	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: h[0] ^ 2, h[1], h[2], 0xff, 0xfe, h[3], h[4], h[5]})
 }
 
-func interfaceKey(name string) []byte {
+// paddedInterfaceName returns the name of an interface in the form of nftables: padded with NULs.
+func paddedInterfaceName(name string) []byte {
 	padded := make([]byte, unix.IFNAMSIZ)
 	copy(padded, name)
 	return padded
 }
 
-// ensureSourceCheck writes the table that checks what namespaces send, except what the namespace that is being connected
-// may send from. If there was no table, all connected namespaces are in it.
-func (b *Bridge) ensureSourceCheck(c *nftables.Conn, device *netlink.Bridge) error {
+// ensureSourceTable writes the table of newSourceTable. If it creates the table, it adds the elements of all connected
+// namespaces. It does not add those of a namespace that is being connected: permitSourcesAndForward does.
+func (b *Bridge) ensureSourceTable(c *nftables.Conn, device *netlink.Bridge) error {
 	table := newSourceTable(b.config.Name)
 	tables, err := c.ListTablesOfFamily(table.Family)
 	if err != nil {
@@ -86,7 +88,7 @@ func (b *Bridge) ensureSourceCheck(c *nftables.Conn, device *netlink.Bridge) err
 		}
 	}
 	if isNew {
-		if err := addSources(c, table, device); err != nil {
+		if err := addSourceElements(c, table, device); err != nil {
 			return err
 		}
 	}
@@ -100,9 +102,9 @@ func (b *Bridge) ensureSourceCheck(c *nftables.Conn, device *netlink.Bridge) err
 	return nil
 }
 
-// addSources adds all connected namespaces.
-func addSources(c *nftables.Conn, table *nftables.Table, device *netlink.Bridge) error {
-	ports, err := portsOf(device)
+// addSourceElements adds the elements of all connected namespaces to the sets.
+func addSourceElements(c *nftables.Conn, table *nftables.Table, device *netlink.Bridge) error {
+	ports, err := bridgePorts(device)
 	if err != nil {
 		return err
 	}
@@ -127,13 +129,13 @@ func addSources(c *nftables.Conn, table *nftables.Table, device *netlink.Bridge)
 	return nil
 }
 
-// Offsets in headers of the link layer, of ARP for IPv4 (RFC 826), and of ICMPv6 (RFC 4861, section 4).
+// Offsets, in bytes, in the headers of Ethernet, of ARP for IPv4 (RFC 826), and of ICMPv6 (RFC 4861, section 4).
 const (
-	sourceHardwareAt   = 6
-	arpHardwareAt      = 8
-	arpAddressAt       = 14
-	icmp6TypeAt        = 0
-	neighbourAddressAt = 8
+	ethernetSourceOffset   = 6
+	arpHardwareOffset      = 8
+	arpAddressOffset       = 14
+	icmp6TypeOffset        = 0
+	neighbourAddressOffset = 8
 )
 
 // Types of ICMPv6 messages.
@@ -143,43 +145,45 @@ const (
 	redirect               = 137
 )
 
-// sourceRules returns the rules for frames that a namespace sends. DESIGN.md has them in the language of nft.
+// sourceRules returns the rules for frames that a namespace sends. DESIGN.md shows them in the language of nft.
 func sourceRules(table *nftables.Table) [][]expr.Any {
 	v4, v6 := families[0], families[1]
-	accepted, dropped := verdict(expr.VerdictAccept), verdict(expr.VerdictDrop)
+	accepted, dropped := verdictAction(expr.VerdictAccept), verdictAction(expr.VerdictDrop)
 	return [][]expr.Any{
-		rule(isNoNamespace(table), accepted),
-		rule(hasProtocol(unix.ETH_P_IP), isSource(table, v4, ofLink(sourceHardwareAt), ofNetwork(v4.sourceAt, 4), true), accepted),
-		rule(hasProtocol(unix.ETH_P_ARP), isSource(table, v4, ofLink(sourceHardwareAt), ofNetwork(arpAddressAt, 4), true),
-			isSource(table, v4, ofNetwork(arpHardwareAt, 6), ofNetwork(arpAddressAt, 4), true), accepted),
-		rule(isICMP6(routerAdvertisement), dropped),
-		rule(isICMP6(redirect), dropped),
-		rule(isICMP6(neighbourAdvertisement), isSource(table, v6, ofLink(sourceHardwareAt), ofTransport(neighbourAddressAt, 16), false), dropped),
-		rule(hasProtocol(unix.ETH_P_IPV6), isSource(table, v6, ofLink(sourceHardwareAt), ofNetwork(v6.sourceAt, 16), true), accepted),
-		rule(dropped),
+		joinExprs(matchNonNamespaceInterface(table), accepted),
+		joinExprs(matchEtherType(unix.ETH_P_IP), matchPermittedSource(table, v4, hardwareAddressAt(ethernetSourceOffset), networkHeaderAt(v4.sourceOffset, 4), true), accepted),
+		joinExprs(matchEtherType(unix.ETH_P_ARP), matchPermittedSource(table, v4, hardwareAddressAt(ethernetSourceOffset), networkHeaderAt(arpAddressOffset, 4), true),
+			matchPermittedSource(table, v4, networkHeaderAt(arpHardwareOffset, 6), networkHeaderAt(arpAddressOffset, 4), true), accepted),
+		joinExprs(matchICMP6Type(routerAdvertisement), dropped),
+		joinExprs(matchICMP6Type(redirect), dropped),
+		joinExprs(matchICMP6Type(neighbourAdvertisement), matchPermittedSource(table, v6, hardwareAddressAt(ethernetSourceOffset), transportHeaderAt(neighbourAddressOffset, 16), false), dropped),
+		joinExprs(matchEtherType(unix.ETH_P_IPV6), matchPermittedSource(table, v6, hardwareAddressAt(ethernetSourceOffset), networkHeaderAt(v6.sourceOffset, 16), true), accepted),
+		joinExprs(dropped),
 	}
 }
 
-// isNoNamespace matches frames of interfaces that lead to no namespace.
-func isNoNamespace(table *nftables.Table) []expr.Any {
+// matchNonNamespaceInterface matches frames from interfaces that are not in the set of newInterfaceSet.
+func matchNonNamespaceInterface(table *nftables.Table) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: firstRegister},
 		&expr.Lookup{SourceRegister: firstRegister, SetName: newInterfaceSet(table).Name, Invert: true},
 	}
 }
 
-func ofLink(offset uint32) expr.Payload {
+// hardwareAddressAt returns the hardware address at an offset in the Ethernet header.
+func hardwareAddressAt(offset uint32) expr.Payload {
 	return expr.Payload{Base: expr.PayloadBaseLLHeader, Offset: offset, Len: 6}
 }
-func ofNetwork(offset, size uint32) expr.Payload {
+func networkHeaderAt(offset, size uint32) expr.Payload {
 	return expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: size}
 }
-func ofTransport(offset, size uint32) expr.Payload {
+func transportHeaderAt(offset, size uint32) expr.Payload {
 	return expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: size}
 }
 
-// isSource matches frames whose interface, hardware address and address are, or are not, an element of the set.
-func isSource(table *nftables.Table, f family, hardware, address expr.Payload, equal bool) []expr.Any {
+// matchPermittedSource matches frames whose interface, hardware address and address are an element of the source set, or with equal
+// false, are not.
+func matchPermittedSource(table *nftables.Table, f ipFamily, hardware, address expr.Payload, equal bool) []expr.Any {
 	hardware.DestRegister, address.DestRegister = firstRegister+unix.IFNAMSIZ/4, firstRegister+unix.IFNAMSIZ/4+2
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: firstRegister},
@@ -188,18 +192,19 @@ func isSource(table *nftables.Table, f family, hardware, address expr.Payload, e
 	}
 }
 
-func hasProtocol(protocol uint16) []expr.Any {
+// matchEtherType matches frames with an EtherType.
+func matchEtherType(protocol uint16) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyPROTOCOL, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{byte(protocol >> 8), byte(protocol)}},
 	}
 }
 
-func isICMP6(messageType byte) []expr.Any {
-	return rule(hasProtocol(unix.ETH_P_IPV6), []expr.Any{
+func matchICMP6Type(messageType byte) []expr.Any {
+	return joinExprs(matchEtherType(unix.ETH_P_IPV6), []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_ICMPV6}},
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: icmp6TypeAt, Len: 1},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: icmp6TypeOffset, Len: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{messageType}},
 	})
 }

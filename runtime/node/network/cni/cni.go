@@ -33,31 +33,32 @@ type Client struct {
 	cacheDir string
 }
 
-// New returns a client whose plugins' results are cached in a directory, which the client creates.
+// New returns a client. libcni stores the results of plugins in cacheDir, which it creates.
 func New(c Config, cacheDir string) *Client { return &Client{c, cacheDir} }
 
-// Endpoint is a network namespace that is connected to a network.
+// Endpoint is a network namespace and the network that Add connects it to, or that Del disconnects it from.
 type Endpoint struct {
-	AllocID string
-	Path    string // file of the namespace; need not exist for Del
-	Network []byte // result of NetworkConfig
-	Args    map[string]string
-	Ports   []Port
+	AllocID       string
+	NamespacePath string            // file of the namespace; need not exist for Del
+	NetworkConfig []byte            // result of NetworkConfig
+	Args          map[string]string // CNI arguments: key -> value
+	Ports         []Port
 }
 
 // Port is a port of the machine that the plugins forward, if one of them has the capability portMappings.
 type Port struct {
-	HostIP       string // empty for all addresses
-	HostPort, To int
+	HostIP                  string // empty for all addresses
+	HostPort, NamespacePort int    // number on the machine, and in the namespace
 }
 
-// Status describes a connected namespace. Fields are empty if the plugins have not reported them.
+// Status describes a connected namespace as reported by the plugins. Fields that they have not reported are empty.
 type Status struct {
 	Interface, Address, Address6      string
 	DNSServers, DNSSearch, DNSOptions []string
 }
 
-// CheckArgs returns an error if arguments would change others: plugins get them as KEY=VALUE;KEY=VALUE.
+// CheckArgs returns an error if an argument contains a separator of KEY=VALUE;KEY=VALUE, in which form plugins get the
+// arguments.
 func CheckArgs(args map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(args)) {
 		if strings.ContainsAny(key, ";=") || strings.Contains(args[key], ";") {
@@ -69,20 +70,22 @@ func CheckArgs(args map[string]string) error {
 
 // NetworkConfig returns the configuration of a network.
 func (c *Client) NetworkConfig(name string) ([]byte, error) {
-	networks, _ := c.networks()
+	networks, _ := c.readNetworks()
 	if n := networks[name]; n != nil {
 		return n.Bytes, nil
 	}
 	return nil, fmt.Errorf("there is no CNI network %q in %s: create its configuration there, or use one of %q", name, c.config.ConfigDir, slices.Sorted(maps.Keys(networks)))
 }
 
-// Networks returns the names of the networks, and errors about files that cannot be read.
+// Networks returns the names of the configured networks, and the errors of files that cannot be read.
 func (c *Client) Networks() ([]string, error) {
-	networks, err := c.networks()
+	networks, err := c.readNetworks()
 	return slices.Sorted(maps.Keys(networks)), err
 }
 
-func (c *Client) networks() (map[string]*libcni.NetworkConfigList, error) {
+// readNetworks returns name of a network -> configuration. If several files have a name, the first file in order of the paths
+// counts.
+func (c *Client) readNetworks() (map[string]*libcni.NetworkConfigList, error) {
 	paths, err := libcni.ConfFiles(c.config.ConfigDir, []string{".conf", ".conflist", ".json"})
 	if err != nil {
 		return nil, fmt.Errorf("CNI networks: %w", err)
@@ -91,7 +94,7 @@ func (c *Client) networks() (map[string]*libcni.NetworkConfigList, error) {
 	found := make(map[string]*libcni.NetworkConfigList)
 	var errs []error
 	for _, path := range paths {
-		n, err := readNetwork(path)
+		n, err := readConfigFile(path)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("CNI network %s: %w", path, err))
 		} else if found[n.Name] == nil {
@@ -101,10 +104,12 @@ func (c *Client) networks() (map[string]*libcni.NetworkConfigList, error) {
 	return found, errors.Join(errs...)
 }
 
-// maxConfigSize limits the configuration of a network, in bytes, because the state of the agent has a copy.
+// maxConfigSize is the maximum size of the configuration of a network in bytes, because the record of each allocation has a
+// copy.
 const maxConfigSize = 64 << 10
 
-func readNetwork(path string) (*libcni.NetworkConfigList, error) {
+// readConfigFile reads a .conflist file, or a file with a single plugin.
+func readConfigFile(path string) (*libcni.NetworkConfigList, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
@@ -127,19 +132,19 @@ func readNetwork(path string) (*libcni.NetworkConfigList, error) {
 	return libcni.ConfListFromConf(single)
 }
 
-// plugins returns the runner of plugins. What they write to stderr is part of their errors.
-func (c *Client) plugins() *libcni.CNIConfig {
+// newLibcni returns the libcni client that runs the plugins. It discards the plugins' stderr: libcni adds stderr to errors.
+func (c *Client) newLibcni() *libcni.CNIConfig {
 	exec := &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}, PluginDecoder: version.PluginDecoder{}}
 	return libcni.NewCNIConfigWithCacheDir(c.config.PluginDirs, c.cacheDir, exec)
 }
 
 // Add connects a namespace. After an error Del must be called nevertheless.
 func (c *Client) Add(ctx context.Context, e Endpoint) (Status, error) {
-	list, err := libcni.NetworkConfFromBytes(e.Network)
+	list, err := libcni.NetworkConfFromBytes(e.NetworkConfig)
 	if err != nil {
 		return Status{}, fmt.Errorf("CNI network: %w", err)
 	}
-	result, err := c.plugins().AddNetworkList(ctx, list, runtimeConfig(e))
+	result, err := c.newLibcni().AddNetworkList(ctx, list, runtimeConfig(e))
 	if err != nil {
 		return Status{}, fmt.Errorf("CNI network %q: %w", list.Name, err)
 	}
@@ -147,20 +152,20 @@ func (c *Client) Add(ctx context.Context, e Endpoint) (Status, error) {
 	if err != nil {
 		return Status{}, fmt.Errorf("CNI network %q: result of the plugins: %w", list.Name, err)
 	}
-	return newStatus(current, e.Path), nil
+	return newStatus(current, e.NamespacePath), nil
 }
 
-// Del disconnects a namespace, also if it no longer exists or was not connected completely.
+// Del disconnects a namespace that Add has connected, completely or in part, even if the namespace no longer exists.
 func (c *Client) Del(ctx context.Context, e Endpoint) error {
-	list, err := libcni.NetworkConfFromBytes(e.Network)
+	list, err := libcni.NetworkConfFromBytes(e.NetworkConfig)
 	if err != nil {
 		return fmt.Errorf("CNI network: %w", err)
 	}
 	runtime := runtimeConfig(e)
-	if _, err := os.Stat(e.Path); errors.Is(err, fs.ErrNotExist) {
-		runtime.NetNS = "" // plugins then release only addresses and rules of the machine
+	if _, err := os.Stat(e.NamespacePath); errors.Is(err, fs.ErrNotExist) {
+		runtime.NetNS = "" // without a namespace, plugins release only addresses and rules of the machine
 	}
-	if err := c.plugins().DelNetworkList(ctx, list, runtime); err != nil {
+	if err := c.newLibcni().DelNetworkList(ctx, list, runtime); err != nil {
 		return fmt.Errorf("CNI network %q: disconnect: %w", list.Name, err)
 	}
 	return nil
@@ -175,14 +180,14 @@ type portMapping struct {
 }
 
 func runtimeConfig(e Endpoint) *libcni.RuntimeConf {
-	config := &libcni.RuntimeConf{ContainerID: e.AllocID, NetNS: e.Path, IfName: InterfaceName, Args: [][2]string{{"IgnoreUnknown", "true"}}}
+	config := &libcni.RuntimeConf{ContainerID: e.AllocID, NetNS: e.NamespacePath, IfName: InterfaceName, Args: [][2]string{{"IgnoreUnknown", "true"}}}
 	for _, key := range slices.Sorted(maps.Keys(e.Args)) {
 		config.Args = append(config.Args, [2]string{key, e.Args[key]})
 	}
 	var mappings []portMapping
 	for _, p := range e.Ports {
 		for _, protocol := range []string{"tcp", "udp"} {
-			mappings = append(mappings, portMapping{p.HostPort, p.To, protocol, p.HostIP})
+			mappings = append(mappings, portMapping{p.HostPort, p.NamespacePort, protocol, p.HostIP})
 		}
 	}
 	if len(mappings) > 0 {
@@ -191,7 +196,7 @@ func runtimeConfig(e Endpoint) *libcni.RuntimeConf {
 	return config
 }
 
-// newStatus returns the status in the result of plugins for the namespace at a path.
+// newStatus converts the result of plugins for the namespace at a path.
 func newStatus(result *types100.Result, path string) Status {
 	s := Status{DNSServers: result.DNS.Nameservers, DNSSearch: result.DNS.Search, DNSOptions: result.DNS.Options}
 	inside := func(index *int) bool {

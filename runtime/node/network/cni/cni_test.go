@@ -170,7 +170,7 @@ func TestAddAndDel(t *testing.T) {
 		if round > 0 {
 			skipAddressDetection(t, netns.Path("one"))
 		}
-		e := Endpoint{AllocID: "one", Path: netns.Path("one"), Network: config, Args: map[string]string{"NOMAD_ALLOC_ID": "one"}, Ports: []Port{{HostPort: 8088, To: 8080}}}
+		e := Endpoint{AllocID: "one", NamespacePath: netns.Path("one"), NetworkConfig: config, Args: map[string]string{"NOMAD_ALLOC_ID": "one"}, Ports: []Port{{HostPort: 8088, NamespacePort: 8080}}}
 		s, err := c.Add(t.Context(), e)
 		if err != nil {
 			t.Fatal(err)
@@ -179,7 +179,7 @@ func TestAddAndDel(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		if round == 0 {
-			checkReachable(t, e.Path, s.Address)
+			checkReachable(t, e.NamespacePath, s.Address)
 		}
 		if round%2 == 1 { // as after a reboot
 			if err := netns.Remove("one"); err != nil {
@@ -199,7 +199,7 @@ func TestAddAndDel(t *testing.T) {
 	if err != nil || len(interfaces) != 1 {
 		t.Errorf("interfaces %v, %v", interfaces, err)
 	}
-	broken := Endpoint{AllocID: "one", Network: []byte(`{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "missing"}]}`)}
+	broken := Endpoint{AllocID: "one", NetworkConfig: []byte(`{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "missing"}]}`)}
 	if _, err := c.Add(t.Context(), broken); err == nil || !strings.Contains(err.Error(), `CNI network "n": `) || !strings.Contains(err.Error(), "missing") {
 		t.Error(err)
 	}

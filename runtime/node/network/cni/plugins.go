@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// versionTimeout limits the time in which a plugin must print its version.
+// versionTimeout limits how long readVersion waits for a plugin to print its version.
 var versionTimeout = 2 * time.Second
 
-// versionPattern matches the version in a plugin's output: the last word of the first line that ends in a version, as in
-// Nomad. Some builds print "CNI bridge plugin v1.1.1", others only the versions of the protocol, of which the last counts.
+// versionPattern matches the last word of the first line that ends with a version, as Nomad does. Some plugins print
+// "CNI bridge plugin v1.1.1", others only a line with the protocol versions that they support.
 var versionPattern = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?m)(?:^|\s)(v?\d+\.\d+\.\d+\S*)[ \t\r]*$`)
 })
 
-// PluginVersions returns the versions of the installed plugins by name. It runs each plugin, and leaves out
-// programs that print no version.
+// PluginVersions returns name of an installed plugin -> version. It runs each program in the plugin directories, and
+// skips programs that print no version.
 func (c *Client) PluginVersions(ctx context.Context) map[string]string {
 	versions := make(map[string]string)
 	for _, dir := range c.config.PluginDirs {
@@ -42,7 +42,7 @@ func (c *Client) PluginVersions(ctx context.Context) map[string]string {
 	return versions
 }
 
-// readVersion returns the version of a plugin, "" if the file is no plugin.
+// readVersion runs a plugin and returns its version, "" if the file is no program or prints no version.
 func readVersion(ctx context.Context, path string) string {
 	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
 		return ""

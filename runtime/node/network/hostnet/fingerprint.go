@@ -16,17 +16,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/network/bridge"
 )
 
-// Capabilities are the network modes of the machine, besides that of the machine itself.
+// Capabilities are the network modes that the machine supports, besides host and none, and attributes of the node.
 type Capabilities struct {
 	Modes      []string          // such as bridge and cni/NAME
-	Attributes map[string]string // attributes of the node
+	Attributes map[string]string // attribute of the node -> value
 }
 
 // Fingerprint returns the network modes, and an error that says why a mode is missing. It runs each CNI plugin
 // and creates a bridge in a network namespace that exists only during the call.
 func (h *Host) Fingerprint(ctx context.Context) (Capabilities, error) {
 	c := Capabilities{Attributes: make(map[string]string)}
-	if err := netns.Probe(func() error { return probe(h.config.Bridge) }); err != nil {
+	if err := netns.Probe(func() error { return probeBridge(h.config.Bridge) }); err != nil {
 		return c, fmt.Errorf("no network modes bridge and cni: %w", err)
 	}
 	c.Modes = append(c.Modes, modeBridge)
@@ -41,8 +41,8 @@ func (h *Host) Fingerprint(ctx context.Context) (Capabilities, error) {
 	return c, errors.Join(err, checkLegacyTables("/proc/net"))
 }
 
-// checkLegacyTables returns an error if the machine has filter rules of the old interface of the kernel. They are not
-// part of nftables, so the bridge cannot add rules that let its packets pass.
+// checkLegacyTables returns an error if the machine has filter rules of iptables-legacy, which can drop the packets of the
+// bridge. The rules are not in nftables, so the agent cannot add a rule that accepts these packets.
 func checkLegacyTables(procNet string) error {
 	for program, file := range map[string]string{"iptables-legacy": "ip_tables_names", "ip6tables-legacy": "ip6_tables_names"} {
 		names, err := os.ReadFile(filepath.Join(procNet, file))
@@ -53,8 +53,8 @@ func checkLegacyTables(procNet string) error {
 	return nil
 }
 
-// probe creates a bridge with the rules, in the namespace of the calling thread, which is new.
-func probe(c bridge.Config) error {
+// probeBridge creates a veth pair, a bridge and its rules in the network namespace of the calling thread, which must be new.
+func probeBridge(c bridge.Config) error {
 	attributes := netlink.NewLinkAttrs()
 	attributes.Name = "probe"
 	err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attributes, PeerName: "peer"})

@@ -22,8 +22,8 @@ import (
 type Config struct {
 	Bridge bridge.Config // defaults: nomad, 172.26.64.0/20
 	CNI    cni.Config    // defaults: /opt/cni/bin, /opt/cni/config
-	// CacheDir is a directory for the results of CNI plugins. Only the agent can write to it.
-	CacheDir string
+	// CNICacheDir is the directory in which libcni stores the results of CNI plugins. Only the agent may be able to write to it.
+	CNICacheDir string
 	// HostNetworks are the networks of the machine that ports can name, besides default.
 	HostNetworks map[string]HostNetwork
 }
@@ -39,7 +39,7 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Network modes. A mode of a CNI network is cniPrefix and the name of the network.
+// Network modes. The mode of a CNI network is cniPrefix and the name of the network.
 const (
 	modeBridge = "bridge"
 	cniPrefix  = "cni/"
@@ -56,7 +56,7 @@ var _ network.Host = (*Host)(nil)
 
 // New returns a Host with a configuration that has its defaults. It changes nothing on the machine.
 func New(c Config) *Host {
-	return &Host{config: c, bridge: bridge.New(c.Bridge), cni: cni.New(c.CNI, c.CacheDir)}
+	return &Host{config: c, bridge: bridge.New(c.Bridge), cni: cni.New(c.CNI, c.CNICacheDir)}
 }
 
 // CreateNamespace implements network.Host.
@@ -67,8 +67,8 @@ func (*Host) CreateNamespace(allocID string) (string, error) {
 // RemoveNamespace implements network.Host.
 func (*Host) RemoveNamespace(allocID string) error { return netns.Remove(allocID) }
 
-// Prepare implements network.Host: it adds the configuration of a CNI network.
-func (h *Host) Prepare(n *state.AllocNetwork) error {
+// SetDisconnectInfo implements network.Host: it adds the configuration of a CNI network to the record.
+func (h *Host) SetDisconnectInfo(n *state.AllocNetwork) error {
 	name, isCNI := strings.CutPrefix(n.Mode, cniPrefix)
 	if !isCNI {
 		return nil
@@ -81,8 +81,8 @@ func (h *Host) Prepare(n *state.AllocNetwork) error {
 	return err
 }
 
-// Connect implements network.Host. It waits a short time for ports that another allocation, which is
-// being stopped, has.
+// Connect implements network.Host. It waits up to portRetryTimeout for ports that are forwarded to another allocation, which
+// may be stopping.
 func (h *Host) Connect(ctx context.Context, n *state.AllocNetwork, path string) (*state.NetworkStatus, error) {
 	if n.Mode == modeBridge || strings.HasPrefix(n.Mode, cniPrefix) {
 		if err := h.checkPorts(n); err != nil {
@@ -91,7 +91,7 @@ func (h *Host) Connect(ctx context.Context, n *state.AllocNetwork, path string) 
 	}
 	switch {
 	case n.Mode == modeBridge:
-		e, err := endpoint(n, path)
+		e, err := bridgeEndpoint(n, path)
 		if err != nil {
 			return nil, err
 		}
@@ -106,11 +106,11 @@ func (h *Host) Connect(ctx context.Context, n *state.AllocNetwork, path string) 
 	return nil, nil
 }
 
-// checkPorts returns an error if a program of the machine listens on one of the ports: its clients
+// checkPorts returns an error if a program of the machine listens on one of the ports: clients of the program
 // would reach the allocation instead.
 func (h *Host) checkPorts(n *state.AllocNetwork) error {
 	for _, p := range n.Ports {
-		if h.isFree(p, n.Mode) {
+		if h.isPortFree(p, n.Mode) {
 			continue
 		}
 		listener := cmp.Or(hostport.Listeners([]int{p.HostPort})[p.HostPort], "a program of the machine")
@@ -119,21 +119,22 @@ func (h *Host) checkPorts(n *state.AllocNetwork) error {
 	return nil
 }
 
-func (h *Host) isFree(p state.NetworkPort, mode string) bool {
+func (h *Host) isPortFree(p state.NetworkPort, mode string) bool {
 	if address, err := netip.ParseAddr(p.HostIP); err == nil {
-		return hostport.FreeAt(address, p.HostPort)
+		return hostport.IsFreeAt(address, p.HostPort)
 	}
 	if mode != modeBridge {
-		return hostport.Free(p.HostPort) // CNI plugins forward it on all addresses
+		return hostport.IsFree(p.HostPort) // CNI plugins forward a port without HostIP on all addresses
 	}
-	return hostport.Free(p.HostPort, h.config.Bridge.OtherAddresses...)
+	return hostport.IsFree(p.HostPort, h.config.Bridge.HostIPOnlyAddresses...)
 }
 
-// How long, and how often, Connect tries to forward a port that is forwarded to another allocation.
-const portTimeout, portInterval = 10 * time.Second, 100 * time.Millisecond
+// portRetryTimeout is how long, and portRetryInterval how often, Connect retries while a port is forwarded to another allocation.
+const portRetryTimeout, portRetryInterval = 10 * time.Second, 100 * time.Millisecond
 
+// connectBridge connects a namespace to the bridge. It retries while a port is forwarded to another allocation.
 func (h *Host) connectBridge(ctx context.Context, e bridge.Endpoint) (*state.NetworkStatus, error) {
-	for deadline := time.Now().Add(portTimeout); ; {
+	for deadline := time.Now().Add(portRetryTimeout); ; {
 		status, err := h.bridge.Attach(e)
 		if err == nil {
 			return newBridgeStatus(status), nil
@@ -142,17 +143,17 @@ func (h *Host) connectBridge(ctx context.Context, e bridge.Endpoint) (*state.Net
 			return nil, err
 		}
 		select {
-		case <-time.After(portInterval):
+		case <-time.After(portRetryInterval):
 		case <-ctx.Done():
 			return nil, err
 		}
 	}
 }
 
-func endpoint(n *state.AllocNetwork, path string) (bridge.Endpoint, error) {
-	e := bridge.Endpoint{AllocID: n.AllocID, Path: path}
+func bridgeEndpoint(n *state.AllocNetwork, path string) (bridge.Endpoint, error) {
+	e := bridge.Endpoint{AllocID: n.AllocID, NamespacePath: path}
 	for _, p := range n.Ports {
-		port := bridge.Port{Label: p.Label, HostPort: p.HostPort, To: p.To}
+		port := bridge.Port{Label: p.Label, HostPort: p.HostPort, NamespacePort: p.To}
 		if p.HostIP != "" {
 			var err error
 			if port.HostIP, err = netip.ParseAddr(p.HostIP); err != nil {
@@ -165,9 +166,9 @@ func endpoint(n *state.AllocNetwork, path string) (bridge.Endpoint, error) {
 }
 
 func cniEndpoint(n *state.AllocNetwork, path string) cni.Endpoint {
-	e := cni.Endpoint{AllocID: n.AllocID, Path: path, Network: n.CNIConfig, Args: n.CNIArgs}
+	e := cni.Endpoint{AllocID: n.AllocID, NamespacePath: path, NetworkConfig: n.CNIConfig, Args: n.CNIArgs}
 	for _, p := range n.Ports {
-		e.Ports = append(e.Ports, cni.Port{HostIP: p.HostIP, HostPort: p.HostPort, To: p.To})
+		e.Ports = append(e.Ports, cni.Port{HostIP: p.HostIP, HostPort: p.HostPort, NamespacePort: p.To})
 	}
 	return e
 }
@@ -199,7 +200,7 @@ func (h *Host) Disconnect(ctx context.Context, n *state.AllocNetwork) error {
 	return nil
 }
 
-// namespacePath returns the path of the namespace of a network.
+// namespacePath returns the path of the namespace of a network, also of one that was not created completely.
 func namespacePath(n *state.AllocNetwork) string {
 	if n.Isolation != nil {
 		return n.Isolation.Path
@@ -213,7 +214,7 @@ func (h *Host) Repair(networks []state.AllocNetwork) error {
 	var errs []error
 	for i := range networks {
 		if networks[i].Mode == modeBridge {
-			e, err := endpoint(&networks[i], namespacePath(&networks[i]))
+			e, err := bridgeEndpoint(&networks[i], namespacePath(&networks[i]))
 			errs = append(errs, err)
 			endpoints = append(endpoints, e)
 		}

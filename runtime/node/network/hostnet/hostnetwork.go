@@ -16,30 +16,30 @@ type HostNetwork struct {
 	ReservedPorts string // ports that allocations do not get on the address, a list like "22,80,8000-8010"
 }
 
-// HostAddress is the address of a host network.
+// HostAddress is an address of the machine and the interface that has it.
 type HostAddress struct {
 	Interface string
 	Address   netip.Addr
 }
 
-// HostAddresses returns the addresses of the host networks by name. A network has the first of the machine's addresses
-// that it selects. The error names the networks that have none.
-func (c Config) HostAddresses(all []HostAddress) (map[string]HostAddress, error) {
+// SelectHostAddresses returns name of a host network -> its address: the first of all, the addresses of the machine, that the
+// network selects. The error names the networks that select no address.
+func (c Config) SelectHostAddresses(machineAddresses []HostAddress) (map[string]HostAddress, error) {
 	addresses := make(map[string]HostAddress)
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(c.HostNetworks)) {
 		n := c.HostNetworks[name]
-		i := slices.IndexFunc(all, n.Selects)
+		i := slices.IndexFunc(machineAddresses, n.Selects)
 		if i < 0 {
 			errs = append(errs, fmt.Errorf("no host network %q: %s", name, n.describeMissing()))
 			continue
 		}
-		addresses[name] = all[i]
+		addresses[name] = machineAddresses[i]
 	}
 	return addresses, errors.Join(errs...)
 }
 
-// Selects reports whether ports of the network can have an address.
+// Selects reports whether an address satisfies CIDR and Interface.
 func (n HostNetwork) Selects(a HostAddress) bool {
 	return (n.Interface == "" || n.Interface == a.Interface) && (!n.CIDR.IsValid() || n.CIDR.Contains(a.Address))
 }

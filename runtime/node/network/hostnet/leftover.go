@@ -12,12 +12,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/node/network/bridge"
 )
 
-// RemoveLeftover disconnects and removes the namespace of an allocation of which there is no record, because the state
-// of its agent is lost. It does nothing if there is no such namespace. What CNI plugins have stored
-// stays.
+// RemoveLeftover disconnects and removes the namespace of an allocation without a record, because the state
+// of its agent is lost. It does nothing if there is no such namespace. Files that CNI plugins have stored for the
+// allocation stay.
 func RemoveLeftover(allocID string) error {
 	if uuid.Validate(allocID) != nil {
-		return nil // a namespace with another name belongs to others
+		return nil // agents name their namespaces by allocation ids
 	}
 	if _, err := os.Lstat(netns.Path(allocID)); errors.Is(err, fs.ErrNotExist) {
 		return nil

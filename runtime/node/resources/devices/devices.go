@@ -16,25 +16,26 @@ import (
 )
 
 const (
-	// reserveTimeout limits a reservation, with all waits for the plugin.
+	// reserveTimeout limits a call of Reserve, including all waits for the plugin.
 	reserveTimeout = 30 * time.Second
 
-	// unknownDeviceTimeout is how long a reservation waits for a device that no plugin reports:
-	// its plugin may be starting.
+	// unknownDeviceTimeout is how long Reserve waits for a device that no plugin reports,
+	// because the plugin may be starting.
 	unknownDeviceTimeout = 10 * time.Second
 )
 
-// plugins is the part of the supervisor that a Manager needs.
-type plugins interface {
+// devicePlugins is the part of the supervisor that a Manager needs.
+type devicePlugins interface {
 	DeviceGroups() []supervisor.DeviceGroup
-	Changed() <-chan struct{} // closed when the result of DeviceGroups changes
+	Changed() <-chan struct{} // the channel is closed when the result of DeviceGroups changes
+	// Device returns the plugin with the name. It waits until the given time for a plugin process that is starting.
 	Device(ctx context.Context, name string, until time.Time) (device.Plugin, error)
 }
 
 // Config configures a Manager.
 type Config struct {
-	StatsInterval time.Duration // time between two samples of the statistics
-	// NoCallTimeouts means that a reservation lasts until the plugin answers or the caller's context ends.
+	StatsInterval time.Duration // time between two samples of the statistics of a plugin
+	// NoCallTimeouts makes Reserve wait without a time limit until the plugin answers or the caller's context ends.
 	NoCallTimeouts bool
 	Logger         hclog.Logger
 }
@@ -42,20 +43,20 @@ type Config struct {
 // Manager reserves devices for tasks, and collects statistics. Its methods may be called
 // concurrently.
 type Manager struct {
-	plugins        plugins
+	plugins        devicePlugins
 	noCallTimeouts bool
-	sampler        sampler
+	sampler        statsSampler
 }
 
 // New returns a Manager. The caller must call Close.
-func New(p plugins, c Config) *Manager {
+func New(p devicePlugins, c Config) *Manager {
 	return &Manager{plugins: p, noCallTimeouts: c.NoCallTimeouts, sampler: newSampler(p, c.StatsInterval, c.Logger)}
 }
 
-// Close ends the collection of statistics.
+// Close stops the collection of statistics, and waits until its goroutines have returned.
 func (m *Manager) Close() { m.sampler.close() }
 
-// GroupOf returns the name of the group of allocated devices.
+// GroupOf returns the vendor, type and name of allocated devices, which identify their group.
 func GroupOf(d *api.AllocatedDeviceResource) device.GroupID {
 	return device.GroupID{Vendor: d.Vendor, Type: d.Type, Name: d.Name}
 }
@@ -63,7 +64,7 @@ func GroupOf(d *api.AllocatedDeviceResource) device.GroupID {
 // Reserve calls the plugin of devices that the scheduler has chosen for a task, and returns what
 // the task needs to use them. If the process of the plugin exits during the call, Reserve waits
 // for the next process and calls it once more. Reserve fails after 30 seconds, unless the Manager has no
-// timeouts. There is no call that ends a reservation.
+// timeouts. A reservation is not released by a call: device plugins have no such method.
 func (m *Manager) Reserve(ctx context.Context, d *api.AllocatedDeviceResource) (*device.Reservation, error) {
 	untilTimeout := ctx
 	if !m.noCallTimeouts {
@@ -83,6 +84,7 @@ func (m *Manager) Reserve(ctx context.Context, d *api.AllocatedDeviceResource) (
 	return nil, fmt.Errorf("failed to reserve device %s: %w", GroupOf(d), err)
 }
 
+// reserve is Reserve without reserveTimeout, and without the device in the errors.
 func (m *Manager) reserve(ctx context.Context, d *api.AllocatedDeviceResource) (*device.Reservation, error) {
 	name, err := m.waitForPlugin(ctx, GroupOf(d))
 	if err != nil {
@@ -112,7 +114,7 @@ func (m *Manager) reserve(ctx context.Context, d *api.AllocatedDeviceResource) (
 	}
 }
 
-// waitForPlugin returns the name of the plugin that reports a group of devices.
+// waitForPlugin returns the name of the plugin that reports a group of devices. It waits up to unknownDeviceTimeout.
 func (m *Manager) waitForPlugin(ctx context.Context, id device.GroupID) (string, error) {
 	timeout := time.NewTimer(unknownDeviceTimeout)
 	defer timeout.Stop()
@@ -132,8 +134,8 @@ func (m *Manager) waitForPlugin(ctx context.Context, id device.GroupID) (string,
 	}
 }
 
-// NodeResources converts groups of devices to the form of the record of the node, in a stable
-// order.
+// NodeResources converts groups of devices to the form of Nomad's API for nodes, sorted by
+// their ids.
 func NodeResources(groups []supervisor.DeviceGroup) []*api.NodeDeviceResource {
 	var all []*api.NodeDeviceResource
 	for _, g := range groups {
@@ -146,7 +148,7 @@ func NodeResources(groups []supervisor.DeviceGroup) []*api.NodeDeviceResource {
 			r.Instances = append(r.Instances, instance)
 		}
 		for name, a := range g.Attributes {
-			r.Attributes[name] = attribute(a)
+			r.Attributes[name] = apiAttribute(a)
 		}
 		all = append(all, r)
 	}
@@ -154,7 +156,7 @@ func NodeResources(groups []supervisor.DeviceGroup) []*api.NodeDeviceResource {
 	return all
 }
 
-func attribute(a device.Attribute) *api.Attribute {
+func apiAttribute(a device.Attribute) *api.Attribute {
 	out := &api.Attribute{Unit: a.Unit}
 	switch v := a.Value.(type) {
 	case int64:

@@ -244,7 +244,7 @@ func TestStats(t *testing.T) {
 		}
 		m := newTestManager(t, f)
 		all := m.Stats(t.Context())
-		got, _ := json.Marshal(StatsOf(all, []*api.AllocatedDeviceResource{{Vendor: "acme", Type: "widget", Name: "w", DeviceIDs: []string{"a"}}, {Vendor: "acme", Type: "widget", Name: "other", DeviceIDs: []string{"a"}}}))
+		got, _ := json.Marshal(StatsOfAllocated(all, []*api.AllocatedDeviceResource{{Vendor: "acme", Type: "widget", Name: "w", DeviceIDs: []string{"a"}}, {Vendor: "acme", Type: "widget", Name: "other", DeviceIDs: []string{"a"}}}))
 		want := `[{"Vendor":"acme","Type":"widget","Name":"w","InstanceStats":{"a":{"Summary":{"IntNumeratorVal":1,"IntDenominatorVal":100,"Unit":"%"},` +
 			`"Stats":{"Nested":{"memory":{"Nested":null,"Attributes":{"used":{"FloatNumeratorVal":0.5,"FloatDenominatorVal":2}}}},"Attributes":{"name":{"StringVal":"x"},"on":{"BoolVal":true}}},"Timestamp":"0001-01-01T00:00:00Z"}}}]`
 		if string(got) != want {

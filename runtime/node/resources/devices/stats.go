@@ -15,55 +15,55 @@ import (
 )
 
 const (
-	// streamIdleTimeout is how long sampling continues after the last call of Stats.
+	// streamIdleTimeout is how long the streams stay open after the last call of Stats.
 	streamIdleTimeout = 10 * time.Second
 	// firstSampleTimeout is how long Stats waits for the first sample of a plugin.
 	firstSampleTimeout = 2 * time.Second
 
-	// The minimum and maximum pause after an error of a stream.
+	// The minimum and the maximum delay until a stream is opened again after an error.
 	minStatsRetryDelay = 5 * time.Second
 	maxStatsRetryDelay = 30 * time.Minute
 )
 
-// sampler collects the statistics of device plugins on demand: the first request opens a stream
-// of each plugin, which stays open until ten seconds have passed without a request.
-type sampler struct {
-	plugins  plugins
-	interval time.Duration
-	logger   hclog.Logger
-	ctx      context.Context // ended by stop
-	stop     context.CancelFunc
-	wg       sync.WaitGroup
+// statsSampler collects the statistics of device plugins on demand: collect opens a stream to
+// each plugin, which stays open until streamIdleTimeout has passed without another call of collect.
+type statsSampler struct {
+	plugins        devicePlugins
+	sampleInterval time.Duration
+	logger         hclog.Logger
+	ctx            context.Context    // parent of the contexts of all streams
+	stop           context.CancelFunc // ends ctx
+	wg             sync.WaitGroup
 
-	mu      sync.Mutex
-	streams map[string]*statsStream // by name of the plugin
+	mu              sync.Mutex
+	streamsByPlugin map[string]*statsStream // name of the plugin -> stream
 }
 
-// statsStream is the state of the statistics of one plugin. Its fields are guarded by sampler.mu.
+// statsStream is the stream of statistics of one plugin, which may be closed. Its fields are guarded by sampler.mu.
 type statsStream struct {
-	cancel           context.CancelFunc // cancel: ends the stream; nil if there is none
-	idleTimer        *time.Timer        // idleTimer: calls cancel
-	firstAttemptDone chan struct{}      // firstAttemptDone: closed after the first sample or error of the latest stream, or after firstSampleTimeout
-	latest           []device.GroupStats
-	failures         int       // number of consecutive errors
-	retryAt          time.Time // retryAt: no stream is opened earlier
+	cancel              context.CancelFunc  // closes the stream; nil while the stream is closed
+	idleTimer           *time.Timer         // calls cancel after streamIdleTimeout
+	firstAttemptDone    chan struct{}       // closed after the first sample or error since the stream was opened, or after firstSampleTimeout
+	latestSample        []device.GroupStats // latest sample; nil while the stream is closed
+	consecutiveFailures int                 // number of consecutive errors
+	retryAt             time.Time           // time before which the stream is not opened again
 }
 
-func newSampler(p plugins, interval time.Duration, logger hclog.Logger) sampler {
+func newSampler(p devicePlugins, interval time.Duration, logger hclog.Logger) statsSampler {
 	ctx, stop := context.WithCancel(context.Background())
-	return sampler{plugins: p, interval: interval, logger: logger, ctx: ctx, stop: stop, streams: map[string]*statsStream{}}
+	return statsSampler{plugins: p, sampleInterval: interval, logger: logger, ctx: ctx, stop: stop, streamsByPlugin: map[string]*statsStream{}}
 }
 
-func (s *sampler) close() {
+func (s *statsSampler) close() {
 	s.mu.Lock()
 	s.stop()
 	s.mu.Unlock()
 	s.wg.Wait()
 }
 
-// Stats returns the latest statistics of all devices, in the order of their names. Only the
-// first call in a while blocks, for two seconds at most, until each plugin has sent its
-// statistics. The result must not be changed.
+// Stats returns the latest statistics of all devices, sorted by vendor, type and name. A call that opens
+// a stream blocks until the plugin has sent its statistics, for two seconds at most. The caller must not change
+// the result.
 func (m *Manager) Stats(ctx context.Context) []*api.DeviceGroupStats {
 	names := make(map[string]bool)
 	for _, g := range m.plugins.DeviceGroups() {
@@ -72,10 +72,11 @@ func (m *Manager) Stats(ctx context.Context) []*api.DeviceGroupStats {
 	return m.sampler.collect(ctx, slices.Sorted(maps.Keys(names)))
 }
 
-func (s *sampler) collect(ctx context.Context, names []string) []*api.DeviceGroupStats {
+// collect returns the latest statistics of the plugins with the names.
+func (s *statsSampler) collect(ctx context.Context, names []string) []*api.DeviceGroupStats {
 	var firstAttempts []<-chan struct{}
 	for _, name := range names {
-		firstAttempts = append(firstAttempts, s.request(name))
+		firstAttempts = append(firstAttempts, s.openOrKeepStream(name))
 	}
 	for _, done := range firstAttempts {
 		select {
@@ -87,8 +88,8 @@ func (s *sampler) collect(ctx context.Context, names []string) []*api.DeviceGrou
 	defer s.mu.Unlock()
 	all := []*api.DeviceGroupStats{}
 	for _, name := range names {
-		for _, g := range s.streams[name].latest {
-			all = append(all, groupStats(g))
+		for _, g := range s.streamsByPlugin[name].latestSample {
+			all = append(all, apiGroupStats(g))
 		}
 	}
 	slices.SortStableFunc(all, func(a, b *api.DeviceGroupStats) int {
@@ -97,16 +98,16 @@ func (s *sampler) collect(ctx context.Context, names []string) []*api.DeviceGrou
 	return all
 }
 
-// request opens the stream of a plugin, or prevents its end for a while. The channel is closed
-// when the plugin has sent its statistics or an error, and after firstSampleTimeout.
-func (s *sampler) request(name string) <-chan struct{} {
+// openOrKeepStream opens the stream of a plugin, or restarts the idle timer of an open stream. It returns
+// statsStream.firstAttemptDone.
+func (s *statsSampler) openOrKeepStream(name string) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	stream := s.streams[name]
+	stream := s.streamsByPlugin[name]
 	if stream == nil {
 		stream = &statsStream{firstAttemptDone: make(chan struct{})}
 		close(stream.firstAttemptDone)
-		s.streams[name] = stream
+		s.streamsByPlugin[name] = stream
 	}
 	switch {
 	case stream.cancel != nil:
@@ -116,47 +117,48 @@ func (s *sampler) request(name string) <-chan struct{} {
 		ctx, cancel := context.WithCancel(s.ctx)
 		done := make(chan struct{})
 		stream.cancel, stream.idleTimer, stream.firstAttemptDone = cancel, time.AfterFunc(streamIdleTimeout, cancel), done
-		s.wg.Go(func() { s.read(ctx, name, stream, sync.OnceFunc(func() { close(done) })) })
+		s.wg.Go(func() { s.runStream(ctx, name, stream, sync.OnceFunc(func() { close(done) })) })
 	}
 	return stream.firstAttemptDone
 }
 
-// read reads the stream of a plugin until it ends or ctx ends. It calls answered after the first
-// sample and at the end.
-func (s *sampler) read(ctx context.Context, name string, stream *statsStream, answered func()) {
-	timeout := time.AfterFunc(firstSampleTimeout, answered)
+// runStream reads the stream of a plugin until the stream or ctx ends. It calls onAnswer after each
+// sample, after firstSampleTimeout, and at the end.
+func (s *statsSampler) runStream(ctx context.Context, name string, stream *statsStream, onAnswer func()) {
+	timeout := time.AfterFunc(firstSampleTimeout, onAnswer)
 	defer timeout.Stop()
 	err := s.readSamples(ctx, name, func(groups []device.GroupStats) {
 		s.mu.Lock()
-		stream.latest, stream.failures = groups, 0
+		stream.latestSample, stream.consecutiveFailures = groups, 0
 		s.mu.Unlock()
-		answered()
+		onAnswer()
 	})
 	cancelled := ctx.Err() != nil
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stream.idleTimer.Stop()
 	stream.cancel()
-	stream.cancel, stream.latest = nil, nil
+	stream.cancel, stream.latestSample = nil, nil
 	switch {
 	case cancelled:
 	case err != nil:
-		delay := min(minStatsRetryDelay<<min(stream.failures, 16), maxStatsRetryDelay)
-		stream.failures++
+		delay := min(minStatsRetryDelay<<min(stream.consecutiveFailures, 16), maxStatsRetryDelay)
+		stream.consecutiveFailures++
 		stream.retryAt = time.Now().Add(delay)
 		s.logger.Debug("no statistics of devices", "plugin", name, "error", err, "delay", delay)
 	default:
-		stream.retryAt = time.Now().Add(maxStatsRetryDelay) // the plugin has no further statistics
+		stream.retryAt = time.Now().Add(maxStatsRetryDelay) // a plugin that ends its stream without an error has no statistics
 	}
-	answered()
+	onAnswer()
 }
 
-func (s *sampler) readSamples(ctx context.Context, name string, onSample func([]device.GroupStats)) error {
+// readSamples opens the stream of a plugin and passes each sample to onSample. It returns nil if the plugin ends the stream.
+func (s *statsSampler) readSamples(ctx context.Context, name string, onSample func([]device.GroupStats)) error {
 	plugin, err := s.plugins.Device(ctx, name, time.Time{})
 	if err != nil {
 		return err
 	}
-	samples, err := plugin.Stats(ctx, s.interval)
+	samples, err := plugin.Stats(ctx, s.sampleInterval)
 	if err != nil {
 		return err
 	}
@@ -169,8 +171,8 @@ func (s *sampler) readSamples(ctx context.Context, name string, onSample func([]
 	return nil
 }
 
-// StatsOf returns the statistics of allocated devices.
-func StatsOf(all []*api.DeviceGroupStats, allocated []*api.AllocatedDeviceResource) []*api.DeviceGroupStats {
+// StatsOfAllocated returns the statistics in all of the devices that are allocated.
+func StatsOfAllocated(all []*api.DeviceGroupStats, allocated []*api.AllocatedDeviceResource) []*api.DeviceGroupStats {
 	own := []*api.DeviceGroupStats{}
 	for _, d := range allocated {
 		for _, g := range all {
@@ -189,32 +191,32 @@ func StatsOf(all []*api.DeviceGroupStats, allocated []*api.AllocatedDeviceResour
 	return own
 }
 
-func groupStats(g device.GroupStats) *api.DeviceGroupStats {
+func apiGroupStats(g device.GroupStats) *api.DeviceGroupStats {
 	out := &api.DeviceGroupStats{Vendor: g.ID.Vendor, Type: g.ID.Type, Name: g.ID.Name, InstanceStats: make(map[string]*api.DeviceStats, len(g.Instances))}
 	for id, d := range g.Instances {
-		out.InstanceStats[id] = &api.DeviceStats{Summary: statValue(d.Summary), Stats: statObject(d.Stats), Timestamp: d.Timestamp}
+		out.InstanceStats[id] = &api.DeviceStats{Summary: apiStatValue(d.Summary), Stats: apiStatObject(d.Stats), Timestamp: d.Timestamp}
 	}
 	return out
 }
 
-func statObject(o device.StatObject) *api.StatObject {
+func apiStatObject(o device.StatObject) *api.StatObject {
 	out := &api.StatObject{}
 	for name, nested := range o.Nested {
 		if out.Nested == nil {
 			out.Nested = make(map[string]*api.StatObject, len(o.Nested))
 		}
-		out.Nested[name] = statObject(nested)
+		out.Nested[name] = apiStatObject(nested)
 	}
 	for name, v := range o.Attributes {
 		if out.Attributes == nil {
 			out.Attributes = make(map[string]*api.StatValue, len(o.Attributes))
 		}
-		out.Attributes[name] = statValue(v)
+		out.Attributes[name] = apiStatValue(v)
 	}
 	return out
 }
 
-func statValue(v device.StatValue) *api.StatValue {
+func apiStatValue(v device.StatValue) *api.StatValue {
 	out := &api.StatValue{Unit: v.Unit, Desc: v.Description}
 	switch value := v.Value.(type) {
 	case int64:

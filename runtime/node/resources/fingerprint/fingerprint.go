@@ -13,14 +13,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// NomadVersion is the version of Nomad whose behaviour is implemented: real clients and
+// NomadVersion is the version of Nomad whose behaviour the agent implements. Clients of Nomad and
 // constraints of jobs compare it.
 const NomadVersion = "2.0.6"
 
-// Options selects the inputs of Read.
+// Options are the parameters of Read.
 type Options struct {
-	DataDir string // the file system of DataDir is the node's storage; DataDir need not exist
-	Version string // version of nomad-lite
+	DataDir      string // data directory, whose file system is the node's storage; the directory need not exist
+	AgentVersion string // version of nomad-lite
 
 	// NetworkInterface is the name of the interface whose address is the node's address. If it is empty or has no address,
 	// that is the interface of the default route.
@@ -31,7 +31,7 @@ type Options struct {
 	ReservedCores []int
 }
 
-// Host has the properties of the machine. Unknown numbers are 0.
+// Host has the properties of the machine. A number that Read could not determine is 0.
 type Host struct {
 	// Attributes have Nomad's names, without the leading "attr.".
 	Attributes map[string]string
@@ -47,23 +47,23 @@ type Host struct {
 	NetworkModes []string
 	// HostNetworks are the networks that the operator has named, with their addresses; Read leaves them out.
 	HostNetworks map[string]HostNetwork
-	Cores        int // cores that this process can use, with the reserved cores
-	CPUMHz       int // sum over these cores
+	UsableCores  int // number of cores that this process can use, including the reserved cores
+	TotalCPUMHz  int // sum of the frequencies of these cores
 	Topology     *base.Topology
 
-	// ReservableCores are the cores that tasks can get, ReservedCores the other cores that this process
-	// can use.
+	// ReservableCores are the ids of the cores that tasks can reserve, ReservedCores those of Options.ReservedCores
+	// that this process can use.
 	ReservableCores, ReservedCores []uint16
 
 	MemoryMB int
 	DiskMB   int
 
-	// Cgroups is the cgroup version: 1 (also hybrid), 2, or 0 if there are none.
-	Cgroups int
+	// CgroupVersion is the cgroup version: 1 (also hybrid), 2, or 0 if there are none.
+	CgroupVersion int
 	// ParentCgroup is the name of the agent's cgroup, empty if there is none.
 	ParentCgroup string
 
-	// Degradations lists, in one sentence each, what this machine lacks.
+	// Degradations lists, in one sentence each, features and values that this machine lacks.
 	Degradations []string
 }
 
@@ -81,10 +81,10 @@ type NodeNetworkAddress struct {
 	Gateway                               string // always empty, as in Nomad
 }
 
-// HostNetwork is an address of the machine for ports of one network.
+// HostNetwork is the address that ports of a host network get, and its interface.
 type HostNetwork struct{ Interface, IP string }
 
-// OtherAddresses returns the addresses of the host networks, except that of the default interface.
+// OtherAddresses returns the addresses of the host networks, except h.IP.
 func (h Host) OtherAddresses() []netip.Addr {
 	var addresses []netip.Addr
 	for _, n := range h.HostNetworks {
@@ -95,14 +95,14 @@ func (h Host) OtherAddresses() []netip.Addr {
 	return addresses
 }
 
-// Read reads the properties of this machine.
-func Read(o Options) Host {
+// ReadHost returns the properties of this machine.
+func ReadHost(o Options) Host {
 	p := prober{
 		options: o,
 		rootFS:  os.DirFS("/"),
 		host:    Host{Attributes: make(map[string]string)},
 	}
-	p.readAgent()
+	p.setAgentAttributes()
 	p.readKernel()
 	p.readSystem()
 	p.readCPU()
@@ -114,20 +114,21 @@ func Read(o Options) Host {
 	return p.host
 }
 
-// prober is the state of one Read.
+// prober reads the properties of the machine into host.
 type prober struct {
 	options Options
 	rootFS  fs.FS // root file system of the machine
 	host    Host
 }
 
-// setAttribute sets one attribute; an empty value means unknown and is not stored.
+// setAttribute sets an attribute of the node, unless the value is empty, which means that it is unknown.
 func (p *prober) setAttribute(name, value string) {
 	if value = strings.TrimSpace(value); value != "" {
 		p.host.Attributes[name] = value
 	}
 }
 
+// setNumericAttribute sets an attribute of the node, unless the number is 0 or negative, which means that it is unknown.
 func (p *prober) setNumericAttribute(name string, n int64) {
 	if n > 0 {
 		p.host.Attributes[name] = strconv.FormatInt(n, 10)
@@ -145,11 +146,11 @@ func (p *prober) readText(path string) string {
 	return strings.TrimSpace(string(data))
 }
 
-func (p *prober) readAgent() {
+func (p *prober) setAgentAttributes() {
 	p.setAttribute("nomad.version", NomadVersion)
 	p.setAttribute("nomad.service_discovery", "true")
 	p.setAttribute("plugins.secrets.nomad.version", "1.0.0") // constraint of jobs with secret blocks
-	p.setAttribute("nomad-lite.version", p.options.Version)
+	p.setAttribute("nomad-lite.version", p.options.AgentVersion)
 }
 
 func (p *prober) readKernel() {
@@ -214,13 +215,13 @@ func (p *prober) readCPU() {
 		}
 	}
 	online := len(cores)
-	p.host.Cores = usable
+	p.host.UsableCores = usable
 	p.setNumericAttribute("cpu.numcores", int64(online))
 
 	info := p.readText("proc/cpuinfo")
 	p.setAttribute("cpu.modelname", cpuinfoField(info, "model name"))
 	p.readNUMA()
-	mhz := p.mhz(info)
+	mhz := p.firstCoreMHz(info)
 	p.host.Topology = p.readTopology(cores, mhz)
 	reservable := len(p.host.ReservableCores)
 	p.setNumericAttribute("cpu.reservablecores", int64(reservable))
@@ -228,15 +229,15 @@ func (p *prober) readCPU() {
 		p.addDegradation("the frequency of the CPU is unknown: CPU shares are not limited by what the machine has")
 		return
 	}
-	p.host.CPUMHz = usable * mhz
+	p.host.TotalCPUMHz = usable * mhz
 	p.setNumericAttribute("cpu.frequency", int64(mhz))
 	p.setNumericAttribute("cpu.totalcompute", int64(online)*int64(mhz))
 	p.setNumericAttribute("cpu.usablecompute", int64(reservable)*int64(mhz))
 }
 
-// mhz returns the frequency of the first core: its base frequency, else the maximum frequency,
-// else the current frequency.
-func (p *prober) mhz(info string) int {
+// firstCoreMHz returns the base frequency of the first core, else its maximum frequency, else its current
+// frequency, which info, the content of /proc/cpuinfo, has; 0 if all are unknown.
+func (p *prober) firstCoreMHz(info string) int {
 	for _, name := range []string{"base_frequency", "cpuinfo_max_freq"} {
 		if khz, err := strconv.Atoi(p.readText("sys/devices/system/cpu/cpu0/cpufreq/" + name)); err == nil && khz >= 1000 {
 			return khz / 1000
@@ -281,12 +282,12 @@ func (p *prober) readMemory() {
 }
 
 func (p *prober) readCgroups() {
-	p.host.Cgroups = cgroupVersion()
-	if p.host.Cgroups == 0 {
+	p.host.CgroupVersion = cgroupVersion()
+	if p.host.CgroupVersion == 0 {
 		p.addDegradation("there are no control groups: tasks are not limited, and their children are found by session only")
 		return
 	}
-	version := strconv.Itoa(p.host.Cgroups)
+	version := strconv.Itoa(p.host.CgroupVersion)
 	p.setAttribute("os.cgroups.version", version)
 	p.setAttribute("unique.cgroup.version", "v"+version)
 	p.setAttribute("unique.cgroup.mountpoint", cgroupRoot)
@@ -296,7 +297,7 @@ func (p *prober) readCgroups() {
 }
 
 func signalNames() []string {
-	names := signals()
+	names := taskSignals()
 	slices.Sort(names)
 	return slices.Compact(names)
 }

@@ -19,7 +19,7 @@ import (
 )
 
 func TestRead(t *testing.T) {
-	h := Read(Options{DataDir: filepath.Join(t.TempDir(), "not", "made", "yet"), Version: "1.2.3"})
+	h := ReadHost(Options{DataDir: filepath.Join(t.TempDir(), "not", "made", "yet"), AgentVersion: "1.2.3"})
 	hostname, _ := os.Hostname()
 	for name, pattern := range map[string]string{
 		"kernel.name":                   runtime.GOOS,
@@ -52,7 +52,7 @@ func TestRead(t *testing.T) {
 			t.Errorf("%s = %q", name, value)
 		}
 	}
-	if h.Hostname != hostname || h.Cores != runtime.NumCPU() || h.MemoryMB < 10 || h.DiskMB < 10 {
+	if h.Hostname != hostname || h.UsableCores != runtime.NumCPU() || h.MemoryMB < 10 || h.DiskMB < 10 {
 		t.Errorf("%+v", h)
 	}
 	if _, err := netip.ParseAddr(h.IP); err != nil {
@@ -61,8 +61,8 @@ func TestRead(t *testing.T) {
 	if mhz := h.Attributes["cpu.frequency"]; mhz != "" && h.Attributes["cpu.totalcompute"] == "" {
 		t.Error("there is a frequency and no total")
 	}
-	if (h.Cgroups == 0) != (h.Attributes["os.cgroups.version"] == "") {
-		t.Errorf("cgroups %d, attribute %q", h.Cgroups, h.Attributes["os.cgroups.version"])
+	if (h.CgroupVersion == 0) != (h.Attributes["os.cgroups.version"] == "") {
+		t.Errorf("cgroups %d, attribute %q", h.CgroupVersion, h.Attributes["os.cgroups.version"])
 	}
 }
 
@@ -70,21 +70,21 @@ func TestRead(t *testing.T) {
 // machine lacks.
 func TestReadWithoutProcAndSysFiles(t *testing.T) {
 	p := prober{rootFS: fstest.MapFS{}, host: Host{Attributes: map[string]string{}}}
-	p.readAgent()
+	p.setAgentAttributes()
 	p.readKernel()
 	p.readSystem()
 	p.readCPU()
 	p.readMemory()
 	p.readStorage()
 	p.readNetwork()
-	if p.host.Hostname == "" || p.host.Cores < 1 || p.host.IP == "" {
+	if p.host.Hostname == "" || p.host.UsableCores < 1 || p.host.IP == "" {
 		t.Errorf("%+v", p.host)
 	}
 	if got := p.host.Attributes["os.name"]; got != runtime.GOOS {
 		t.Errorf("os.name = %q, want %s", got, runtime.GOOS)
 	}
-	if p.host.CPUMHz != 0 || len(p.host.Degradations) == 0 || !strings.Contains(p.host.Degradations[0], "CPU") {
-		t.Errorf("CPU %d MHz, degraded: %q", p.host.CPUMHz, p.host.Degradations)
+	if p.host.TotalCPUMHz != 0 || len(p.host.Degradations) == 0 || !strings.Contains(p.host.Degradations[0], "CPU") {
+		t.Errorf("CPU %d MHz, degraded: %q", p.host.TotalCPUMHz, p.host.Degradations)
 	}
 }
 
@@ -264,11 +264,11 @@ nonsense
 		"/var/lib/no mad/dir": "/dev/mapper/x y",
 		"/srv/x":              "/dev/vdd",
 	} {
-		if got := mountedDevice(mountTable, path); got != want {
+		if got := deviceOfPath(mountTable, path); got != want {
 			t.Errorf("volume of %s = %q, want %q", path, got, want)
 		}
 	}
-	if got := mountedDevice("", "/"); got != "" {
+	if got := deviceOfPath("", "/"); got != "" {
 		t.Errorf("volume without a table = %q", got)
 	}
 }
@@ -288,7 +288,7 @@ func TestDefaultInterface(t *testing.T) {
 		},
 		{"nonsense", "x\ny z\n\n", "q\n", ""},
 	} {
-		if got := defaultInterface(c.route, c.ipv6); got != c.want {
+		if got := defaultRouteInterface(c.route, c.ipv6); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
@@ -301,7 +301,7 @@ func TestDefaultAddr(t *testing.T) {
 		}
 		return addrs
 	}
-	two := []Interface{{Name: "lo", Addresses: list("10.0.0.9"), loopback: true}, {Name: "a", Addresses: list("10.0.0.1")}, {Name: "b", Addresses: list("10.0.0.2", "2001:db8::2")}}
+	two := []Interface{{Name: "lo", Addresses: list("10.0.0.9"), isLoopback: true}, {Name: "a", Addresses: list("10.0.0.1")}, {Name: "b", Addresses: list("10.0.0.2", "2001:db8::2")}}
 	version6 := []Interface{{Name: "a", Addresses: list("2001:db8::1")}}
 	for _, c := range []struct {
 		name, iface string
@@ -385,7 +385,7 @@ func FuzzParsers(f *testing.F) {
 				}
 			}
 		}
-		if p.host.CPUMHz < 0 || p.host.Cores < 1 || p.host.IP == "" {
+		if p.host.TotalCPUMHz < 0 || p.host.UsableCores < 1 || p.host.IP == "" {
 			t.Errorf("%+v", p.host)
 		}
 	})
@@ -393,7 +393,7 @@ func FuzzParsers(f *testing.F) {
 
 func BenchmarkRead(b *testing.B) {
 	for b.Loop() {
-		Read(Options{DataDir: "/"})
+		ReadHost(Options{DataDir: "/"})
 	}
 }
 

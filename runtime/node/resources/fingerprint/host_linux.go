@@ -31,8 +31,8 @@ func landlockVersion() string {
 	return "v" + strconv.Itoa(int(version))
 }
 
-// signals returns the names of the signals that can be sent to a task.
-func signals() []string {
+// taskSignals returns the names of the signals that can be sent to a task.
+func taskSignals() []string {
 	names := []string{"SIGIOT"} // alias of SIGABRT
 	for n := unix.Signal(1); n < 32; n++ {
 		if name := unix.SignalName(n); name != "" {
@@ -42,7 +42,7 @@ func signals() []string {
 	return names
 }
 
-// hostID returns an id derived from the machine id, which must stay secret.
+// hostID returns a hash of the machine id in the form of a UUID. The machine id itself must stay secret.
 func hostID(machineID string) string {
 	if machineID == "" {
 		return ""
@@ -68,8 +68,8 @@ func totalMemory() int64 {
 	return int64(info.Totalram) * int64(info.Unit)
 }
 
-// cgroupVersion returns the version that the host uses. Hybrid hosts also have version 2, without
-// controllers: they count as version 1.
+// cgroupVersion returns the version of cgroups with controllers that the host uses, or 0. A hybrid host, which also
+// mounts version 2 without controllers, has version 1.
 func cgroupVersion() int {
 	fsType := func(path string) int64 {
 		var st unix.Statfs_t
@@ -89,7 +89,7 @@ func cgroupVersion() int {
 	return 0
 }
 
-// readStorage reads the size of the file system of the data directory, which need not exist.
+// readStorage reads the size of the file system of the data directory, or of the nearest parent directory that exists.
 func (p *prober) readStorage() {
 	dir := filepath.Clean(p.options.DataDir)
 	if abs, err := filepath.Abs(dir); err == nil {
@@ -116,13 +116,13 @@ func (p *prober) readStorage() {
 	if st.Blocks > 0 && st.Bavail == 0 {
 		p.addDegradation(fmt.Sprintf("no space left on the file system of %s: nothing new can be stored or started, and output of tasks is lost; remove files from it, or enlarge it", dir))
 	}
-	p.setAttribute("unique.storage.volume", mountedDevice(p.readText("proc/self/mountinfo"), dir))
+	p.setAttribute("unique.storage.volume", deviceOfPath(p.readText("proc/self/mountinfo"), dir))
 }
 
-// mountedDevice returns the device of a path from the mount table.
-func mountedDevice(table, path string) string {
+// deviceOfPath returns the device of the file system that a path is on. table is the content of mountinfo.
+func deviceOfPath(table, path string) string {
 	var bestMount hoststats.Mount
-	for _, m := range hoststats.Mounts(table) {
+	for _, m := range hoststats.ParseMounts(table) {
 		inside := m.Point == "/" || path == m.Point || strings.HasPrefix(path, m.Point+"/")
 		if inside && len(m.Point) >= len(bestMount.Point) { // a later mount covers an earlier one
 			bestMount = m

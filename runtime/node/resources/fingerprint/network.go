@@ -17,7 +17,7 @@ type Interface struct {
 	MBits     int          // speed in megabits per second; defaultMBits if the interface has no known speed
 	Addresses []netip.Addr // IPv4 before IPv6, without link-local addresses
 
-	loopback bool
+	isLoopback bool
 }
 
 // defaultMBits is the speed of an interface that has no known speed, as in Nomad.
@@ -33,12 +33,12 @@ func (p *prober) readNetwork() {
 	p.host.Interfaces = interfaces
 	name, address, ok := p.options.NetworkInterface, netip.Addr{}, false
 	if name != "" {
-		if address, ok = namedAddress(interfaces, name); !ok {
+		if address, ok = addressOfInterface(interfaces, name); !ok {
 			p.addDegradation(fmt.Sprintf("network interface %q: it does not exist, is down or has no address: the node gets another address", name))
 		}
 	}
 	if !ok {
-		name, address, ok = defaultAddress(interfaces, defaultInterface(p.readText("proc/net/route"), p.readText("proc/net/ipv6_route")))
+		name, address, ok = defaultAddress(interfaces, defaultRouteInterface(p.readText("proc/net/route"), p.readText("proc/net/ipv6_route")))
 	}
 	if !ok {
 		p.addDegradation("there is no network interface with an address: tasks get " + address.String())
@@ -59,7 +59,7 @@ func (p *prober) listInterfaces() ([]Interface, error) {
 		if err != nil || i.Flags&net.FlagUp == 0 {
 			continue
 		}
-		found := Interface{Name: i.Name, MAC: i.HardwareAddr.String(), MBits: p.interfaceMBits(i.Name), loopback: i.Flags&net.FlagLoopback != 0}
+		found := Interface{Name: i.Name, MAC: i.HardwareAddr.String(), MBits: p.interfaceMBits(i.Name), isLoopback: i.Flags&net.FlagLoopback != 0}
 		for _, a := range addresses {
 			prefix, err := netip.ParsePrefix(a.String())
 			if address := prefix.Addr().Unmap(); err == nil && !address.IsLinkLocalUnicast() {
@@ -74,14 +74,14 @@ func (p *prober) listInterfaces() ([]Interface, error) {
 	return up, nil
 }
 
-// interfaceMBits returns the speed of an interface. The kernel has none, or -1, for an interface without a carrier and for
-// most virtual ones.
+// interfaceMBits returns the speed of an interface. For an interface without a carrier, and for most virtual ones, the file
+// of the kernel is missing or has -1.
 func (p *prober) interfaceMBits(name string) int {
 	return cmp.Or(int(p.readPositiveNumber("sys/class/net/"+name+"/speed")), defaultMBits)
 }
 
-// namedAddress returns the first address of an interface.
-func namedAddress(list []Interface, name string) (address netip.Addr, ok bool) {
+// addressOfInterface returns the first address of the interface with the name, and false if it is not in the list.
+func addressOfInterface(list []Interface, name string) (address netip.Addr, ok bool) {
 	for _, i := range list {
 		if i.Name == name {
 			return i.Addresses[0], true
@@ -90,13 +90,13 @@ func namedAddress(list []Interface, name string) (address netip.Addr, ok bool) {
 	return netip.Addr{}, false
 }
 
-// defaultAddress returns the address of the node and its interface: an address of the default interface, else of the
-// first interface that has one; IPv4 before IPv6. Without any address it returns the loopback
-// address, no interface, and false.
+// defaultAddress returns the address of the node and its interface: the first address of the interface with the name, else
+// the first address of any interface, except loopback addresses. If there is none, it returns 127.0.0.1, no interface, and
+// false.
 func defaultAddress(list []Interface, name string) (device string, address netip.Addr, ok bool) {
 	for _, onlyDefault := range []bool{true, false} {
 		for _, i := range list {
-			if i.loopback || onlyDefault && i.Name != name {
+			if i.isLoopback || onlyDefault && i.Name != name {
 				continue
 			}
 			if at := slices.IndexFunc(i.Addresses, netip.Addr.IsGlobalUnicast); at >= 0 {
@@ -107,8 +107,9 @@ func defaultAddress(list []Interface, name string) (device string, address netip
 	return "", netip.AddrFrom4([4]byte{127, 0, 0, 1}), false
 }
 
-// defaultInterface returns the interface of the best default route in the kernel's routing tables.
-func defaultInterface(route, ipv6Route string) string {
+// defaultRouteInterface returns the interface of the default route with the lowest metric, of IPv4 if there is one, else of
+// IPv6. The parameters are the contents of /proc/net/route and /proc/net/ipv6_route.
+func defaultRouteInterface(route, ipv6Route string) string {
 	const up = 1
 	best, name := int64(-1), ""
 	consider := func(iface, metric string, base int, flags string) {

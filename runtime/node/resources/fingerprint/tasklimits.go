@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 )
 
-// readTaskLimits reads how many descriptors, processes and pipes tasks can have. The scheduler places only tasks for
-// which there are enough.
+// readTaskLimits sets the attributes with the numbers of descriptors, processes and pipes that all tasks together can
+// have. The scheduler places no more tasks than these suffice for.
 func (p *prober) readTaskLimits() {
 	var files, processes unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) != nil || unix.Getrlimit(unix.RLIMIT_NPROC, &processes) != nil {
@@ -25,14 +25,15 @@ func (p *prober) readTaskLimits() {
 	p.setLimitAttribute(descriptors.AttributePipes, p.pipesForTasks(root))
 }
 
-// setLimitAttribute sets an attribute to a number of objects, unless the number is not limited.
+// setLimitAttribute sets an attribute to a number of objects of the kernel, unless the number is unlimited: at least 2^63-1.
 func (p *prober) setLimitAttribute(name string, n uint64) {
 	if n < math.MaxInt64 {
 		p.setNumericAttribute(name, int64(max(n, 1)))
 	}
 }
 
-// readLimit reads a number from a file of the kernel. A missing or unlimited number is the largest one.
+// readLimit reads a limit from a file of the kernel. It returns math.MaxUint64 if the file is missing or has no number, such
+// as "max".
 func (p *prober) readLimit(file string) uint64 {
 	if n, err := strconv.ParseUint(p.readText(file), 10, 64); err == nil {
 		return n
@@ -40,20 +41,21 @@ func (p *prober) readLimit(file string) uint64 {
 	return math.MaxUint64
 }
 
-// descriptorsPerTaskOnMachine is the number of descriptors that all processes of nomad-lite together have for a task.
+// descriptorsPerTaskOnMachine is the number of open files that all processes of nomad-lite together have for a task.
 const descriptorsPerTaskOnMachine = 16
 
-// descriptorsForTasks returns the number of descriptors that tasks can have in one process with a limit of open files.
+// descriptorsForTasks returns the number of descriptors for tasks that a process can have whose limit of open files is
+// limit, so that the limit of the machine suffices too.
 func (p *prober) descriptorsForTasks(limit uint64) uint64 {
-	onMachine := withoutReserve(p.readLimit("proc/sys/fs/file-max"))
+	onMachine := withoutReservedQuarter(p.readLimit("proc/sys/fs/file-max"))
 	return min(descriptors.ForTasks(limit), onMachine/descriptorsPerTaskOnMachine*descriptors.PerTask)
 }
 
-// processesForTasks returns the number of processes and threads that tasks can have.
+// processesForTasks returns the number of processes and threads that tasks can have. limit is the limit of the agent's user.
 func (p *prober) processesForTasks(limit uint64, root bool) uint64 {
 	n := min(p.readLimit("proc/sys/kernel/pid_max"), p.readLimit("proc/sys/kernel/threads-max"))
 	if !root {
-		n = min(n, limit) // the kernel does not apply the limit to root
+		n = min(n, limit) // the kernel does not apply RLIMIT_NPROC to root
 	}
 	for _, file := range p.pidsLimitFiles() {
 		n = min(n, p.readLimit(file))
@@ -61,15 +63,15 @@ func (p *prober) processesForTasks(limit uint64, root bool) uint64 {
 	if n == math.MaxUint64 {
 		return n
 	}
-	return withoutReserve(n)
+	return withoutReservedQuarter(n)
 }
 
-// withoutReserve returns three quarters of a limit of the machine. The rest is for all other programs: the tasks that an earlier
-// agent has started are not known yet, so that what is in use now cannot be subtracted.
-func withoutReserve(limit uint64) uint64 { return limit - limit/4 }
+// withoutReservedQuarter returns three quarters of a limit of the machine, and reserves one quarter for other programs. The present
+// use cannot be subtracted instead, because it includes tasks of an earlier agent, which are not restored yet.
+func withoutReservedQuarter(limit uint64) uint64 { return limit - limit/4 }
 
-// pidsLimitFiles returns the files with the limits of cgroups that apply to tasks. Tasks of root have cgroups below the root.
-// Tasks of other users are in the cgroup of the agent.
+// pidsLimitFiles returns the files with the limits of processes of the cgroups that tasks are in. Tasks of an agent with a
+// ParentCgroup are below the root cgroup, and tasks of other agents in the cgroup of the agent.
 func (p *prober) pidsLimitFiles() []string {
 	files := []string{"sys/fs/cgroup/pids.max", "sys/fs/cgroup/pids/pids.max"}
 	if p.host.ParentCgroup != "" {
@@ -86,12 +88,13 @@ func (p *prober) pidsLimitFiles() []string {
 }
 
 const (
-	pagesPerPipe    = 16 // pages of the buffer of a pipe
-	pagesPerMinPipe = 2  // pages of the buffer of a pipe beyond fs.pipe-user-pages-soft
-	reservedPipes   = 64 // pipes of nomad-lite
+	pagesPerPipe    = 16 // pages of the buffer of a new pipe
+	pagesPerMinPipe = 2  // pages of the buffer of a new pipe of a user who has reached fs.pipe-user-pages-soft
+	reservedPipes   = 64 // pipes that tasks do not get, because nomad-lite needs them
 )
 
-// pipesForTasks returns the number of pipes that tasks can have, with the limit of pages of all pipes of a user.
+// pipesForTasks returns the number of pipes that tasks can have under fs.pipe-user-pages-hard and -soft, the limits of the
+// memory pages in the pipes of a user.
 func (p *prober) pipesForTasks(root bool) uint64 {
 	hard := p.readLimit("proc/sys/fs/pipe-user-pages-hard")
 	if root || hard == 0 || hard == math.MaxUint64 { // root has a capability that lifts the limit; 0 means no limit

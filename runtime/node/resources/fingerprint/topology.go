@@ -10,15 +10,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// Distances between memory nodes in the tables of the kernel: from a node to itself,
-// and to another node for which the firmware defines none.
+// The distances that the kernel uses if the firmware defines none: from a NUMA node to itself, and to another node.
 const localNUMADistance, remoteNUMADistance = 10, 20
 
-// defaultCoreMHz is the speed of a core of a machine that states none. Drivers divide by the speed.
+// defaultCoreMHz is the assumed speed of a core whose speed is unknown. It is not 0, because drivers divide by the speed.
 const defaultCoreMHz = 1000
 
-// readTopology returns a description of the online cores, and stores which of them tasks can get. mhz is the base
-// frequency of cores whose own frequency is unknown; 0 means unknown.
+// readTopology returns a description of the online cores, and sets ReservableCores and ReservedCores of the host. mhz is the
+// base frequency of cores whose own frequency is unknown; 0 means unknown.
 func (p *prober) readTopology(cores []int, mhz int) *base.Topology {
 	t := &base.Topology{}
 	nodeOf := map[int]uint32{}
@@ -68,16 +67,16 @@ func (p *prober) readTopology(cores []int, mhz int) *base.Topology {
 	return t
 }
 
-// numaDistances returns the row of a memory node in the matrix of distances.
-func (p *prober) numaDistances(node uint32, self, nodes int) []uint32 {
-	row := make([]uint32, nodes)
+// numaDistances returns the distances of a NUMA node to all nodes. self is the index of the node, nodes their number.
+func (p *prober) numaDistances(node uint32, selfIndex, nodeCount int) []uint32 {
+	row := make([]uint32, nodeCount)
 	stated := strings.Fields(p.readText(fmt.Sprintf("sys/devices/system/node/node%d/distance", node)))
 	for i := range row {
 		row[i] = remoteNUMADistance
-		if i == self {
+		if i == selfIndex {
 			row[i] = localNUMADistance
 		}
-		if len(stated) == nodes {
+		if len(stated) == nodeCount {
 			if n, err := strconv.ParseUint(stated[i], 10, 32); err == nil {
 				row[i] = uint32(n)
 			}
@@ -86,7 +85,7 @@ func (p *prober) numaDistances(node uint32, self, nodes int) []uint32 {
 	return row
 }
 
-// readPositiveNumber returns the number in a file; 0 if the file is missing or the number is negative.
+// readPositiveNumber returns the number in a file; 0 if the file is missing, or has a negative number or other text.
 func (p *prober) readPositiveNumber(path string) uint64 {
 	n, err := strconv.ParseUint(p.readText(path), 10, 32)
 	if err != nil {

@@ -13,62 +13,62 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store/state"
 )
 
-// callVariable is the variable that has the id of the call in the environment of the plugin and of the processes that
-// the plugin starts.
-const callVariable = "NOMAD_LITE_VOLUME_CALL"
+// callEnvName is the environment variable with the id of the call, which the processes inherit that the plugin starts.
+const callEnvName = "NOMAD_LITE_VOLUME_CALL"
 
-// killTimeout is the timeout for the end of the killed processes of a call.
+// killTimeout is how long killCallProcesses waits until the processes that it has killed have exited.
 const killTimeout = 10 * time.Second
 
-// interruptibleCalls records the call that is in progress, at most one, so that the next agent kills the processes of a
-// call during which this agent dies: the kernel kills only the plugin's first process.
-type interruptibleCalls struct{ store *store.Store }
+// pluginCallRecord stores the id of the plugin call that is in progress, at most one. If the agent dies during the call,
+// the kernel kills only the plugin's first process; the next agent finds and kills the others by the id.
+type pluginCallRecord struct{ store *store.Store }
 
-// start records a new call, and returns the variable for the environment of the plugin.
-func (c interruptibleCalls) start(ctx context.Context) (variable string, err error) {
+// recordStart stores the id of a new call, and returns the variable, as name=value, for the environment of the plugin.
+func (c pluginCallRecord) recordStart(ctx context.Context) (envVar string, err error) {
 	id := uuid.NewString()
 	_, err = c.store.Update(context.WithoutCancel(ctx), func(tx *store.Txn) error {
-		tx.PutMeta(state.VolumeCallName, id)
+		tx.PutAgentRecord(state.VolumeCallName, id)
 		return nil
 	})
-	return callVariable + "=" + id, err
+	return callEnvName + "=" + id, err
 }
 
-// end deletes the record of a call. If the plugin was killed, it kills the other processes of the call first.
-func (c interruptibleCalls) end(ctx context.Context, variable string, killed bool) error {
-	if killed {
-		if err := killCall(ctx, strings.TrimPrefix(variable, callVariable+"=")); err != nil {
+// recordEnd deletes the stored id of a call. If the plugin was killed, it first kills the other processes of the call.
+func (c pluginCallRecord) recordEnd(ctx context.Context, envVar string, pluginKilled bool) error {
+	if pluginKilled {
+		if err := killCallProcesses(ctx, strings.TrimPrefix(envVar, callEnvName+"=")); err != nil {
 			return err
 		}
 	}
-	return c.delete(ctx)
+	return c.deleteRecord(ctx)
 }
 
-// endInterrupted kills the processes of the call during which an earlier agent has died, if there is one.
-func (c interruptibleCalls) endInterrupted(ctx context.Context) error {
+// killInterrupted kills the processes of the call during which an earlier agent has died, and deletes the stored id. It does
+// nothing if no id is stored.
+func (c pluginCallRecord) killInterrupted(ctx context.Context) error {
 	id := ""
-	if known, err := c.store.Snapshot().Meta(state.VolumeCallName, &id); err != nil || !known {
+	if known, err := c.store.Snapshot().AgentRecord(state.VolumeCallName, &id); err != nil || !known {
 		return err
 	}
-	if err := killCall(ctx, id); err != nil {
+	if err := killCallProcesses(ctx, id); err != nil {
 		return err
 	}
-	return c.delete(ctx)
+	return c.deleteRecord(ctx)
 }
 
-func (c interruptibleCalls) delete(ctx context.Context) error {
+func (c pluginCallRecord) deleteRecord(ctx context.Context) error {
 	_, err := c.store.Update(context.WithoutCancel(ctx), func(tx *store.Txn) error {
-		tx.DeleteMeta(state.VolumeCallName)
+		tx.DeleteAgentRecord(state.VolumeCallName)
 		return nil
 	})
 	return err
 }
 
-// killCall kills the processes of a call.
-func killCall(ctx context.Context, id string) error {
+// killCallProcesses kills all processes that have the id of a call in their environment, and waits until they have exited.
+func killCallProcesses(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()
-	if err := osprocess.KillByEnv(ctx, callVariable+"="+id); err != nil {
+	if err := osprocess.KillByEnv(ctx, callEnvName+"="+id); err != nil {
 		return fmt.Errorf("end the processes of an interrupted call: %w", err)
 	}
 	return nil

@@ -19,16 +19,16 @@ import (
 // MkdirPlugin is the name of the builtin plugin, which makes a directory for each volume.
 const MkdirPlugin = "mkdir"
 
-// mkdirVersion is the version of the builtin plugin in the attributes of the node, which is Nomad's.
+// mkdirVersion is the version of Nomad's plugin mkdir, which the builtin plugin reports in the attributes of the node.
 const mkdirVersion = "0.0.1"
 
-// mkdir makes directories named by the ids of volumes in a directory that only the agent's account can enter.
-type mkdir struct{ dir string }
+// mkdirPlugin makes directories named by the ids of volumes in a directory that only the agent's account can enter.
+type mkdirPlugin struct{ volumesDir string }
 
-// mkdirParameters are the parameters of a volume.
+// mkdirParameters are the parameters of a volume that the plugin mkdir makes.
 type mkdirParameters struct {
 	mode     uint32
-	uid, gid int // -1: the agent's
+	uid, gid int // -1 means the id of the agent's account
 }
 
 func parseMkdirParameters(parameters map[string]string) (mkdirParameters, error) {
@@ -43,9 +43,9 @@ func parseMkdirParameters(parameters map[string]string) (mkdirParameters, error)
 			}
 			p.mode = uint32(mode)
 		case "uid":
-			p.uid, err = parseOwner(text)
+			p.uid, err = parseOwnerID(text)
 		case "gid":
-			p.gid, err = parseOwner(text)
+			p.gid, err = parseOwnerID(text)
 		default:
 			err = errors.New("is not known: the plugin mkdir has mode, uid and gid")
 		}
@@ -56,7 +56,7 @@ func parseMkdirParameters(parameters map[string]string) (mkdirParameters, error)
 	return p, nil
 }
 
-func parseOwner(text string) (int, error) {
+func parseOwnerID(text string) (int, error) {
 	id, err := strconv.ParseUint(text, 10, 32)
 	if err != nil || id == 1<<32-1 { // the last number means "no change" for the kernel
 		return 0, errors.New("must be a number, such as \"1000\"")
@@ -64,8 +64,8 @@ func parseOwner(text string) (int, error) {
 	return int(id), nil
 }
 
-// openVolumesDir opens the directory of the volumes, and creates it if it is missing. It rejects a directory that other
-// accounts can change.
+// openVolumesDir opens the directory of the volumes, and creates it if it is missing. It returns an error if accounts
+// other than root and the agent's can change the directory.
 func openVolumesDir(dir string) (int, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return -1, err
@@ -76,49 +76,49 @@ func openVolumesDir(dir string) (int, error) {
 	return safepath.OpenDir(dir)
 }
 
-// create implements plugin. It leaves the owner and the mode of an existing directory unless the volume is new.
-func (m mkdir) create(_ context.Context, r request) (created, error) {
+// create implements plugin. For a volume that was created before, it keeps the owner and the mode of the directory.
+func (m mkdirPlugin) create(_ context.Context, r pluginRequest) (createResult, error) {
 	parameters, err := parseMkdirParameters(r.parameters)
 	if err != nil {
-		return created{}, err
+		return createResult{}, err
 	}
 	if err := uuid.Validate(r.id); err != nil {
-		return created{}, fmt.Errorf("volume id %q: %w", r.id, err)
+		return createResult{}, fmt.Errorf("volume id %q: %w", r.id, err)
 	}
-	parent, err := openVolumesDir(m.dir)
+	parent, err := openVolumesDir(m.volumesDir)
 	if err != nil {
-		return created{}, err
+		return createResult{}, err
 	}
 	defer unix.Close(parent)
-	path := filepath.Join(m.dir, r.id)
+	path := filepath.Join(m.volumesDir, r.id)
 	err = unix.Mkdirat(parent, r.id, 0o700)
 	exists := errors.Is(err, unix.EEXIST)
 	if err != nil && !exists {
-		return created{}, &fs.PathError{Op: "mkdir", Path: path, Err: err}
+		return createResult{}, &fs.PathError{Op: "mkdir", Path: path, Err: err}
 	}
 	fd, err := safepath.OpenAt(parent, r.id, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return created{}, &fs.PathError{Op: "open", Path: path, Err: err}
+		return createResult{}, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer unix.Close(fd)
-	if exists && r.ready {
-		return created{Path: path}, nil
+	if exists && r.alreadyCreated {
+		return createResult{Path: path}, nil
 	}
 	if parameters.uid >= 0 || parameters.gid >= 0 {
 		if err := unix.Fchown(fd, parameters.uid, parameters.gid); err != nil {
-			return created{}, &fs.PathError{Op: "chown", Path: path, Err: err}
+			return createResult{}, &fs.PathError{Op: "chown", Path: path, Err: err}
 		}
 	}
-	if err := unix.Fchmod(fd, parameters.mode); err != nil { // after the change of the owner, which clears bits of the mode
-		return created{}, &fs.PathError{Op: "chmod", Path: path, Err: err}
+	if err := unix.Fchmod(fd, parameters.mode); err != nil { // after Fchown, which clears the set-user-id and set-group-id bits
+		return createResult{}, &fs.PathError{Op: "chmod", Path: path, Err: err}
 	}
-	return created{Path: path}, nil
+	return createResult{Path: path}, nil
 }
 
-// delete implements plugin. It removes only a directory that create has made.
-func (m mkdir) delete(_ context.Context, r request) error {
+// delete implements plugin. It removes only a directory of m.volumesDir, whose name is the id of the volume.
+func (m mkdirPlugin) delete(_ context.Context, r pluginRequest) error {
 	if err := uuid.Validate(r.id); err != nil {
 		return fmt.Errorf("volume id %q: %w", r.id, err)
 	}
-	return allocdir.RemoveTree(m.dir, r.id)
+	return allocdir.RemoveTreeExceptMounts(m.volumesDir, r.id)
 }

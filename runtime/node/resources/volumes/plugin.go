@@ -27,46 +27,46 @@ const (
 	callTimeout        = time.Minute
 )
 
-// request is what a plugin gets for one call.
-type request struct {
-	id, name, namespace string
-	nodeID, nodePool    string
-	minBytes, maxBytes  int64
-	parameters          map[string]string
-	path                string // path of the created volume; set for a delete call
-	ready               bool   // the volume was created by an earlier call
+// pluginRequest has the parameters of a call of a plugin.
+type pluginRequest struct {
+	id, name, namespace                string
+	nodeID, nodePool                   string
+	minCapacityBytes, maxCapacityBytes int64
+	parameters                         map[string]string
+	createdPath                        string // path of the created volume; empty before the first create call has succeeded
+	alreadyCreated                     bool   // an earlier create call has succeeded
 }
 
-// created is the result of a create call, in the form in which an external plugin prints it.
-type created struct {
+// createResult is the result of a create call, in the form in which an external plugin prints it.
+type createResult struct {
 	Path  string `json:"path"`
 	Bytes int64  `json:"bytes"`
 }
 
-// plugin makes and deletes volumes. Both methods may be called again for a volume, and then complete what an interrupted
-// call has left.
+// plugin makes and deletes volumes. Both methods may be called again for a volume, for example to complete an interrupted
+// call.
 type plugin interface {
-	create(context.Context, request) (created, error)
-	delete(context.Context, request) error
+	create(context.Context, pluginRequest) (createResult, error)
+	delete(context.Context, pluginRequest) error
 }
 
-// external is a program in the plugin directory.
-type external struct {
-	entry      catalog.Entry
-	pluginDir  string
-	volumesDir string
-	calls      interruptibleCalls
-	logger     hclog.Logger
+// externalPlugin is a plugin that is a program in the plugin directory.
+type externalPlugin struct {
+	catalogEntry catalog.Entry
+	pluginDir    string
+	volumesDir   string
+	calls        pluginCallRecord
+	logger       hclog.Logger
 }
 
-// fingerprint returns the version of the plugin.
-func (e *external) fingerprint(ctx context.Context) (string, error) {
+// fingerprint runs the program to get the version of the plugin.
+func (e *externalPlugin) fingerprint(ctx context.Context) (string, error) {
 	var reply struct {
 		Version string `json:"version"`
 	}
 	ctx, cancel := context.WithTimeout(ctx, fingerprintTimeout)
 	defer cancel()
-	out, err := e.run(ctx, "fingerprint", nil)
+	out, err := e.runProgram(ctx, "fingerprint", nil)
 	if err != nil {
 		return "", err
 	}
@@ -77,38 +77,38 @@ func (e *external) fingerprint(ctx context.Context) (string, error) {
 }
 
 // create implements plugin.
-func (e *external) create(ctx context.Context, r request) (created, error) {
+func (e *externalPlugin) create(ctx context.Context, r pluginRequest) (createResult, error) {
 	parameters, err := encodeParameters(r.parameters)
 	if err != nil {
-		return created{}, err
+		return createResult{}, err
 	}
-	out, err := e.call(ctx, "create", append(r.env(), parameters,
-		"DHV_CAPACITY_MIN_BYTES="+strconv.FormatInt(r.minBytes, 10),
-		"DHV_CAPACITY_MAX_BYTES="+strconv.FormatInt(r.maxBytes, 10)))
+	out, err := e.runRecorded(ctx, "create", append(r.envVars(), parameters,
+		"DHV_CAPACITY_MIN_BYTES="+strconv.FormatInt(r.minCapacityBytes, 10),
+		"DHV_CAPACITY_MAX_BYTES="+strconv.FormatInt(r.maxCapacityBytes, 10)))
 	if err != nil {
-		return created{}, err
+		return createResult{}, err
 	}
-	var result created
+	var result createResult
 	if err := json.Unmarshal(out, &result); err != nil || !filepath.IsAbs(result.Path) || result.Bytes < 0 {
-		return created{}, fmt.Errorf(`its output %q is not a volume like {"path": "/an/absolute/path", "bytes": 1000}`, out)
+		return createResult{}, fmt.Errorf(`its output %q is not a volume like {"path": "/an/absolute/path", "bytes": 1000}`, out)
 	}
 	if _, err := safepath.Locate(result.Path); err != nil {
-		return created{}, fmt.Errorf("the volume that it has created: %w", err)
+		return createResult{}, fmt.Errorf("the volume that it has created: %w", err)
 	}
 	return result, nil
 }
 
 // delete implements plugin.
-func (e *external) delete(ctx context.Context, r request) error {
+func (e *externalPlugin) delete(ctx context.Context, r pluginRequest) error {
 	parameters, err := encodeParameters(r.parameters)
 	if err != nil {
 		return err
 	}
-	_, err = e.call(ctx, "delete", append(r.env(), parameters, "DHV_CREATED_PATH="+r.path))
+	_, err = e.runRecorded(ctx, "delete", append(r.envVars(), parameters, "DHV_CREATED_PATH="+r.createdPath))
 	return err
 }
 
-func (r request) env() []string {
+func (r pluginRequest) envVars() []string {
 	return []string{
 		"DHV_NAMESPACE=" + r.namespace, "DHV_VOLUME_NAME=" + r.name, "DHV_VOLUME_ID=" + r.id,
 		"DHV_NODE_ID=" + r.nodeID, "DHV_NODE_POOL=" + r.nodePool,
@@ -123,35 +123,35 @@ func encodeParameters(parameters map[string]string) (string, error) {
 	return "DHV_PARAMETERS=" + string(text), err
 }
 
-// inheritedEnv are the variables of the agent that a plugin inherits.
-var inheritedEnv = []string{"PATH", "HOME", "LANG", "TMPDIR"}
+// inheritedEnvNames are the names of the environment variables of the agent that a plugin inherits.
+var inheritedEnvNames = []string{"PATH", "HOME", "LANG", "TMPDIR"}
 
-// call runs the program with an operation that changes a volume. If it is killed because ctx ends, so are the processes that it
-// has started. Only then; a program may leave processes running, such as the server of a mounted file system.
-func (e *external) call(ctx context.Context, operation string, env []string) ([]byte, error) {
-	variable, err := e.calls.start(ctx)
+// runRecorded runs the program with an operation that changes a volume. If the program is killed because ctx ends, call also kills
+// the processes that the program has started. Otherwise these may continue, such as the server of a mounted file system.
+func (e *externalPlugin) runRecorded(ctx context.Context, operation string, env []string) ([]byte, error) {
+	variable, err := e.calls.recordStart(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out, err := e.run(ctx, operation, append(env, variable))
-	return out, errors.Join(err, e.calls.end(ctx, variable, err != nil && ctx.Err() != nil))
+	out, err := e.runProgram(ctx, operation, append(env, variable))
+	return out, errors.Join(err, e.calls.recordEnd(ctx, variable, err != nil && ctx.Err() != nil))
 }
 
-// run runs the program with an operation, and returns what it prints on standard output. When ctx ends, the process and
+// runProgram runs the program with an operation, and returns what it prints on standard output. When ctx ends, the process and
 // its process group are killed.
-func (e *external) run(ctx context.Context, operation string, env []string) ([]byte, error) {
-	binary, err := e.entry.Open(e.logger)
+func (e *externalPlugin) runProgram(ctx context.Context, operation string, env []string) ([]byte, error) {
+	binary, err := e.catalogEntry.Open(e.logger)
 	if err != nil {
 		return nil, err
 	}
 	defer binary.Close()
 	cmd := exec.CommandContext(ctx, binary.Path, operation)
-	if !binary.IsScript { // the checked file is executed, also if another one has replaced it
+	if !binary.IsScript { // executes the open file, whose owner and mode were checked, even if its name was replaced
 		cmd.Path = "/proc/self/fd/3"
 		cmd.ExtraFiles = []*os.File{binary.File}
 	}
 	cmd.Dir = "/"
-	for _, name := range inheritedEnv {
+	for _, name := range inheritedEnvNames {
 		if value, found := os.LookupEnv(name); found {
 			cmd.Env = append(cmd.Env, name+"="+value)
 		}
@@ -162,39 +162,39 @@ func (e *external) run(ctx context.Context, operation string, env []string) ([]b
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
-	runtime.LockOSThread() // the kernel sends the signal when the thread that has started the process ends
+	runtime.LockOSThread() // the kernel sends Pdeathsig when the thread that has started the process ends
 	defer runtime.UnlockOSThread()
 	err = cmd.Run()
-	e.logger.Debug("host volume plugin called", "plugin", e.entry.Name, "operation", operation, "error", err, "stderr", stderr.String())
+	e.logger.Debug("host volume plugin called", "plugin", e.catalogEntry.Name, "operation", operation, "error", err, "stderr", stderr.String())
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return nil, fmt.Errorf("it was killed because it has not exited in time%s", stderr.suffix())
+		return nil, fmt.Errorf("it was killed because it has not exited in time%s", stderr.errorSuffix())
 	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
-		return nil, fmt.Errorf("%w%s", err, stderr.suffix())
-	case stdout.overflow:
+		return nil, fmt.Errorf("%w%s", err, stderr.errorSuffix())
+	case stdout.overflowed:
 		return nil, fmt.Errorf("it has printed more than %d bytes", stdout.limit)
 	}
-	return stdout.data.Bytes(), nil
+	return stdout.content.Bytes(), nil
 }
 
-// limitedBuffer keeps the first bytes that are written to it.
+// limitedBuffer keeps the first limit bytes that are written to it, and discards the others.
 type limitedBuffer struct {
-	data     bytes.Buffer
-	limit    int
-	overflow bool
+	content    bytes.Buffer
+	limit      int  // bytes
+	overflowed bool // bytes were discarded
 }
 
 func (b *limitedBuffer) Write(p []byte) (int, error) {
-	kept := min(len(p), b.limit-b.data.Len())
-	b.overflow = b.overflow || kept < len(p)
-	b.data.Write(p[:kept])
+	kept := min(len(p), b.limit-b.content.Len())
+	b.overflowed = b.overflowed || kept < len(p)
+	b.content.Write(p[:kept])
 	return len(p), nil
 }
 
-func (b *limitedBuffer) String() string { return strings.TrimSpace(b.data.String()) }
+func (b *limitedBuffer) String() string { return strings.TrimSpace(b.content.String()) }
 
-// suffix returns the text as the end of an error message.
-func (b *limitedBuffer) suffix() string {
+// errorSuffix returns the content in the form of the end of an error message: empty, or a colon and the quoted text.
+func (b *limitedBuffer) errorSuffix() string {
 	if text := b.String(); text != "" {
 		return fmt.Sprintf(": %q", text)
 	}

@@ -66,7 +66,7 @@ func TestPluginIsKilledWithItsProcesses(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	if _, err := p.create(ctx, request{}); err == nil || !strings.Contains(err.Error(), "it was killed because it has not exited in time") {
+	if _, err := p.create(ctx, pluginRequest{}); err == nil || !strings.Contains(err.Error(), "it was killed because it has not exited in time") {
 		t.Error(err)
 	}
 	text, err := os.ReadFile(filepath.Join(m.config.PluginDir, "pid"))
@@ -103,7 +103,7 @@ func TestCreateUntilKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := New(Config{Store: s, NodeID: "n", Dir: dir, PluginDir: pluginDir, IsConfigured: func(string) bool { return false }, OnChange: func() {}, Logger: hclog.NewNullLogger()})
+	m := New(Config{Store: s, NodeID: "n", VolumesDir: dir, PluginDir: pluginDir, IsInAgentConfig: func(string) bool { return false }, OnChange: func() {}, Logger: hclog.NewNullLogger()})
 	m.Restore(t.Context())
 	t.Fatal(m.Create(t.Context(), &api.HostVolume{Name: "v", PluginID: "p"}))
 }
@@ -114,7 +114,7 @@ func TestProcessesOfInterruptedCallAreKilled(t *testing.T) {
 	m := withPlugin(t, `sleep 1000 >/dev/null 2>&1 &
 echo $! >>$DHV_PLUGIN_DIR/.pids
 if [ -e $DHV_PLUGIN_DIR/.completes ]; then echo '{"path": "'$DHV_PLUGIN_DIR'"}'; else wait; fi`)
-	dir := filepath.Dir(m.config.Dir)
+	dir := filepath.Dir(m.config.VolumesDir)
 	if err := m.config.Store.Close(); err != nil {
 		t.Fatal(err)
 	}

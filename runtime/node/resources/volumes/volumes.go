@@ -27,12 +27,12 @@ import (
 
 // Config configures a Manager.
 type Config struct {
-	Store     *store.Store
-	NodeID    string
-	Dir       string // directory in which plugins make volumes
-	PluginDir string // directory of external plugins; empty if there are none
-	// IsConfigured reports whether a volume of the agent's configuration has the name.
-	IsConfigured func(name string) bool
+	Store      *store.Store
+	NodeID     string
+	VolumesDir string // directory in which plugins make volumes
+	PluginDir  string // directory of external plugins; empty if there are none
+	// IsInAgentConfig reports whether the agent's configuration has a host_volume block with the name.
+	IsInAgentConfig func(name string) bool
 	// OnChange is called after volumes or plugins have changed.
 	OnChange func()
 	Logger   hclog.Logger
@@ -40,12 +40,12 @@ type Config struct {
 
 // Manager manages the dynamic host volumes of this node. Its methods may be called concurrently.
 type Manager struct {
-	config    Config
-	restored  chan struct{} // closed by Restore
-	operation chan struct{} // has a value while no operation is in progress
+	config        Config
+	restored      chan struct{} // closed when Restore returns
+	operationLock chan struct{} // has one value while unlocked: lockOperation receives it, unlockOperation sends it
 
 	mu      sync.Mutex
-	plugins map[string]pluginInfo
+	plugins map[string]pluginInfo // by name
 }
 
 type pluginInfo struct {
@@ -56,9 +56,9 @@ type pluginInfo struct {
 // New returns a Manager. The caller must call Restore once.
 func New(c Config) *Manager {
 	c.Logger = c.Logger.Named("volumes")
-	m := &Manager{config: c, restored: make(chan struct{}), operation: make(chan struct{}, 1)}
-	m.operation <- struct{}{}
-	m.plugins = map[string]pluginInfo{MkdirPlugin: {mkdir{c.Dir}, mkdirVersion}}
+	m := &Manager{config: c, restored: make(chan struct{}), operationLock: make(chan struct{}, 1)}
+	m.operationLock <- struct{}{}
+	m.plugins = map[string]pluginInfo{MkdirPlugin: {mkdirPlugin{c.VolumesDir}, mkdirVersion}}
 	return m
 }
 
@@ -73,20 +73,20 @@ func (m *Manager) PluginVersions() map[string]string {
 	return versions
 }
 
-// Find waits until Restore has created the volumes of an earlier agent again, and returns the volume of a name, nil if
-// there is none.
+// Find returns the volume with a name if allocations can use the volume, otherwise nil. It waits until Restore has
+// returned, so that the plugin has mounted the volume.
 func (m *Manager) Find(ctx context.Context, name string) (*api.HostVolumeInfo, error) {
-	if Ready(m.config.Store.Snapshot().Reader)[name] == nil {
+	if ReadyVolumes(m.config.Store.Snapshot().Reader)[name] == nil {
 		return nil, nil
 	}
 	if err := m.waitRestored(ctx); err != nil {
 		return nil, err
 	}
-	return Ready(m.config.Store.Snapshot().Reader)[name], nil
+	return ReadyVolumes(m.config.Store.Snapshot().Reader)[name], nil
 }
 
-// Ready returns the volumes that allocations can use, by name.
-func Ready(r store.Reader) map[string]*api.HostVolumeInfo {
+// ReadyVolumes returns name -> volume for the volumes that allocations can use.
+func ReadyVolumes(r store.Reader) map[string]*api.HostVolumeInfo {
 	volumes := make(map[string]*api.HostVolumeInfo)
 	for _, v := range r.HostVolumes(nil, "") {
 		if v.Ready() {
@@ -96,8 +96,8 @@ func Ready(r store.Reader) map[string]*api.HostVolumeInfo {
 	return volumes
 }
 
-// waitRestored waits until Restore has returned: before, the external plugins are not known, and operations of an earlier
-// agent are pending.
+// waitRestored waits until Restore has returned. Before that, the external plugins are unknown, and operations of an
+// earlier agent are pending.
 func (m *Manager) waitRestored(ctx context.Context) error {
 	select {
 	case <-m.restored:
@@ -107,28 +107,30 @@ func (m *Manager) waitRestored(ctx context.Context) error {
 	}
 }
 
-// Restore kills the processes of a call that was interrupted, finds the external plugins, completes the operations during which an earlier agent has died, and creates the
-// volumes again that plugins have made: a plugin mounts what a reboot has unmounted. It blocks for the calls of the plugins.
+// Restore kills the processes of an interrupted plugin call, finds the external plugins, and completes the operations during
+// which an earlier agent has died. It then calls create again for each volume that a plugin has made, so that the plugin
+// mounts it after a reboot. It blocks until all calls of plugins have returned.
 func (m *Manager) Restore(ctx context.Context) {
 	defer m.config.OnChange()
 	defer close(m.restored)
-	if err := m.lock(ctx); err != nil {
+	if err := m.lockOperation(ctx); err != nil {
 		return
 	}
-	defer m.unlock()
-	if err := (interruptibleCalls{m.config.Store}).endInterrupted(ctx); err != nil {
+	defer m.unlockOperation()
+	if err := (pluginCallRecord{m.config.Store}).killInterrupted(ctx); err != nil {
 		m.config.Logger.Error("host volumes not restored", "error", err)
-		return // a second call would run beside the first one
+		return // processes of the interrupted call may be running, beside which no other call may run
 	}
 	m.findPlugins(ctx)
 	for _, v := range m.config.Store.Snapshot().HostVolumes(nil, "") {
-		if err := m.restore(ctx, v); err != nil && ctx.Err() == nil {
+		if err := m.restoreVolume(ctx, v); err != nil && ctx.Err() == nil {
 			m.config.Logger.Error("host volume not restored", "volume", v.Volume.Name, "volume_id", v.Volume.ID, "operation", v.Pending, "error", err)
 		}
 	}
 }
 
-func (m *Manager) restore(ctx context.Context, v *state.HostVolume) error {
+// restoreVolume completes the pending operation of a volume, or calls create again for it.
+func (m *Manager) restoreVolume(ctx context.Context, v *state.HostVolume) error {
 	switch {
 	case v.Pending == state.HostVolumeDelete:
 		return m.finishDelete(ctx, v, false)
@@ -138,7 +140,8 @@ func (m *Manager) restore(ctx context.Context, v *state.HostVolume) error {
 	return m.finishCreate(ctx, v)
 }
 
-// findPlugins runs the programs in the plugin directory to find out their versions.
+// findPlugins adds the programs in the plugin directory to m.plugins. It runs each program to get its version, and logs
+// the errors.
 func (m *Manager) findPlugins(ctx context.Context) {
 	dir := m.config.PluginDir
 	if dir == "" {
@@ -164,7 +167,7 @@ func (m *Manager) findPlugins(ctx context.Context) {
 		return
 	}
 	for _, entry := range found.Entries() {
-		p := &external{entry: entry, pluginDir: dir, volumesDir: m.config.Dir, calls: interruptibleCalls{m.config.Store}, logger: m.config.Logger}
+		p := &externalPlugin{catalogEntry: entry, pluginDir: dir, volumesDir: m.config.VolumesDir, calls: pluginCallRecord{m.config.Store}, logger: m.config.Logger}
 		version, err := p.fingerprint(ctx)
 		if err != nil {
 			m.config.Logger.Error("host volume plugin is not usable", "plugin", entry.Name, "error", err)
@@ -176,18 +179,19 @@ func (m *Manager) findPlugins(ctx context.Context) {
 	}
 }
 
-// lock waits until no other operation is in progress.
-func (m *Manager) lock(ctx context.Context) error {
+// lockOperation waits until no other operation is in progress. If it returns nil, the caller must call unlockOperation.
+func (m *Manager) lockOperation(ctx context.Context) error {
 	select {
-	case <-m.operation:
+	case <-m.operationLock:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-func (m *Manager) unlock() { m.operation <- struct{}{} }
+func (m *Manager) unlockOperation() { m.operationLock <- struct{}{} }
 
+// plugin returns the plugin with the name, or a RequestError.
 func (m *Manager) plugin(name string) (plugin, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -198,19 +202,19 @@ func (m *Manager) plugin(name string) (plugin, error) {
 	return nil, &RequestError{fmt.Sprintf("this node has no host volume plugin %q, only %s: put its program into the directory that client.host_volume_plugin_dir names", name, known)}
 }
 
-// RequestError is an error in a request, which the client can correct.
+// RequestError is an error in a request of a client, which the client can correct.
 type RequestError struct{ Text string }
 
 func (e *RequestError) Error() string { return e.Text }
 
-// ErrNotFound means that there is no volume of an id, ErrClaimNotFound that there is no claim of an id.
+// ErrNotFound means that no volume has the id, ErrClaimNotFound that no claim has the id.
 var (
 	ErrNotFound      = errors.New("volume not found")
 	ErrClaimNotFound = errors.New("claim not found")
 )
 
-// Create makes a volume with its plugin, or changes the capacity and the capabilities of the volume whose id it has. It
-// waits for Restore, and returns the stored volume. The calls of the plugin continue when ctx ends.
+// Create makes a volume with its plugin. If v has an id, Create changes the capacity and the capabilities of the volume
+// with that id. It waits for Restore, and returns the stored volume. A call of the plugin continues when ctx ends.
 func (m *Manager) Create(ctx context.Context, v *api.HostVolume) (*api.HostVolume, error) {
 	if err := m.waitRestored(ctx); err != nil {
 		return nil, err
@@ -223,15 +227,15 @@ func (m *Manager) Create(ctx context.Context, v *api.HostVolume) (*api.HostVolum
 	if err != nil {
 		return nil, err
 	}
-	if _, builtin := p.(mkdir); builtin {
+	if _, builtin := p.(mkdirPlugin); builtin {
 		if _, err := parseMkdirParameters(v.Parameters); err != nil {
 			return nil, &RequestError{err.Error()}
 		}
 	}
-	return m.put(ctx, v, state.HostVolumeCreate)
+	return m.storeAndFinish(ctx, v, state.HostVolumeCreate)
 }
 
-// Register stores a volume whose directory exists. It waits for Restore, and returns the stored volume.
+// Register stores a volume whose directory the operator has made. It waits for Restore, and returns the stored volume.
 func (m *Manager) Register(ctx context.Context, v *api.HostVolume) (*api.HostVolume, error) {
 	if err := m.waitRestored(ctx); err != nil {
 		return nil, err
@@ -248,27 +252,27 @@ func (m *Manager) Register(ctx context.Context, v *api.HostVolume) (*api.HostVol
 			return nil, err
 		}
 	}
-	return m.put(ctx, v, "")
+	return m.storeAndFinish(ctx, v, "")
 }
 
-// put stores a new or changed volume with a pending operation, and completes the operation. If that fails for a changed
-// volume, the volume is as before.
-func (m *Manager) put(ctx context.Context, requested *api.HostVolume, pending state.HostVolumeOperation) (*api.HostVolume, error) {
-	if err := m.checkSpec(requested); err != nil {
+// storeAndFinish stores a new or changed volume with a pending operation, and completes the operation. If that fails for a changed
+// volume, put stores the former volume again.
+func (m *Manager) storeAndFinish(ctx context.Context, requested *api.HostVolume, pending state.HostVolumeOperation) (*api.HostVolume, error) {
+	if err := m.checkAndSetDefaults(requested); err != nil {
 		return nil, err
 	}
-	if err := m.lock(ctx); err != nil {
+	if err := m.lockOperation(ctx); err != nil {
 		return nil, err
 	}
-	defer m.unlock()
+	defer m.unlockOperation()
 	ctx = context.WithoutCancel(ctx)
-	newID := uuid.NewString() // outside of the transaction, which must not draw random numbers
+	newID := uuid.NewString() // outside of the transaction, whose function must be deterministic
 	var next, before *state.HostVolume
 	point := failpoint.EnterStep(failpoint.StepVolumeRecord)
 	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
 		v := *requested
 		next, before = &state.HostVolume{Volume: &v, Pending: pending}, nil
-		if err := m.setNode(tx, &v); err != nil {
+		if err := m.checkAndSetNode(tx, &v); err != nil {
 			return err
 		}
 		if v.ID != "" {
@@ -306,8 +310,8 @@ func (m *Manager) put(ctx context.Context, requested *api.HostVolume, pending st
 	return stored.Volume, nil
 }
 
-// setNode checks the parts of a request that depend on the node, and sets the node.
-func (m *Manager) setNode(tx *store.Txn, v *api.HostVolume) error {
+// checkAndSetNode checks the fields of a request that depend on the node or on the namespaces, and sets NodeID and NodePool.
+func (m *Manager) checkAndSetNode(tx *store.Txn, v *api.HostVolume) error {
 	node := tx.Node(nil, m.config.NodeID)
 	switch {
 	case node == nil:
@@ -329,7 +333,8 @@ func (m *Manager) setNode(tx *store.Txn, v *api.HostVolume) error {
 	return nil
 }
 
-// prepareUpdate checks that the name is not in use, and takes over the fields of the stored volume that do not change.
+// prepareUpdate checks that the name is not in use, and sets the state and the times of v. If v changes a stored volume,
+// prepareUpdate rejects changes that are not possible, and copies the fields of the stored volume that do not change.
 func prepareUpdate(tx *store.Txn, v *api.HostVolume, stored *state.HostVolume) error {
 	for _, other := range tx.HostVolumes(nil, "") {
 		if other.Volume.Name == v.Name && other.Volume.ID != v.ID {
@@ -360,15 +365,15 @@ const (
 	maxParameterBytes = 64 << 10 // bytes of all parameters, which are one environment variable of a plugin
 )
 
-// checkSpec checks the parts of a request that do not depend on the state, and sets defaults.
-func (m *Manager) checkSpec(v *api.HostVolume) error {
+// checkAndSetDefaults checks the fields of a request that do not depend on the store, and sets defaults.
+func (m *Manager) checkAndSetDefaults(v *api.HostVolume) error {
 	v.Namespace = cmp.Or(v.Namespace, api.DefaultNamespace)
 	switch {
 	case v.Name == "":
 		return &RequestError{"missing name"}
 	case len(v.Name) > maxNameLen || strings.ContainsFunc(v.Name, func(c rune) bool { return c < ' ' || c == 0x7f }):
 		return &RequestError{fmt.Sprintf("the name %q is longer than %d bytes or has control characters", v.Name, maxNameLen)}
-	case m.config.IsConfigured(v.Name):
+	case m.config.IsInAgentConfig(v.Name):
 		return &RequestError{fmt.Sprintf("a host_volume block of the agent's configuration has the name %q: choose another name", v.Name)}
 	case v.RequestedCapacityMinBytes < 0 || v.RequestedCapacityMaxBytes < 0 || v.CapacityBytes < 0:
 		return &RequestError{"capacities must not be negative"}
@@ -407,17 +412,17 @@ func (m *Manager) checkSpec(v *api.HostVolume) error {
 	return nil
 }
 
-func (m *Manager) request(v *state.HostVolume) request {
-	return request{
+func (m *Manager) newRequest(v *state.HostVolume) pluginRequest {
+	return pluginRequest{
 		id: v.Volume.ID, name: v.Volume.Name, namespace: v.Volume.Namespace, nodeID: v.Volume.NodeID, nodePool: v.Volume.NodePool,
-		minBytes: v.Volume.RequestedCapacityMinBytes, maxBytes: v.Volume.RequestedCapacityMaxBytes, parameters: v.Volume.Parameters,
-		path: v.Volume.HostPath, ready: v.Volume.HostPath != "",
+		minCapacityBytes: v.Volume.RequestedCapacityMinBytes, maxCapacityBytes: v.Volume.RequestedCapacityMaxBytes, parameters: v.Volume.Parameters,
+		createdPath: v.Volume.HostPath, alreadyCreated: v.Volume.HostPath != "",
 	}
 }
 
-// finishCreate calls the plugin of a stored volume, and stores the result. If the plugin fails for a volume that has not
-// existed before, the plugin deletes what it has made, and the record is removed. If it cannot do that, the volume stays,
-// and is unavailable until it is deleted.
+// finishCreate calls create of the plugin of a stored volume, and stores the result. If the plugin fails for a new volume,
+// finishCreate calls delete, and removes the record. If delete fails too, the record stays, and the volume is unavailable
+// until a client deletes it.
 func (m *Manager) finishCreate(ctx context.Context, v *state.HostVolume) error {
 	p, err := m.plugin(v.Volume.PluginID)
 	if err != nil {
@@ -426,12 +431,12 @@ func (m *Manager) finishCreate(ctx context.Context, v *state.HostVolume) error {
 	calling, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	point := failpoint.EnterStep(failpoint.StepVolumeCreate)
-	result, err := p.create(calling, m.request(v))
+	result, err := p.create(calling, m.newRequest(v))
 	point.Leave()
 	if err == nil {
 		point := failpoint.EnterStep(failpoint.StepVolumeReady)
 		defer point.Leave()
-		return m.update(ctx, v, func(next *state.HostVolume) {
+		return m.updateRecord(ctx, v, func(next *state.HostVolume) {
 			next.Pending = ""
 			next.Volume.State, next.Volume.HostPath = api.HostVolumeStateReady, result.Path
 			next.Volume.CapacityBytes = max(result.Bytes, 0)
@@ -444,15 +449,15 @@ func (m *Manager) finishCreate(ctx context.Context, v *state.HostVolume) error {
 	if v.Volume.HostPath == "" {
 		return errors.Join(err, m.finishDelete(ctx, v, false))
 	}
-	return errors.Join(err, m.update(ctx, v, func(next *state.HostVolume) {
-		next.Pending, next.Volume.State = "", api.HostVolumeStateReady // the volume that existed before the change
+	return errors.Join(err, m.updateRecord(ctx, v, func(next *state.HostVolume) {
+		next.Pending, next.Volume.State = "", api.HostVolumeStateReady // the change has failed, and the volume is as before
 		if v.Pending == "" {
-			next.Volume.State = api.HostVolumeStateUnavailable // it was to be restored
+			next.Volume.State = api.HostVolumeStateUnavailable // Restore has failed, so the volume may not be mounted
 		}
 	}))
 }
 
-// putRecord stores a copy of a record.
+// putRecord stores a copy of the record of a volume.
 func (m *Manager) putRecord(ctx context.Context, v *state.HostVolume) error {
 	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
 		volume := *v.Volume
@@ -462,15 +467,15 @@ func (m *Manager) putRecord(ctx context.Context, v *state.HostVolume) error {
 	return err
 }
 
-// update stores a changed copy of a volume.
-func (m *Manager) update(ctx context.Context, v *state.HostVolume, edit func(*state.HostVolume)) error {
+// updateRecord stores a copy of the record of a volume that edit has changed.
+func (m *Manager) updateRecord(ctx context.Context, v *state.HostVolume, edit func(*state.HostVolume)) error {
 	_, err := m.config.Store.Update(ctx, func(tx *store.Txn) error {
 		next, volume := *v, *v.Volume
 		next.Volume = &volume
 		edit(&next)
 		if stored := tx.HostVolume(nil, volume.ID); stored != nil && stored.Pending == next.Pending &&
 			stored.Volume.State == volume.State && stored.Volume.HostPath == volume.HostPath && stored.Volume.CapacityBytes == volume.CapacityBytes {
-			return nil // a restored volume as it was
+			return nil // a restored volume has not changed, so nothing is stored
 		}
 		tx.PutHostVolume(&next)
 		return nil
@@ -478,16 +483,16 @@ func (m *Manager) update(ctx context.Context, v *state.HostVolume, edit func(*st
 	return err
 }
 
-// Delete deletes a volume that no allocation uses and no group has claimed. With force the claims are deleted too, and the
-// volume is forgotten even if its plugin fails. Delete waits for Restore. The call of the plugin continues when ctx ends.
+// Delete deletes a volume that no allocation uses and no group has claimed. With force it deletes the claims too, and
+// removes the record even if the plugin fails. Delete waits for Restore. The call of the plugin continues when ctx ends.
 func (m *Manager) Delete(ctx context.Context, namespace, id string, force bool) error {
 	if err := m.waitRestored(ctx); err != nil {
 		return err
 	}
-	if err := m.lock(ctx); err != nil {
+	if err := m.lockOperation(ctx); err != nil {
 		return err
 	}
-	defer m.unlock()
+	defer m.unlockOperation()
 	ctx = context.WithoutCancel(ctx)
 	var next state.HostVolume
 	point := failpoint.EnterStep(failpoint.StepVolumeDeleteRecord)
@@ -497,7 +502,7 @@ func (m *Manager) Delete(ctx context.Context, namespace, id string, force bool) 
 			return ErrNotFound
 		}
 		var users []string
-		for _, a := range Users(tx.Reader, nil, stored.Volume) {
+		for _, a := range AllocsUsing(tx.Reader, nil, stored.Volume) {
 			users = append(users, a.ID)
 		}
 		if len(users) > 0 {
@@ -526,12 +531,12 @@ func (m *Manager) Delete(ctx context.Context, namespace, id string, force bool) 
 	return m.finishDelete(ctx, &next, force)
 }
 
-// finishDelete calls the plugin of a volume, and removes the record. If the plugin fails, the record stays with the pending
-// operation, and the volume is unavailable.
+// finishDelete calls delete of the plugin of a volume, and removes the record. If the plugin fails and force is false, the
+// record stays with the pending operation, and the volume is unavailable.
 func (m *Manager) finishDelete(ctx context.Context, v *state.HostVolume, force bool) error {
 	err := m.callDelete(ctx, v)
 	if err != nil && !force {
-		return errors.Join(err, m.update(ctx, v, func(next *state.HostVolume) {
+		return errors.Join(err, m.updateRecord(ctx, v, func(next *state.HostVolume) {
 			next.Pending, next.Volume.State = state.HostVolumeDelete, api.HostVolumeStateUnavailable
 		}))
 	}
@@ -558,7 +563,7 @@ func (m *Manager) callDelete(ctx context.Context, v *state.HostVolume) error {
 	calling, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	point := failpoint.EnterStep(failpoint.StepVolumeDelete)
-	err = p.delete(calling, m.request(v))
+	err = p.delete(calling, m.newRequest(v))
 	point.Leave()
 	if err != nil {
 		return fmt.Errorf("delete volume %q with plugin %q: %w", v.Volume.Name, v.Volume.PluginID, err)
@@ -566,8 +571,8 @@ func (m *Manager) callDelete(ctx context.Context, v *state.HostVolume) error {
 	return nil
 }
 
-// Users returns the allocations that have not ended and that request a volume, sorted by id.
-func Users(r store.Reader, ws store.WatchSet, v *api.HostVolume) []*api.Allocation {
+// AllocsUsing returns the allocations that request a volume and have not ended, sorted by id.
+func AllocsUsing(r store.Reader, ws store.WatchSet, v *api.HostVolume) []*api.Allocation {
 	node := r.Node(ws, v.NodeID)
 	if node == nil {
 		return nil

@@ -34,8 +34,8 @@ func newTestManager(t *testing.T) *testManager {
 	}
 	t.Cleanup(func() { s.Close() })
 	m := &testManager{t: t, config: Config{
-		Store: s, NodeID: "n", Dir: filepath.Join(dir, "volumes"), Logger: hclog.NewNullLogger(),
-		IsConfigured: func(name string) bool { return name == "static" }, OnChange: func() {},
+		Store: s, NodeID: "n", VolumesDir: filepath.Join(dir, "volumes"), Logger: hclog.NewNullLogger(),
+		IsInAgentConfig: func(name string) bool { return name == "static" }, OnChange: func() {},
 	}}
 	m.write(func(tx *store.Txn) {
 		tx.PutNode(&api.Node{ID: "n", NodePool: "default", Meta: map[string]string{"disk": "ssd"}})
@@ -76,12 +76,12 @@ func TestMkdirVolume(t *testing.T) {
 	switch {
 	case err != nil || !info.IsDir() || info.Mode().Perm() != 0o750:
 		t.Fatalf("%v, %v", info, err)
-	case v.HostPath != filepath.Join(m.config.Dir, v.ID) || v.State != api.HostVolumeStateReady || v.PluginID != "mkdir" || v.NodeID != "n" || v.NodePool != "default" || v.Namespace != "default":
+	case v.HostPath != filepath.Join(m.config.VolumesDir, v.ID) || v.State != api.HostVolumeStateReady || v.PluginID != "mkdir" || v.NodeID != "n" || v.NodePool != "default" || v.Namespace != "default":
 		t.Errorf("%+v", v)
 	case *v.RequestedCapabilities[0] != api.HostVolumeCapability{AttachmentMode: "file-system", AccessMode: "single-node-writer"}:
 		t.Errorf("capability %+v", v.RequestedCapabilities[0])
 	}
-	if parent, err := os.Stat(m.config.Dir); err != nil || parent.Mode().Perm() != 0o700 {
+	if parent, err := os.Stat(m.config.VolumesDir); err != nil || parent.Mode().Perm() != 0o700 {
 		t.Errorf("directory of the volumes: %v, %v", parent, err)
 	}
 	if found, err := m.Find(t.Context(), "data"); err != nil || found == nil || found.Path != v.HostPath || found.ID != v.ID {
@@ -197,7 +197,7 @@ func TestInvalidVolumes(t *testing.T) {
 			t.Errorf("%+v: %v, want %q", c.volume, err, c.want)
 		}
 	}
-	if entries, err := os.ReadDir(m.config.Dir); err != nil || len(entries) != 1 {
+	if entries, err := os.ReadDir(m.config.VolumesDir); err != nil || len(entries) != 1 {
 		t.Errorf("directories %v, %v", entries, err)
 	}
 }
@@ -262,7 +262,7 @@ func TestInterruptedOperationsAreCompleted(t *testing.T) {
 	for i, name := range []string{"create", "created", "delete", "deleting", "deleted", "ready", "lost"} {
 		id := fmt.Sprintf("6c7d4bcc-7b7a-4a2b-9c7e-00000000000%d", i)
 		ids[name] = id
-		path := filepath.Join(m.config.Dir, id)
+		path := filepath.Join(m.config.VolumesDir, id)
 		v := &state.HostVolume{Volume: &api.HostVolume{ID: id, Name: name, Namespace: "default", PluginID: "mkdir", NodeID: "n", State: api.HostVolumeStatePending}}
 		switch name {
 		case "create", "created":
@@ -282,7 +282,7 @@ func TestInterruptedOperationsAreCompleted(t *testing.T) {
 	m.nextAgent()
 	for name, want := range map[string]bool{"create": true, "created": true, "delete": false, "deleting": false, "deleted": false, "ready": true, "lost": true} {
 		v := m.stored(ids[name])
-		_, err := os.Stat(filepath.Join(m.config.Dir, ids[name]))
+		_, err := os.Stat(filepath.Join(m.config.VolumesDir, ids[name]))
 		if want && (v == nil || !v.Ready() || v.Pending != "" || v.Volume.HostPath == "" || err != nil) || !want && (v != nil || err == nil) {
 			t.Errorf("%s: %+v, %v", name, v, err)
 		}
@@ -320,7 +320,7 @@ func TestUnsafeDirectoryIsRefused(t *testing.T) {
 	if s := m.stored(v.ID); s.Ready() {
 		t.Errorf("a link is used as the volume: %+v", s.Volume)
 	}
-	if err := os.Chmod(m.config.Dir, 0o777); err != nil {
+	if err := os.Chmod(m.config.VolumesDir, 0o777); err != nil {
 		t.Fatal(err)
 	}
 	if created, err := m.Create(t.Context(), &api.HostVolume{Name: "x"}); err == nil || !strings.Contains(err.Error(), "0777") {

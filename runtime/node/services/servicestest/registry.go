@@ -12,7 +12,7 @@ import (
 // Registry is a services.Registry in memory. The zero value is empty.
 type Registry struct {
 	mu            sync.Mutex
-	registrations map[string]*api.ServiceRegistration // by namespace and id
+	registrations map[string]*api.ServiceRegistration // namespace + NUL + id -> registration
 }
 
 // ServicesByAllocation implements services.Registry.
