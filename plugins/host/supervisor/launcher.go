@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/host/launch"
 )
@@ -75,8 +76,11 @@ func (l *launcher) launch(ctx context.Context, e catalog.Entry) (pluginInstance,
 	case p != nil:
 		return reattachedPlugin{p}, nil
 	}
+	key := recordKey(e)
+	cfg.Keeper = recordingKeeper{cfg.Keeper, func(id osprocess.ID) { l.recordedPlugins.storeLaunchRecord(key, id, identity) }}
 	p, err = launch.Start(ctx, cfg)
 	if err != nil {
+		l.recordedPlugins.deleteRecord(key)
 		return nil, err
 	}
 	l.recordedPlugins.storeRecord(ctx, e, p, identity)

@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/host/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/host/launch"
 )
 
@@ -38,6 +39,9 @@ type RecordStore interface {
 	PutPlugin(key string, r Record) error
 	DeletePlugin(key string) error
 }
+
+// isServing reports whether the plugin had completed its launch when the record was stored. Only then it can have tasks.
+func (r Record) isServing() bool { return r.Addr != "" }
 
 // reattachedPlugin is a plugin that an earlier supervisor has started.
 type reattachedPlugin struct{ *launch.Plugin }
@@ -102,6 +106,34 @@ func newRecordedPlugins(cfg Config, catalogRecordKeys func() []string) *recorded
 	}
 }
 
+// recordingKeeper is a keeper that records each process as soon as the keeper has started it.
+type recordingKeeper struct {
+	launch.Keeper
+	record func(osprocess.ID)
+}
+
+func (k recordingKeeper) Spawn(ctx context.Context, command keeper.Command) (osprocess.ID, error) {
+	id, err := k.Keeper.Spawn(ctx, command)
+	if err == nil {
+		k.record(id)
+	}
+	return id, err
+}
+
+// storeLaunchRecord stores the record of a plugin that does not serve yet. If this process and the keeper die before
+// storeRecord, the next supervisor kills the plugin. An error is only logged: a keeper that lives kills it, too.
+func (r *recordedPlugins) storeLaunchRecord(key string, id osprocess.ID, identity string) {
+	boot, err := osprocess.BootID()
+	if err == nil {
+		err = r.recordStore.PutPlugin(key, Record{
+			ReattachConfig: launch.ReattachConfig{Pid: id.PID, StartTime: id.StartTime, BootID: boot}, Identity: identity,
+		})
+	}
+	if err != nil {
+		r.logger.Debug("launch of a plugin not recorded", "plugin", key, "error", err)
+	}
+}
+
 // storeRecord stores the record of a started plugin. Then it calls KeepAfterAgentExit, so that the
 // process outlives the agent.
 func (r *recordedPlugins) storeRecord(ctx context.Context, e catalog.Entry, p *launch.Plugin, identity string) {
@@ -144,7 +176,7 @@ func (r *recordedPlugins) reattach(ctx context.Context, e catalog.Entry, cfg lau
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
-	if rec.Serves.Type == base.TypeDevice {
+	if rec.Serves.Type == base.TypeDevice || !rec.isServing() {
 		// The process is killed and not reattached: it has no tasks, and a new process finds the
 		// devices again.
 		if thisBoot, err := rec.IsFromThisBoot(); err != nil || !thisBoot {
@@ -213,7 +245,7 @@ func (r *recordedPlugins) killOrphans() error {
 		delete(records, key)
 	}
 	for key, rec := range records {
-		if r.keepRunning != nil && rec.Serves.Type != base.TypeDevice && rec.processID().Alive() && r.keepRunning(rec.Serves, rec.Pid) {
+		if r.keepRunning != nil && rec.Serves.Type != base.TypeDevice && rec.isServing() && rec.processID().Alive() && r.keepRunning(rec.Serves, rec.Pid) {
 			r.logger.Warn("plugin was removed from the configuration and continues, because its tasks may run; configure it again to manage them",
 				"plugin", key, "pid", rec.Pid, "serves", rec.Serves)
 			r.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -22,6 +23,7 @@ import (
 type memoryRecordStore struct {
 	mu        sync.Mutex
 	records   map[string]Record
+	history   []Record             // records in the order of PutPlugin
 	readCount int                  // number of calls of Plugins
 	readError func(call int) error // fails: returns the error of the given call of Plugins; may be nil
 }
@@ -59,6 +61,7 @@ func (l *memoryRecordStore) PutPlugin(key string, r Record) error {
 		l.records = map[string]Record{}
 	}
 	l.records[key] = r
+	l.history = append(l.history, r)
 	return nil
 }
 
@@ -185,6 +188,34 @@ func TestPluginWithTasksOutlivesTheSupervisor(t *testing.T) {
 			t.Error("the plugin was not ended")
 		}
 	})
+}
+
+// A plugin whose agent and keeper died during its launch is found by its record.
+func TestPluginWhoseLaunchWasInterruptedIsKilled(t *testing.T) {
+	t.Parallel()
+	n := newRestartableNode(t)
+	cc := catalog.Config{Builtins: newCatalogBuiltins("one")}
+	n.run(cc, true, func(s *Supervisor) { n.pid(s, "one") })
+	if first := n.recordStore.history[0]; first.Addr != "" || first.Pid == 0 || first.Pid != n.recordStore.records["builtin one"].Pid {
+		t.Errorf("before the plugin serves, its record is %+v, later %+v", first, n.recordStore.records["builtin one"])
+	}
+	for _, key := range []string{"builtin one", "builtin removed"} {
+		cmd := exec.Command("sleep", "1000")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		id, err := osprocess.LookupID(cmd.Process.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		record := n.recordStore.history[0]
+		record.Pid, record.StartTime = id.PID, id.StartTime
+		_ = n.recordStore.PutPlugin(key, record)
+		n.run(cc, true, func(s *Supervisor) { n.pid(s, "one") })
+		if err := cmd.Wait(); err == nil || err.Error() != "signal: killed" {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
 }
 
 func TestPluginWithChangedIdentityIsReplaced(t *testing.T) {
