@@ -94,7 +94,7 @@ type kettleTaskState struct {
 	StartedAt time.Time `codec:"began"`
 }
 
-func (p *kettleTask) State() any { return kettleTaskState{StartedAt: time.Now()} }
+func (k *kettleTask) State() any { return kettleTaskState{StartedAt: time.Now()} }
 
 func (k *kettleDriver) Recover(context.Context, *sdk.StartRequest) (*kettleTask, error) {
 	return nil, errors.New("gone")
@@ -145,25 +145,25 @@ func (k *kettleDriver) Fingerprint(context.Context) driver.Fingerprint {
 	return driver.Fingerprint{Health: driver.HealthHealthy}
 }
 
-func (p *kettleTask) Wait(ctx context.Context) (driver.ExitResult, error) {
+func (k *kettleTask) Wait(ctx context.Context) (driver.ExitResult, error) {
 	select {
-	case <-p.done:
+	case <-k.done:
 		return driver.ExitResult{}, nil
 	case <-ctx.Done():
 		return driver.ExitResult{}, ctx.Err()
 	}
 }
 
-func (p *kettleTask) Kill(context.Context) error { return nil }
+func (k *kettleTask) Kill(context.Context) error { return nil }
 
-func (p *kettleTask) Exec(_ context.Context, e driver.Exec) (driver.ExitResult, error) {
+func (k *kettleTask) Exec(_ context.Context, e driver.Exec) (driver.ExitResult, error) {
 	if _, err := e.Stdout.Write([]byte("stirring\n")); err != nil {
 		return driver.ExitResult{}, err
 	}
 	return driver.ExitResult{ExitCode: 0}, nil
 }
 
-func (p *kettleTask) Stats(context.Context) (driver.TaskStats, error) {
+func (k *kettleTask) Stats(context.Context) (driver.TaskStats, error) {
 	return driver.TaskStats{Total: driver.Usage{Memory: driver.MemoryUsage{RSS: 1 << 20, Measured: []string{"RSS"}}}}, nil
 }
 

@@ -47,9 +47,9 @@ func (*hostCallingHook) Info() sdk.HookInfo {
 	}
 }
 
-func (v *hostCallingHook) SetHost(host hook.Host, node hook.Node) { v.host, v.node = host, node }
+func (h *hostCallingHook) SetHost(host hook.Host, node hook.Node) { h.host, h.node = host, node }
 
-func (v *hostCallingHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (h *hostCallingHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	var config struct {
 		Drink string `codec:"drink"`
 		Cubes int    `codec:"cubes"`
@@ -61,12 +61,12 @@ func (v *hostCallingHook) Prestart(ctx context.Context, req hook.TaskPrestartReq
 	if config.Cubes > 3 {
 		return hook.TaskPrestartResponse{State: state}, sdk.Recoverable(errors.New("that is too much ice"))
 	}
-	err := v.host.EmitEvent(ctx, req.Scope(), hook.Event{Message: config.Drink + " on " + v.node.Name})
+	err := h.host.EmitEvent(ctx, req.Scope(), hook.Event{Message: config.Drink + " on " + h.node.Name})
 	return hook.TaskPrestartResponse{State: state, Env: map[string]string{"DRINK": config.Drink}}, err
 }
 
-func (v *hostCallingHook) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	return hook.TaskStopResponse{}, v.host.Kill(ctx, req.TaskScope("other"), "the party is over")
+func (h *hostCallingHook) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	return hook.TaskStopResponse{}, h.host.Kill(ctx, req.TaskScope("other"), "the party is over")
 }
 
 // fakeHost is the agent's side: it records the calls of the hook.
@@ -76,19 +76,19 @@ type fakeHost struct {
 	calls []string
 }
 
-func (g *fakeHost) recordCall(words ...string) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.calls = append(g.calls, strings.Join(words, " "))
+func (f *fakeHost) recordCall(words ...string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls = append(f.calls, strings.Join(words, " "))
 	return nil
 }
 
-func (g *fakeHost) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) error {
-	return g.recordCall(s.Token, s.Task, event.Message)
+func (f *fakeHost) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) error {
+	return f.recordCall(s.Token, s.Task, event.Message)
 }
 
-func (g *fakeHost) Kill(_ context.Context, s hook.Scope, reason string) error {
-	return g.recordCall(s.Token, s.Task, reason)
+func (f *fakeHost) Kill(_ context.Context, s hook.Scope, reason string) error {
+	return f.recordCall(s.Token, s.Task, reason)
 }
 
 func serveFakeHost(t *testing.T, g *fakeHost) (socket string, stop func()) {

@@ -62,24 +62,24 @@ func checkSchema(field string, schema *hclspec.Spec) error {
 	return nil
 }
 
-func (i *basePlugin) PluginInfo(context.Context) (*base.Info, error) {
-	return &base.Info{Type: i.kind, APIVersions: []string{i.apiVersion}, Version: i.version, Name: i.name}, nil
+func (b *basePlugin) PluginInfo(context.Context) (*base.Info, error) {
+	return &base.Info{Type: b.kind, APIVersions: []string{b.apiVersion}, Version: b.version, Name: b.name}, nil
 }
 
-func (i *basePlugin) ConfigSchema(context.Context) (*hclspec.Spec, error) {
-	return i.configSchema, nil
+func (b *basePlugin) ConfigSchema(context.Context) (*hclspec.Spec, error) {
+	return b.configSchema, nil
 }
 
 // SetConfig calls the author's Configure only if the configuration differs from the last one that
 // Configure accepted, because hosts send the same configuration repeatedly.
-func (i *basePlugin) SetConfig(ctx context.Context, config *base.Config) error {
-	configurer, ok := i.impl.(Configurer)
+func (b *basePlugin) SetConfig(ctx context.Context, config *base.Config) error {
+	configurer, ok := b.impl.(Configurer)
 	if !ok {
 		return nil
 	}
-	i.configMu.Lock()
-	defer i.configMu.Unlock()
-	if i.config != nil && bytes.Equal(i.config.Plugin, config.Plugin) && reflect.DeepEqual(i.config.Driver, config.Driver) {
+	b.configMu.Lock()
+	defer b.configMu.Unlock()
+	if b.config != nil && bytes.Equal(b.config.Plugin, config.Plugin) && reflect.DeepEqual(b.config.Driver, config.Driver) {
 		return nil
 	}
 	c := &Config{encodedBody: config.Plugin}
@@ -89,6 +89,6 @@ func (i *basePlugin) SetConfig(ctx context.Context, config *base.Config) error {
 	if err := callConfigure(ctx, configurer, c); err != nil {
 		return err
 	}
-	i.config = config
+	b.config = config
 	return nil
 }

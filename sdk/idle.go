@@ -67,33 +67,33 @@ type grpcStatsHandler struct {
 
 var _ stats.Handler = (*grpcStatsHandler)(nil)
 
-func (c *grpcStatsHandler) HandleConn(_ context.Context, s stats.ConnStats) {
+func (g *grpcStatsHandler) HandleConn(_ context.Context, s stats.ConnStats) {
 	switch s.(type) {
 	case *stats.ConnBegin:
-		c.idleTimer.connOpened()
-		c.onFirstConn()
+		g.idleTimer.connOpened()
+		g.onFirstConn()
 	case *stats.ConnEnd:
-		c.idleTimer.connClosed()
+		g.idleTimer.connClosed()
 	}
 }
 
-func (c *grpcStatsHandler) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context {
+func (g *grpcStatsHandler) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context {
 	return ctx
 }
 
 // TagRPC implements stats.Handler. It reports a DestroyTask call to trimmer as busy: the garbage
 // collector then runs less often while tasks stop or restart. A StartTask call is not
 // reported, because the objects that it allocates stay in use.
-func (c *grpcStatsHandler) TagRPC(ctx context.Context, call *stats.RPCTagInfo) context.Context {
+func (g *grpcStatsHandler) TagRPC(ctx context.Context, call *stats.RPCTagInfo) context.Context {
 	if strings.HasSuffix(call.FullMethodName, "/DestroyTask") {
-		c.trimmer.NotifyBusy()
+		g.trimmer.NotifyBusy()
 	}
 	return ctx
 }
 
 // HandleRPC implements stats.Handler.
-func (c *grpcStatsHandler) HandleRPC(_ context.Context, s stats.RPCStats) {
+func (g *grpcStatsHandler) HandleRPC(_ context.Context, s stats.RPCStats) {
 	if _, ended := s.(*stats.End); ended {
-		c.trimmer.PostponeTrim()
+		g.trimmer.PostponeTrim()
 	}
 }

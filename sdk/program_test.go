@@ -42,7 +42,7 @@ type hookWithTimeouts struct {
 	timeouts map[hook.Point]time.Duration
 }
 
-func (p hookWithTimeouts) Info() HookInfo { return HookInfo{Name: "patient", Timeouts: p.timeouts} }
+func (h hookWithTimeouts) Info() HookInfo { return HookInfo{Name: "patient", Timeouts: h.timeouts} }
 
 type hookWithMisspelledPrestart struct{ hookWithStop }
 
@@ -61,7 +61,7 @@ type hookWithInfo struct {
 	info HookInfo
 }
 
-func (s hookWithInfo) Info() HookInfo { return s.info }
+func (h hookWithInfo) Info() HookInfo { return h.info }
 
 type hookWithoutName struct{ hookWithStop }
 
@@ -124,7 +124,7 @@ type driverWithInfo struct {
 	info DriverInfo
 }
 
-func (s driverWithInfo) Info() DriverInfo { return s.info }
+func (d driverWithInfo) Info() DriverInfo { return d.info }
 
 func TestDriverThatCannotBeServedIsRejected(t *testing.T) {
 	for _, test := range []struct {

@@ -29,25 +29,25 @@ type sleepingTask struct {
 
 func newSleepingTask() *sleepingTask { return &sleepingTask{ended: make(chan struct{})} }
 
-func (n *sleepingTask) end(r driver.ExitResult) {
-	n.endOnce.Do(func() {
-		n.result = r
-		close(n.ended)
+func (s *sleepingTask) end(r driver.ExitResult) {
+	s.endOnce.Do(func() {
+		s.result = r
+		close(s.ended)
 	})
 }
 
-func (n *sleepingTask) Wait(ctx context.Context) (driver.ExitResult, error) {
+func (s *sleepingTask) Wait(ctx context.Context) (driver.ExitResult, error) {
 	select {
-	case <-n.ended:
-		return n.result, nil
+	case <-s.ended:
+		return s.result, nil
 	case <-ctx.Done():
 		return driver.ExitResult{}, ctx.Err()
 	}
 }
 
-func (n *sleepingTask) Kill(context.Context) error {
-	n.killCount++
-	n.end(driver.ExitResult{ExitCode: 137, Signal: 9})
+func (s *sleepingTask) Kill(context.Context) error {
+	s.killCount++
+	s.end(driver.ExitResult{ExitCode: 137, Signal: 9})
 	return nil
 }
 
@@ -93,20 +93,20 @@ type allMethodsTask struct {
 	destroyErr error
 }
 
-func (f *allMethodsTask) Signal(_ context.Context, name string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if name == f.rejectedSignal && name != "" {
+func (a *allMethodsTask) Signal(_ context.Context, name string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if name == a.rejectedSignal && name != "" {
 		return errors.New("unknown signal")
 	}
-	f.signals = append(f.signals, name)
-	if !f.ignoresSignals {
-		f.end(driver.ExitResult{ExitCode: 130, Signal: 2})
+	a.signals = append(a.signals, name)
+	if !a.ignoresSignals {
+		a.end(driver.ExitResult{ExitCode: 130, Signal: 2})
 	}
 	return nil
 }
 
-func (f *allMethodsTask) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, error) {
+func (a *allMethodsTask) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, error) {
 	if e.Command[0] == "hang" {
 		<-ctx.Done()
 		return driver.ExitResult{}, errors.New("killed")
@@ -116,21 +116,21 @@ func (f *allMethodsTask) Exec(ctx context.Context, e driver.Exec) (driver.ExitRe
 	return driver.ExitResult{ExitCode: 7}, nil
 }
 
-func (f *allMethodsTask) Stats(context.Context) (driver.TaskStats, error) {
+func (a *allMethodsTask) Stats(context.Context) (driver.TaskStats, error) {
 	return driver.TaskStats{Total: driver.Usage{Memory: driver.MemoryUsage{RSS: 1}}}, nil
 }
 
-func (f *allMethodsTask) State() any { return f.state }
-func (f *allMethodsTask) Network() *driver.NetworkOverride {
+func (a *allMethodsTask) State() any { return a.state }
+func (a *allMethodsTask) Network() *driver.NetworkOverride {
 	return &driver.NetworkOverride{Addr: "10.0.0.1"}
 }
-func (f *allMethodsTask) Attributes() map[string]string { return map[string]string{"k": "v"} }
+func (a *allMethodsTask) Attributes() map[string]string { return map[string]string{"k": "v"} }
 
-func (f *allMethodsTask) Destroy(context.Context) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.destroyCount++
-	return f.destroyErr
+func (a *allMethodsTask) Destroy(context.Context) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.destroyCount++
+	return a.destroyErr
 }
 
 type allMethodsDriver struct {

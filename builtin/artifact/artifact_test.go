@@ -156,11 +156,11 @@ func newFixture(t *testing.T) *fixture {
 	return w
 }
 
-func (w *fixture) serveHTTP(rw http.ResponseWriter, r *http.Request) {
-	w.mu.Lock()
-	w.requests = append(w.requests, r.Method+" "+r.URL.RequestURI())
-	w.mu.Unlock()
-	switch route := w.routes[r.URL.Path].(type) {
+func (f *fixture) serveHTTP(rw http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	f.requests = append(f.requests, r.Method+" "+r.URL.RequestURI())
+	f.mu.Unlock()
+	switch route := f.routes[r.URL.Path].(type) {
 	case string:
 		_, _ = rw.Write([]byte(route))
 	case []byte:
@@ -173,59 +173,59 @@ func (w *fixture) serveHTTP(rw http.ResponseWriter, r *http.Request) {
 }
 
 // prestart calls Prestart with artifacts in the API's form.
-func (w *fixture) prestart(state map[string]string, artifacts ...map[string]any) (hook.TaskPrestartResponse, error) {
-	w.t.Helper()
+func (f *fixture) prestart(state map[string]string, artifacts ...map[string]any) (hook.TaskPrestartResponse, error) {
+	f.t.Helper()
 	limits := map[string]any{ // with /proc, from which the race detector reads its settings
 		"set_environment_variables": []string{"GORACE"}, "filesystem_isolation_extra_paths": []string{"d:r:/proc"},
 	}
-	maps.Copy(limits, w.limits)
+	maps.Copy(limits, f.limits)
 	at, err := json.Marshal(map[string]any{"artifacts": artifacts, "limits": limits})
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	return w.hook.Prestart(w.t.Context(), hook.TaskPrestartRequest{
+	return f.hook.Prestart(f.t.Context(), hook.TaskPrestartRequest{
 		RequestMeta: hook.RequestMeta{Token: "c", Attachment: at}, Alloc: hook.Alloc{ID: "a1"},
-		Task: hook.Task{Name: "main", User: w.taskUser}, Dir: w.dir, PreviousState: state,
+		Task: hook.Task{Name: "main", User: f.taskUser}, Dir: f.dir, PreviousState: state,
 	})
 }
 
 // mustDownload downloads one artifact, which must succeed.
-func (w *fixture) mustDownload(artifact map[string]any) {
-	w.t.Helper()
-	if _, err := w.prestart(nil, artifact); err != nil {
-		w.t.Fatal(err)
+func (f *fixture) mustDownload(artifact map[string]any) {
+	f.t.Helper()
+	if _, err := f.prestart(nil, artifact); err != nil {
+		f.t.Fatal(err)
 	}
 }
 
 // expectFailure downloads one artifact. The download must fail with an error that
 // contains words, and must leave no files.
-func (w *fixture) expectFailure(artifact map[string]any, words string) {
-	w.t.Helper()
-	before := w.listFiles()
-	_, err := w.prestart(nil, artifact)
+func (f *fixture) expectFailure(artifact map[string]any, words string) {
+	f.t.Helper()
+	before := f.listFiles()
+	_, err := f.prestart(nil, artifact)
 	if err == nil {
-		w.t.Fatalf("it was downloaded, want %q; there is %v", words, w.listFiles())
+		f.t.Fatalf("it was downloaded, want %q; there is %v", words, f.listFiles())
 	}
 	if !strings.HasPrefix(err.Error(), "failed to download artifact \"") || !strings.Contains(err.Error(), words) {
-		w.t.Errorf("got  %v\nwant failed to download artifact …%s…", err, words)
+		f.t.Errorf("got  %v\nwant failed to download artifact …%s…", err, words)
 	}
 	if reflect.TypeOf(err) != reflect.TypeOf(sdk.Recoverable(err)) {
-		w.t.Errorf("%v is not recoverable", err)
+		f.t.Errorf("%v is not recoverable", err)
 	}
-	if after := w.listFiles(); !slices.Equal(before, after) {
-		w.t.Errorf("left behind: before %v, after %v", before, after)
+	if after := f.listFiles(); !slices.Equal(before, after) {
+		f.t.Errorf("left behind: before %v, after %v", before, after)
 	}
 }
 
 // listFiles lists all files, directories with a slash.
-func (w *fixture) listFiles() []string {
-	w.t.Helper()
+func (f *fixture) listFiles() []string {
+	f.t.Helper()
 	var all []string
-	err := filepath.WalkDir(w.outerDir, func(name string, e fs.DirEntry, err error) error {
+	err := filepath.WalkDir(f.outerDir, func(name string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		rel, err := filepath.Rel(w.outerDir, name)
+		rel, err := filepath.Rel(f.outerDir, name)
 		if e.IsDir() {
 			rel += "/"
 		}
@@ -233,20 +233,20 @@ func (w *fixture) listFiles() []string {
 		return err
 	})
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	return all
 }
 
 // expectLocalFiles compares the files below local with want.
-func (w *fixture) expectLocalFiles(want map[string]string) {
-	w.t.Helper()
+func (f *fixture) expectLocalFiles(want map[string]string) {
+	f.t.Helper()
 	got := map[string]string{}
-	err := filepath.WalkDir(w.dir.LocalDir, func(name string, e fs.DirEntry, err error) error {
+	err := filepath.WalkDir(f.dir.LocalDir, func(name string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
 		}
-		rel, _ := filepath.Rel(w.dir.LocalDir, name)
+		rel, _ := filepath.Rel(f.dir.LocalDir, name)
 		if e.Type() == fs.ModeSymlink {
 			got[rel], err = os.Readlink(name)
 			got[rel] = "-> " + got[rel]
@@ -257,10 +257,10 @@ func (w *fixture) expectLocalFiles(want map[string]string) {
 		return err
 	})
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	if !maps.Equal(got, want) {
-		w.t.Errorf("got  %v\nwant %v", got, want)
+		f.t.Errorf("got  %v\nwant %v", got, want)
 	}
 }
 

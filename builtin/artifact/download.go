@@ -33,8 +33,8 @@ type downloadRequest struct {
 }
 
 // isRepository reports whether the source is a repository, which a program clones.
-func (o *downloadRequest) isRepository() bool {
-	src, err := parseSource(o.Source, o.Options)
+func (d *downloadRequest) isRepository() bool {
+	src, err := parseSource(d.Source, d.Options)
 	return err == nil && src.isRepository()
 }
 
@@ -387,9 +387,9 @@ type limitWriter struct {
 	newLimitError  func() error
 }
 
-func (m *limitWriter) Write(p []byte) (int, error) {
-	if m.remainingBytes -= int64(len(p)); m.remainingBytes < 0 {
-		return 0, m.newLimitError()
+func (l *limitWriter) Write(p []byte) (int, error) {
+	if l.remainingBytes -= int64(len(p)); l.remainingBytes < 0 {
+		return 0, l.newLimitError()
 	}
 	return len(p), nil
 }

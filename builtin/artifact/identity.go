@@ -31,13 +31,13 @@ type userIDAllocator struct {
 
 // reserveID returns an id of the set that no account of this machine and no other download of this
 // process has. It blocks while all ids are in use. The caller must call releaseID.
-func (d *userIDAllocator) reserveID(ctx context.Context, set idrange.Set) (uint32, error) {
-	accounts, err := readAccounts(d.accountDir)
+func (u *userIDAllocator) reserveID(ctx context.Context, set idrange.Set) (uint32, error) {
+	accounts, err := readAccounts(u.accountDir)
 	if err != nil {
 		return 0, err
 	}
 	for {
-		id, wait, err := d.tryReserveID(set, accounts)
+		id, wait, err := u.tryReserveID(set, accounts)
 		if err != nil || wait == nil {
 			return id, err
 		}
@@ -79,22 +79,22 @@ func FindUnusedUserID(ctx context.Context, allowedUIDs string) (uint32, error) {
 	return 0, errors.New("other processes have the user ids of downloads: let download_uids in the client's artifact block name a range that nothing else uses")
 }
 
-func (d *userIDAllocator) tryReserveID(set idrange.Set, accounts *systemAccounts) (id uint32, wait <-chan struct{}, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (u *userIDAllocator) tryReserveID(set idrange.Set, accounts *systemAccounts) (id uint32, wait <-chan struct{}, err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	n, busy := set.Len(), false
 	// The first candidate is random, so that concurrent agents choose different
 	// ids.
 	for i, from := uint64(0), rand.Uint64N(n); i < n; i++ {
 		id := set.At((from + i) % n)
 		switch {
-		case d.reservedIDs[id]:
+		case u.reservedIDs[id]:
 			busy = true
 		case accounts.isIDFree(id):
-			if d.reservedIDs == nil {
-				d.reservedIDs = make(map[uint32]bool)
+			if u.reservedIDs == nil {
+				u.reservedIDs = make(map[uint32]bool)
 			}
-			d.reservedIDs[id] = true
+			u.reservedIDs[id] = true
 			return id, nil, nil
 		}
 	}
@@ -103,20 +103,20 @@ func (d *userIDAllocator) tryReserveID(set idrange.Set, accounts *systemAccounts
 			"belongs to an account or to containers (/etc/passwd, /etc/group, /etc/subuid, /etc/subgid), or does not exist in this user namespace; " +
 			"let it name a range that nothing else uses")
 	}
-	if d.idReleased == nil {
-		d.idReleased = make(chan struct{})
+	if u.idReleased == nil {
+		u.idReleased = make(chan struct{})
 	}
-	return 0, d.idReleased, nil
+	return 0, u.idReleased, nil
 }
 
 // releaseID releases an id that is no longer the user id of a process.
-func (d *userIDAllocator) releaseID(id uint32) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.reservedIDs, id)
-	if d.idReleased != nil {
-		close(d.idReleased)
-		d.idReleased = nil
+func (u *userIDAllocator) releaseID(id uint32) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.reservedIDs, id)
+	if u.idReleased != nil {
+		close(u.idReleased)
+		u.idReleased = nil
 	}
 }
 

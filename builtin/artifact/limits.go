@@ -101,38 +101,38 @@ type unpackQuota struct {
 	byteCount        int64
 }
 
-func (t *unpackQuota) addFile() error {
-	if t.fileCount++; t.limits.MaxFiles > 0 && t.fileCount > t.limits.MaxFiles {
-		return fmt.Errorf("it holds more than %d files: see decompression_limit_file_count in the client's artifact block", t.limits.MaxFiles)
+func (u *unpackQuota) addFile() error {
+	if u.fileCount++; u.limits.MaxFiles > 0 && u.fileCount > u.limits.MaxFiles {
+		return fmt.Errorf("it holds more than %d files: see decompression_limit_file_count in the client's artifact block", u.limits.MaxFiles)
 	}
 	return nil
 }
 
-func (t *unpackQuota) addImplicitDir() error {
-	if t.implicitDirCount++; t.limits.MaxFiles > 0 && t.implicitDirCount > t.limits.MaxFiles {
-		return fmt.Errorf("it holds more than %d directories: see decompression_limit_file_count in the client's artifact block", t.limits.MaxFiles)
+func (u *unpackQuota) addImplicitDir() error {
+	if u.implicitDirCount++; u.limits.MaxFiles > 0 && u.implicitDirCount > u.limits.MaxFiles {
+		return fmt.Errorf("it holds more than %d directories: see decompression_limit_file_count in the client's artifact block", u.limits.MaxFiles)
 	}
 	return nil
 }
 
-func (t *unpackQuota) addBytes(n int64) error {
-	t.byteCount += n
-	if t.limits.MaxUnpackedBytes > 0 && t.byteCount > t.limits.MaxUnpackedBytes {
-		return t.newContentTooLargeError()
+func (u *unpackQuota) addBytes(n int64) error {
+	u.byteCount += n
+	if u.limits.MaxUnpackedBytes > 0 && u.byteCount > u.limits.MaxUnpackedBytes {
+		return u.newContentTooLargeError()
 	}
-	if r := t.limits.MaxUnpackRatio; r > 0 && t.archiveSize > 0 && t.byteCount > unpackRatioLimitMinSize && t.byteCount/r > t.archiveSize {
+	if r := u.limits.MaxUnpackRatio; r > 0 && u.archiveSize > 0 && u.byteCount > unpackRatioLimitMinSize && u.byteCount/r > u.archiveSize {
 		return fmt.Errorf("it unpacks to more than %d times its size, like a bomb: see decompression_limit_ratio in the client's artifact block", r)
 	}
 	return nil
 }
 
-func (t *unpackQuota) newContentTooLargeError() error {
-	return fmt.Errorf("it unpacks to more than %s: see decompression_limit_size in the client's artifact block", formatSize(t.limits.MaxUnpackedBytes))
+func (u *unpackQuota) newContentTooLargeError() error {
+	return fmt.Errorf("it unpacks to more than %s: see decompression_limit_size in the client's artifact block", formatSize(u.limits.MaxUnpackedBytes))
 }
 
 // Write counts the bytes that are written to an unpacked file.
-func (t *unpackQuota) Write(p []byte) (int, error) {
-	if err := t.addBytes(int64(len(p))); err != nil {
+func (u *unpackQuota) Write(p []byte) (int, error) {
+	if err := u.addBytes(int64(len(p))); err != nil {
 		return 0, err
 	}
 	return len(p), nil

@@ -110,27 +110,27 @@ type decompressor struct {
 	waitErr error // result of cmd.Wait
 }
 
-func (p *decompressor) Read(b []byte) (int, error) {
-	n, err := p.out.Read(b)
+func (d *decompressor) Read(b []byte) (int, error) {
+	n, err := d.out.Read(b)
 	if err == io.EOF {
-		if err := p.wait(); err != nil {
-			return n, fmt.Errorf("%w: %s", err, strings.TrimSpace(p.stderr.String()))
+		if err := d.wait(); err != nil {
+			return n, fmt.Errorf("%w: %s", err, strings.TrimSpace(d.stderr.String()))
 		}
 	}
 	return n, err
 }
 
-func (p *decompressor) wait() error {
-	if p.cmd.ProcessState == nil {
-		p.waitErr = p.cmd.Wait()
+func (d *decompressor) wait() error {
+	if d.cmd.ProcessState == nil {
+		d.waitErr = d.cmd.Wait()
 	}
-	return p.waitErr
+	return d.waitErr
 }
 
 // Close kills the program if it is still running.
-func (p *decompressor) Close() error {
-	_ = p.cmd.Process.Kill() // Kill fails only if the program has exited
-	_ = p.wait()             // ignored: Read has already returned the error of a program that was not killed
+func (d *decompressor) Close() error {
+	_ = d.cmd.Process.Kill() // Kill fails only if the program has exited
+	_ = d.wait()             // ignored: Read has already returned the error of a program that was not killed
 	return nil
 }
 

@@ -301,7 +301,7 @@ type stageFiles struct {
 	statusReader, statusWriter *os.File
 }
 
-func (l *stageFiles) create(c *stage.Config) (err error) {
+func (s *stageFiles) create(c *stage.Config) (err error) {
 	text, err := json.Marshal(c)
 	if err != nil {
 		return err
@@ -310,21 +310,21 @@ func (l *stageFiles) create(c *stage.Config) (err error) {
 	if err != nil {
 		return sdk.Recoverable(fmt.Errorf("make the configuration of the stage: %w", err))
 	}
-	l.configFile = os.NewFile(uintptr(fd), "stage configuration")
-	if _, err := l.configFile.Write(text); err != nil {
+	s.configFile = os.NewFile(uintptr(fd), "stage configuration")
+	if _, err := s.configFile.Write(text); err != nil {
 		return err
 	}
-	if _, err := l.configFile.Seek(0, io.SeekStart); err != nil {
+	if _, err := s.configFile.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	if l.statusReader, l.statusWriter, err = os.Pipe(); err != nil {
+	if s.statusReader, s.statusWriter, err = os.Pipe(); err != nil {
 		return sdk.Recoverable(err)
 	}
 	return nil
 }
 
-func (l *stageFiles) closeAll() {
-	for _, f := range []*os.File{l.configFile, l.statusReader, l.statusWriter} {
+func (s *stageFiles) closeAll() {
+	for _, f := range []*os.File{s.configFile, s.statusReader, s.statusWriter} {
 		if f != nil {
 			f.Close()
 		}
@@ -333,9 +333,9 @@ func (l *stageFiles) closeAll() {
 
 // waitForExec blocks until the stage executes the program or exits, and returns the reason if the program
 // is not executed.
-func (l *stageFiles) waitForExec() error {
-	l.statusWriter.Close() // the stage has its own copy
-	status, err := io.ReadAll(l.statusReader)
+func (s *stageFiles) waitForExec() error {
+	s.statusWriter.Close() // the stage has its own copy
+	status, err := io.ReadAll(s.statusReader)
 	if err != nil {
 		return err
 	}

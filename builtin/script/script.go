@@ -123,7 +123,7 @@ func (h *Hook) runPointAction(ctx context.Context, meta hook.RequestMeta, payloa
 // permanentError is an error that a retry cannot fix.
 type permanentError string
 
-func (m permanentError) Error() string { return string(m) }
+func (p permanentError) Error() string { return string(p) }
 
 // runAction runs the action, and returns the name of the action for messages and its output.
 func (h *Hook) runAction(ctx context.Context, a *scriptAction, meta hook.RequestMeta, payload hookPayload) (actionName, output string, err error) {
@@ -297,28 +297,28 @@ func newTaskPayload(point hook.Point, a hook.Alloc, t hook.Task) hookPayload {
 
 // envList returns the payload as environment variables, for commands that do not
 // read JSON. It uses Nomad's variable names if Nomad has them.
-func (o hookPayload) envList() []string {
+func (h hookPayload) envList() []string {
 	env := []string{
-		"HOOK_POINT=" + o.HookPoint,
-		"NOMAD_ALLOC_ID=" + o.AllocID,
-		"NOMAD_ALLOC_NAME=" + o.AllocName,
-		"NOMAD_NAMESPACE=" + o.Namespace,
-		"NOMAD_JOB_ID=" + o.JobID,
-		"NOMAD_JOB_NAME=" + o.JobName,
-		"NOMAD_GROUP_NAME=" + o.Group,
+		"HOOK_POINT=" + h.HookPoint,
+		"NOMAD_ALLOC_ID=" + h.AllocID,
+		"NOMAD_ALLOC_NAME=" + h.AllocName,
+		"NOMAD_NAMESPACE=" + h.Namespace,
+		"NOMAD_JOB_ID=" + h.JobID,
+		"NOMAD_JOB_NAME=" + h.JobName,
+		"NOMAD_GROUP_NAME=" + h.Group,
 	}
-	if o.Task != "" {
-		env = append(env, "NOMAD_TASK_NAME="+o.Task)
+	if h.Task != "" {
+		env = append(env, "NOMAD_TASK_NAME="+h.Task)
 	}
-	if o.Repeated {
+	if h.Repeated {
 		env = append(env, "HOOK_REPEATED=true")
 	}
-	if o.Exit != nil {
+	if h.Exit != nil {
 		env = append(env,
-			fmt.Sprintf("HOOK_EXIT_CODE=%d", o.Exit.Code),
-			fmt.Sprintf("HOOK_EXIT_SIGNAL=%d", o.Exit.Signal),
-			fmt.Sprintf("HOOK_OOM_KILLED=%t", o.Exit.OOMKilled),
-			fmt.Sprintf("HOOK_WILL_RESTART=%t", o.Exit.WillRestart),
+			fmt.Sprintf("HOOK_EXIT_CODE=%d", h.Exit.Code),
+			fmt.Sprintf("HOOK_EXIT_SIGNAL=%d", h.Exit.Signal),
+			fmt.Sprintf("HOOK_OOM_KILLED=%t", h.Exit.OOMKilled),
+			fmt.Sprintf("HOOK_WILL_RESTART=%t", h.Exit.WillRestart),
 		)
 	}
 	return env

@@ -7,7 +7,7 @@ import "fmt"
 // policy.
 type permanentError struct{ error }
 
-func (r permanentError) Unwrap() error { return r.error }
+func (p permanentError) Unwrap() error { return p.error }
 
 func permanentErrorf(format string, args ...any) error {
 	return permanentError{fmt.Errorf(format, args...)}
@@ -17,6 +17,6 @@ func permanentErrorf(format string, args ...any) error {
 // templates.
 type renderError struct{ error }
 
-func (f renderError) Error() string { return "Template failed: " + f.error.Error() }
+func (r renderError) Error() string { return "Template failed: " + r.error.Error() }
 
-func (f renderError) Unwrap() error { return f.error }
+func (r renderError) Unwrap() error { return r.error }

@@ -39,59 +39,59 @@ func newFakeHost() *fakeHost {
 
 // changeData calls f, which changes variables or services, and increments the
 // index.
-func (n *fakeHost) changeData(f func()) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+func (h *fakeHost) changeData(f func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	f()
-	n.index++
-	close(n.changed)
-	n.changed = make(chan struct{})
+	h.index++
+	close(h.changed)
+	h.changed = make(chan struct{})
 }
 
-func (n *fakeHost) setVariable(path string, kv ...string) {
-	n.changeData(func() {
+func (h *fakeHost) setVariable(path string, kv ...string) {
+	h.changeData(func() {
 		items := map[string]string{}
 		for i := 0; i < len(kv); i += 2 {
 			items[kv[i]] = kv[i+1]
 		}
-		n.variables[path] = items
+		h.variables[path] = items
 	})
 }
 
-func (n *fakeHost) recordCall(s hook.Scope, format string, args ...any) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.calls = append(n.calls, s.Token+": "+fmt.Sprintf(format, args...))
+func (h *fakeHost) recordCall(s hook.Scope, format string, args ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.calls = append(h.calls, s.Token+": "+fmt.Sprintf(format, args...))
 }
 
 // takeCalls returns and removes the recorded calls, sorted by task.
-func (n *fakeHost) takeCalls() []string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	calls := n.calls
-	n.calls = nil
+func (h *fakeHost) takeCalls() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	calls := h.calls
+	h.calls = nil
 	slices.Sort(calls)
 	return calls
 }
 
-func (n *fakeHost) callError(call string) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.callErrors[call]
+func (h *fakeHost) callError(call string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.callErrors[call]
 }
 
 // waitForIndex blocks until the index of the data is higher than after, calls
 // read, and returns the index.
-func (n *fakeHost) waitForIndex(ctx context.Context, after uint64, read func()) (uint64, error) {
+func (h *fakeHost) waitForIndex(ctx context.Context, after uint64, read func()) (uint64, error) {
 	for {
-		n.mu.Lock()
-		index, moved := n.index, n.changed
+		h.mu.Lock()
+		index, moved := h.index, h.changed
 		if after == 0 || index > after {
 			read()
-			n.mu.Unlock()
+			h.mu.Unlock()
 			return index, nil
 		}
-		n.mu.Unlock()
+		h.mu.Unlock()
 		select {
 		case <-moved:
 		case <-ctx.Done():
@@ -100,14 +100,14 @@ func (n *fakeHost) waitForIndex(ctx context.Context, after uint64, read func()) 
 	}
 }
 
-func (n *fakeHost) Variable(ctx context.Context, _ hook.Scope, path string, after uint64) (items map[string]string, index uint64, err error) {
-	index, err = n.waitForIndex(ctx, after, func() { items = maps.Clone(n.variables[path]) })
+func (h *fakeHost) Variable(ctx context.Context, _ hook.Scope, path string, after uint64) (items map[string]string, index uint64, err error) {
+	index, err = h.waitForIndex(ctx, after, func() { items = maps.Clone(h.variables[path]) })
 	return items, index, err
 }
 
-func (n *fakeHost) Variables(ctx context.Context, _ hook.Scope, prefix string, after uint64) (paths []string, index uint64, err error) {
-	index, err = n.waitForIndex(ctx, after, func() {
-		for path := range n.variables {
+func (h *fakeHost) Variables(ctx context.Context, _ hook.Scope, prefix string, after uint64) (paths []string, index uint64, err error) {
+	index, err = h.waitForIndex(ctx, after, func() {
+		for path := range h.variables {
 			if strings.HasPrefix(path, prefix) {
 				paths = append(paths, path)
 			}
@@ -116,9 +116,9 @@ func (n *fakeHost) Variables(ctx context.Context, _ hook.Scope, prefix string, a
 	return paths, index, err
 }
 
-func (n *fakeHost) Services(ctx context.Context, _ hook.Scope, name string, after uint64) (list []hook.Service, index uint64, err error) {
-	index, err = n.waitForIndex(ctx, after, func() {
-		for _, s := range n.services {
+func (h *fakeHost) Services(ctx context.Context, _ hook.Scope, name string, after uint64) (list []hook.Service, index uint64, err error) {
+	index, err = h.waitForIndex(ctx, after, func() {
+		for _, s := range h.services {
 			if name == "" || s.Name == name {
 				list = append(list, s)
 			}
@@ -127,40 +127,40 @@ func (n *fakeHost) Services(ctx context.Context, _ hook.Scope, name string, afte
 	return list, index, err
 }
 
-func (n *fakeHost) Interpolate(_ context.Context, _ hook.Scope, text string) (string, error) {
+func (h *fakeHost) Interpolate(_ context.Context, _ hook.Scope, text string) (string, error) {
 	return strings.NewReplacer("${attr.kernel.name}", "linux", "${meta.rack}", "r1").Replace(text), nil
 }
 
-func (n *fakeHost) EmitEvent(_ context.Context, s hook.Scope, e hook.Event) error {
-	n.recordCall(s, "event %s / %s", e.Type, e.Message)
+func (h *fakeHost) EmitEvent(_ context.Context, s hook.Scope, e hook.Event) error {
+	h.recordCall(s, "event %s / %s", e.Type, e.Message)
 	return nil
 }
 
-func (n *fakeHost) Restart(_ context.Context, s hook.Scope, reason string, failure bool) error {
-	n.recordCall(s, "restart %s %v", reason, failure)
-	return n.callError("restart")
+func (h *fakeHost) Restart(_ context.Context, s hook.Scope, reason string, failure bool) error {
+	h.recordCall(s, "restart %s %v", reason, failure)
+	return h.callError("restart")
 }
 
-func (n *fakeHost) Signal(_ context.Context, s hook.Scope, signal, reason string) error {
-	n.recordCall(s, "signal %s %s", signal, reason)
-	return n.callError("signal")
+func (h *fakeHost) Signal(_ context.Context, s hook.Scope, signal, reason string) error {
+	h.recordCall(s, "signal %s %s", signal, reason)
+	return h.callError("signal")
 }
 
-func (n *fakeHost) Kill(_ context.Context, s hook.Scope, reason string) error {
-	n.recordCall(s, "kill %s", reason)
-	if n.onKill != nil {
-		n.onKill()
+func (h *fakeHost) Kill(_ context.Context, s hook.Scope, reason string) error {
+	h.recordCall(s, "kill %s", reason)
+	if h.onKill != nil {
+		h.onKill()
 	}
-	return n.callError("kill")
+	return h.callError("kill")
 }
 
-func (n *fakeHost) Exec(_ context.Context, s hook.Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
-	n.recordCall(s, "exec %v %v", command, timeout)
-	n.mu.Lock()
-	defer n.mu.Unlock()
+func (h *fakeHost) Exec(_ context.Context, s hook.Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
+	h.recordCall(s, "exec %v %v", command, timeout)
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	result := &driver.ExecResult{}
-	result.Exit.ExitCode = n.scriptExitCode
-	return result, n.callErrors["exec"]
+	result.Exit.ExitCode = h.scriptExitCode
+	return result, h.callErrors["exec"]
 }
 
 // fixture has a hook with a host and the directory of an allocation.

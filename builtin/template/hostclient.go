@@ -28,23 +28,23 @@ func newHostClient(host hook.Host, scope hook.Scope) *hostClient {
 // setScope stores the scope that later calls of the host use. It also makes the host client repeat the
 // calls that an agent rejected during its shutdown; for that reason it is called by the next agent's
 // request, even if the scope is the same.
-func (l *hostClient) setScope(scope hook.Scope) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.scope, l.isScopeAccepted = scope, false
-	close(l.scopeReplaced)
-	l.scopeReplaced = make(chan struct{})
+func (h *hostClient) setScope(scope hook.Scope) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.scope, h.isScopeAccepted = scope, false
+	close(h.scopeReplaced)
+	h.scopeReplaced = make(chan struct{})
 }
 
 // callUntilAnswered calls the host, and repeats the call if the host becomes unavailable: a signal
 // that is sent twice does less harm than a lost signal. If the host denies permission for a scope
 // that it has accepted before, callUntilAnswered blocks until there is a new scope. A success is
 // returned even if ctx has ended, because a successful call that kills the task also cancels ctx.
-func (l *hostClient) callUntilAnswered(ctx context.Context, request func(hook.Scope) error) error {
+func (h *hostClient) callUntilAnswered(ctx context.Context, request func(hook.Scope) error) error {
 	for {
-		l.mu.Lock()
-		scope, good, replaced := l.scope, l.isScopeAccepted, l.scopeReplaced
-		l.mu.Unlock()
+		h.mu.Lock()
+		scope, good, replaced := h.scope, h.isScopeAccepted, h.scopeReplaced
+		h.mu.Unlock()
 		err := request(scope)
 		switch {
 		case err != nil && ctx.Err() != nil:
@@ -57,19 +57,19 @@ func (l *hostClient) callUntilAnswered(ctx context.Context, request func(hook.Sc
 				return ctx.Err()
 			}
 		default:
-			l.mu.Lock()
-			l.isScopeAccepted = l.isScopeAccepted || l.scope == scope && err == nil
-			l.mu.Unlock()
+			h.mu.Lock()
+			h.isScopeAccepted = h.isScopeAccepted || h.scope == scope && err == nil
+			h.mu.Unlock()
 			return err
 		}
 	}
 }
 
 // variableFetchFunc returns the blockingFetchFunc of a variable.
-func (l *hostClient) variableFetchFunc(path string) blockingFetchFunc {
+func (h *hostClient) variableFetchFunc(path string) blockingFetchFunc {
 	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
-		err = l.callUntilAnswered(ctx, func(s hook.Scope) error {
-			found, at, err := l.host.Variable(ctx, s, path, after)
+		err = h.callUntilAnswered(ctx, func(s hook.Scope) error {
+			found, at, err := h.host.Variable(ctx, s, path, after)
 			if value, index = nil, at; found != nil {
 				value = found
 			}
@@ -81,10 +81,10 @@ func (l *hostClient) variableFetchFunc(path string) blockingFetchFunc {
 
 // variableListFetchFunc returns the blockingFetchFunc of the list of variable paths below a
 // prefix.
-func (l *hostClient) variableListFetchFunc(prefix string) blockingFetchFunc {
+func (h *hostClient) variableListFetchFunc(prefix string) blockingFetchFunc {
 	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
-		err = l.callUntilAnswered(ctx, func(s hook.Scope) error {
-			paths, at, err := l.host.Variables(ctx, s, prefix, after)
+		err = h.callUntilAnswered(ctx, func(s hook.Scope) error {
+			paths, at, err := h.host.Variables(ctx, s, prefix, after)
 			slices.Sort(paths)
 			value, index = paths, at
 			return err
@@ -94,10 +94,10 @@ func (l *hostClient) variableListFetchFunc(prefix string) blockingFetchFunc {
 }
 
 // serviceFetchFunc returns the blockingFetchFunc of the instances of a service, or of all services.
-func (l *hostClient) serviceFetchFunc(name string) blockingFetchFunc {
+func (h *hostClient) serviceFetchFunc(name string) blockingFetchFunc {
 	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
-		err = l.callUntilAnswered(ctx, func(s hook.Scope) error {
-			value, index, err = l.host.Services(ctx, s, name, after)
+		err = h.callUntilAnswered(ctx, func(s hook.Scope) error {
+			value, index, err = h.host.Services(ctx, s, name, after)
 			return err
 		})
 		return value, index, err

@@ -139,9 +139,9 @@ func newFuncCallNode(tree *parse.Tree, pos parse.Pos, function string) parse.Nod
 // execute renders a template on a thread that cannot access files; the template
 // function file opens files on a thread of its own. If data are missing, the
 // returned text must not be used.
-func (d *parsedTemplate) execute(p *renderPass) (text string, err error) {
+func (pa *parsedTemplate) execute(p *renderPass) (text string, err error) {
 	var out limitedBuffer
-	err = runConfined(noAccessibleDir, func(*os.Root) error { return d.executeConfined(p, &out) })
+	err = runConfined(noAccessibleDir, func(*os.Root) error { return pa.executeConfined(p, &out) })
 	var permanentErr permanentError
 	switch {
 	case err == nil:
@@ -156,13 +156,13 @@ func (d *parsedTemplate) execute(p *renderPass) (text string, err error) {
 
 // executeConfined executes a template. It converts a panic into an error,
 // because the process serves other tasks too.
-func (d *parsedTemplate) executeConfined(p *renderPass, out *limitedBuffer) (err error) {
+func (pa *parsedTemplate) executeConfined(p *renderPass, out *limitedBuffer) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%v", r)
 		}
 	}()
-	t, err := d.goTemplate.Clone()
+	t, err := pa.goTemplate.Clone()
 	if err != nil {
 		return err
 	}

@@ -26,22 +26,22 @@ type nomadVarItem string
 func (i nomadVarItem) Value() string { return string(i) }
 
 // Keys returns the keys in order.
-func (m nomadVarItems) Keys() []string { return slices.Sorted(maps.Keys(m)) }
+func (n nomadVarItems) Keys() []string { return slices.Sorted(maps.Keys(n)) }
 
 // Values returns the values in the order of their keys.
-func (m nomadVarItems) Values() []string {
-	list := make([]string, 0, len(m))
-	for _, k := range m.Keys() {
-		list = append(list, string(m[k]))
+func (n nomadVarItems) Values() []string {
+	list := make([]string, 0, len(n))
+	for _, k := range n.Keys() {
+		list = append(list, string(n[k]))
 	}
 	return list
 }
 
 // Tuples returns the keys and values in the order of the keys.
-func (m nomadVarItems) Tuples() []nomadVarTuple {
-	list := make([]nomadVarTuple, 0, len(m))
-	for _, k := range m.Keys() {
-		list = append(list, nomadVarTuple{k, string(m[k])})
+func (n nomadVarItems) Tuples() []nomadVarTuple {
+	list := make([]nomadVarTuple, 0, len(n))
+	for _, k := range n.Keys() {
+		list = append(list, nomadVarTuple{k, string(n[k])})
 	}
 	return list
 }

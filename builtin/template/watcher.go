@@ -44,31 +44,31 @@ func newSourceWatcher() *sourceWatcher {
 
 // getOrFetch returns the value of a source, and its change count. The first call for a
 // source fetches the value.
-func (f *sourceWatcher) getOrFetch(ctx context.Context, s dataSource, read blockingFetchFunc) (value any, changeCount int, err error) {
-	f.mu.Lock()
-	known := f.watchedSources[s]
+func (w *sourceWatcher) getOrFetch(ctx context.Context, s dataSource, read blockingFetchFunc) (value any, changeCount int, err error) {
+	w.mu.Lock()
+	known := w.watchedSources[s]
 	if known != nil {
-		defer f.mu.Unlock()
+		defer w.mu.Unlock()
 		return known.value, known.changeCount, nil
 	}
-	f.mu.Unlock()
+	w.mu.Unlock()
 	value, index, err := read(ctx, 0)
 	if err != nil {
 		return nil, 0, err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.watchedSources[s] = &watchedSource{fetch: read, value: value, fetchIndex: index}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.watchedSources[s] = &watchedSource{fetch: read, value: value, fetchIndex: index}
 	return value, 0, nil
 }
 
 // areUnchanged reports whether each source in changeCounts still has the change count that the map
 // contains for the source.
-func (f *sourceWatcher) areUnchanged(changeCounts map[dataSource]int) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (w *sourceWatcher) areUnchanged(changeCounts map[dataSource]int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for s, changeCount := range changeCounts {
-		if r := f.watchedSources[s]; r == nil || r.changeCount != changeCount {
+		if r := w.watchedSources[s]; r == nil || r.changeCount != changeCount {
 			return false
 		}
 	}
@@ -77,27 +77,27 @@ func (f *sourceWatcher) areUnchanged(changeCounts map[dataSource]int) bool {
 
 // setPolledSources starts polling the sources in used, and removes all other
 // sources.
-func (f *sourceWatcher) setPolledSources(ctx context.Context, used map[dataSource]int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for s, r := range f.watchedSources {
+func (w *sourceWatcher) setPolledSources(ctx context.Context, used map[dataSource]int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for s, r := range w.watchedSources {
 		switch _, used := used[s]; {
 		case used && r.stopPolling == nil:
 			var pollCtx context.Context
 			pollCtx, r.stopPolling = context.WithCancel(ctx)
-			f.pollers.Go(func() { f.pollSource(pollCtx, r) })
+			w.pollers.Go(func() { w.pollSource(pollCtx, r) })
 		case !used:
 			if r.stopPolling != nil {
 				r.stopPolling()
 			}
-			delete(f.watchedSources, s)
+			delete(w.watchedSources, s)
 		}
 	}
 }
 
 // pollSource fetches the value of a source whenever its index changes. After an
 // error the source keeps its old value, so that the task can continue.
-func (f *sourceWatcher) pollSource(ctx context.Context, r *watchedSource) {
+func (w *sourceWatcher) pollSource(ctx context.Context, r *watchedSource) {
 	const minDelay, maxDelay = 250 * time.Millisecond, time.Minute
 	delay, after := minDelay, r.fetchIndex
 	for {
@@ -113,23 +113,23 @@ func (f *sourceWatcher) pollSource(ctx context.Context, r *watchedSource) {
 			continue
 		}
 		delay, after = minDelay, index
-		f.mu.Lock()
+		w.mu.Lock()
 		same := reflect.DeepEqual(value, r.value)
 		r.fetchIndex = index
 		if !same {
 			r.value, r.changeCount = value, r.changeCount+1
 		}
-		f.mu.Unlock()
+		w.mu.Unlock()
 		if !same {
-			f.triggerRender()
+			w.triggerRender()
 		}
 	}
 }
 
 // triggerRender triggers a rendering of the task's templates.
-func (f *sourceWatcher) triggerRender() {
+func (w *sourceWatcher) triggerRender() {
 	select {
-	case f.changeNotice <- struct{}{}:
+	case w.changeNotice <- struct{}{}:
 	default:
 	}
 }

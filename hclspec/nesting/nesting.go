@@ -67,8 +67,8 @@ type openBracket struct {
 	isForExpr bool
 }
 
-func (f *openBracket) totalDepth() int {
-	return 1 + f.unaryOperatorCount + f.chainLength + f.openDirectiveCount
+func (o *openBracket) totalDepth() int {
+	return 1 + o.unaryOperatorCount + o.chainLength + o.openDirectiveCount
 }
 
 var openTokensByClose = map[hclsyntax.TokenType][]hclsyntax.TokenType{
@@ -150,81 +150,81 @@ func checkTokens(root openBracket, tokens hclsyntax.Tokens) hcl.Diagnostics {
 }
 
 // processToken updates the depth for one token; rest has the tokens after the token.
-func (n *parserDepth) processToken(token hclsyntax.Token, rest hclsyntax.Tokens) {
-	top := &n.openBrackets[len(n.openBrackets)-1]
+func (p *parserDepth) processToken(token hclsyntax.Token, rest hclsyntax.Tokens) {
+	top := &p.openBrackets[len(p.openBrackets)-1]
 	switch token.Type {
 	case hclsyntax.TokenOBrace, hclsyntax.TokenOBrack, hclsyntax.TokenOParen,
 		hclsyntax.TokenOQuote, hclsyntax.TokenOHeredoc, hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl:
-		n.pushBracket(token, rest)
+		p.pushBracket(token, rest)
 	case hclsyntax.TokenCBrace, hclsyntax.TokenCBrack, hclsyntax.TokenCParen,
 		hclsyntax.TokenCQuote, hclsyntax.TokenCHeredoc, hclsyntax.TokenTemplateSeqEnd:
-		n.popBracket(token.Type)
+		p.popBracket(token.Type)
 	case hclsyntax.TokenBang:
-		n.unaryOperatorCount++
-		n.afterOperand = false
+		p.unaryOperatorCount++
+		p.afterOperand = false
 	case hclsyntax.TokenMinus:
-		if !n.afterOperand {
-			n.unaryOperatorCount++
+		if !p.afterOperand {
+			p.unaryOperatorCount++
 			return
 		}
-		n.addOperators(top, 1)
-		n.unaryOperatorCount, n.afterOperand = 0, false
+		p.addOperators(top, 1)
+		p.unaryOperatorCount, p.afterOperand = 0, false
 	case hclsyntax.TokenPlus, hclsyntax.TokenStar, hclsyntax.TokenSlash, hclsyntax.TokenPercent,
 		hclsyntax.TokenEqualOp, hclsyntax.TokenNotEqual, hclsyntax.TokenLessThan, hclsyntax.TokenLessThanEq,
 		hclsyntax.TokenGreaterThan, hclsyntax.TokenGreaterThanEq, hclsyntax.TokenAnd, hclsyntax.TokenOr:
-		n.addOperators(top, 1)
-		n.unaryOperatorCount, n.afterOperand = 0, false
+		p.addOperators(top, 1)
+		p.unaryOperatorCount, p.afterOperand = 0, false
 	case hclsyntax.TokenQuestion, hclsyntax.TokenDoubleColon:
-		n.addChainLength(top, 1)
-		n.unaryOperatorCount, n.afterOperand = 0, false
+		p.addChainLength(top, 1)
+		p.unaryOperatorCount, p.afterOperand = 0, false
 	case hclsyntax.TokenComma:
-		n.resetForNextItem(top)
+		p.resetForNextItem(top)
 	case hclsyntax.TokenNewline:
 		if ends := top.token == 0 || top.token == hclsyntax.TokenOBrace && !top.isForExpr; ends {
-			n.resetForNextItem(top)
+			p.resetForNextItem(top)
 		}
 	case hclsyntax.TokenComment:
 		// The parser ignores comments.
 	case hclsyntax.TokenIdent, hclsyntax.TokenNumberLit:
-		n.unaryOperatorCount, n.afterOperand = 0, true
+		p.unaryOperatorCount, p.afterOperand = 0, true
 	default:
-		n.unaryOperatorCount, n.afterOperand = 0, false
+		p.unaryOperatorCount, p.afterOperand = 0, false
 	}
 }
 
-func (n *parserDepth) addChainLength(f *openBracket, by int) {
+func (p *parserDepth) addChainLength(f *openBracket, by int) {
 	f.chainLength += by
-	n.depth += by
+	p.depth += by
 }
 
-func (n *parserDepth) addOperators(f *openBracket, by int) {
+func (p *parserDepth) addOperators(f *openBracket, by int) {
 	f.operatorCount += by
-	n.operatorCount += by
+	p.operatorCount += by
 }
 
 // resetForNextItem resets the counters of a bracket at the start of the next item of a list or a body.
-func (n *parserDepth) resetForNextItem(f *openBracket) {
-	n.addChainLength(f, -f.chainLength)
-	n.addOperators(f, -f.operatorCount)
-	n.unaryOperatorCount, n.afterOperand = 0, false
+func (p *parserDepth) resetForNextItem(f *openBracket) {
+	p.addChainLength(f, -f.chainLength)
+	p.addOperators(f, -f.operatorCount)
+	p.unaryOperatorCount, p.afterOperand = 0, false
 }
 
-func (n *parserDepth) pushBracket(token hclsyntax.Token, rest hclsyntax.Tokens) {
-	top := &n.openBrackets[len(n.openBrackets)-1]
+func (p *parserDepth) pushBracket(token hclsyntax.Token, rest hclsyntax.Tokens) {
+	top := &p.openBrackets[len(p.openBrackets)-1]
 	next := firstSignificantToken(rest)
 	if token.Type == hclsyntax.TokenOBrack && next.Type == hclsyntax.TokenStar {
-		n.addChainLength(top, 1)
+		p.addChainLength(top, 1)
 	}
-	if token.Type == hclsyntax.TokenOBrack && n.afterOperand {
-		n.addOperators(top, 1)
+	if token.Type == hclsyntax.TokenOBrack && p.afterOperand {
+		p.addOperators(top, 1)
 	}
 	if token.Type == hclsyntax.TokenTemplateControl {
-		n.countDirective(top, string(next.Bytes))
+		p.countDirective(top, string(next.Bytes))
 	}
-	f := openBracket{token: token.Type, unaryOperatorCount: n.unaryOperatorCount, isForExpr: string(next.Bytes) == "for"}
-	n.openBrackets = append(n.openBrackets, f)
-	n.depth += f.totalDepth()
-	n.unaryOperatorCount, n.afterOperand = 0, false
+	f := openBracket{token: token.Type, unaryOperatorCount: p.unaryOperatorCount, isForExpr: string(next.Bytes) == "for"}
+	p.openBrackets = append(p.openBrackets, f)
+	p.depth += f.totalDepth()
+	p.unaryOperatorCount, p.afterOperand = 0, false
 }
 
 // firstSignificantToken returns the first token that is neither a newline nor a comment.
@@ -238,7 +238,7 @@ func firstSignificantToken(tokens hclsyntax.Tokens) hclsyntax.Token {
 }
 
 // countDirective updates the number of open %{ if } and %{ for } of a template for the directive word.
-func (n *parserDepth) countDirective(f *openBracket, word string) {
+func (p *parserDepth) countDirective(f *openBracket, word string) {
 	by := 0
 	switch word {
 	case "if", "for":
@@ -247,19 +247,19 @@ func (n *parserDepth) countDirective(f *openBracket, word string) {
 		by = -min(1, f.openDirectiveCount)
 	}
 	f.openDirectiveCount += by
-	n.depth += by
+	p.depth += by
 }
 
 // popBracket removes the innermost open bracket if the closing token matches that bracket. Otherwise it removes
 // no bracket, so that the computed depth is not too low: the parser rejects the text anyway.
-func (n *parserDepth) popBracket(token hclsyntax.TokenType) {
-	n.unaryOperatorCount, n.afterOperand = 0, true
-	top := n.openBrackets[len(n.openBrackets)-1]
+func (p *parserDepth) popBracket(token hclsyntax.TokenType) {
+	p.unaryOperatorCount, p.afterOperand = 0, true
+	top := p.openBrackets[len(p.openBrackets)-1]
 	for _, open := range openTokensByClose[token] {
 		if top.token == open {
-			n.openBrackets = n.openBrackets[:len(n.openBrackets)-1]
-			n.depth -= top.totalDepth()
-			n.operatorCount -= top.operatorCount
+			p.openBrackets = p.openBrackets[:len(p.openBrackets)-1]
+			p.depth -= top.totalDepth()
+			p.operatorCount -= top.operatorCount
 			return
 		}
 	}

@@ -116,10 +116,10 @@ func EnterStep(s Step) ActiveStep {
 }
 
 // Leave waits until PhaseDuring has been reported, and reports PhaseAfter.
-func (e ActiveStep) Leave() {
-	if e.duringHitReturned == nil {
+func (a ActiveStep) Leave() {
+	if a.duringHitReturned == nil {
 		return
 	}
-	<-e.duringHitReturned
-	OnHit(e.step, PhaseAfter)
+	<-a.duringHitReturned
+	OnHit(a.step, PhaseAfter)
 }

@@ -197,8 +197,8 @@ func nilIfNotExist(err error) error {
 
 // PIDs returns the processes in the cgroup and in its descendants, except the calling
 // process. With an error some can be missing. A cgroup that does not exist has none.
-func (g Cgroup) PIDs() ([]int, error) {
-	dirs, err := g.Tree()
+func (c Cgroup) PIDs() ([]int, error) {
+	dirs, err := c.Tree()
 	errs := []error{err}
 	var pids []int
 	for _, dir := range dirs {
@@ -222,8 +222,8 @@ func (g Cgroup) PIDs() ([]int, error) {
 
 // Tree returns the cgroup and its descendants, a parent before its children. With an
 // error some can be missing.
-func (g Cgroup) Tree() ([]Cgroup, error) {
-	dirs := []Cgroup{g}
+func (c Cgroup) Tree() ([]Cgroup, error) {
+	dirs := []Cgroup{c}
 	var errs []error
 	for i := 0; i < len(dirs); i++ {
 		// A directory with a link count of 2 has no children, and need not be read.
@@ -249,22 +249,22 @@ func (g Cgroup) Tree() ([]Cgroup, error) {
 // Kill kills all processes in the cgroup and in its descendants, and returns when
 // there are none. A cgroup that does not exist has none. With an error processes can
 // still run.
-func (g Cgroup) Kill(ctx context.Context) error {
+func (c Cgroup) Kill(ctx context.Context) error {
 	for delay := 50 * time.Microsecond; ; delay = min(2*delay, 20*time.Millisecond) {
-		pids, err := g.PIDs()
+		pids, err := c.PIDs()
 		if err == nil && len(pids) == 0 {
 			return nil
 		}
-		if os.WriteFile(filepath.Join(string(g), "cgroup.kill"), []byte("1"), 0) != nil {
-			g.killWithoutCgroupKill()
+		if os.WriteFile(filepath.Join(string(c), "cgroup.kill"), []byte("1"), 0) != nil {
+			c.killWithoutCgroupKill()
 		}
 		if err != nil {
-			return fmt.Errorf("find processes in %s: %w", g, err)
+			return fmt.Errorf("find processes in %s: %w", c, err)
 		}
 		select {
 		case <-time.After(delay):
 		case <-ctx.Done():
-			return fmt.Errorf("end processes %v in %s: %w", pids, g, ctx.Err())
+			return fmt.Errorf("end processes %v in %s: %w", pids, c, ctx.Err())
 		}
 	}
 }
@@ -272,17 +272,17 @@ func (g Cgroup) Kill(ctx context.Context) error {
 // killWithoutCgroupKill kills the processes of a cgroup that has no file cgroup.kill:
 // cgroups v1 and old kernels. It freezes the cgroup, because a frozen process cannot fork;
 // if there is no freezer, or a thread of this process is in the cgroup, Kill repeats the call.
-func (g Cgroup) killWithoutCgroupKill() {
-	lock, release := acquireFreezerLock(g)
+func (c Cgroup) killWithoutCgroupKill() {
+	lock, release := acquireFreezerLock(c)
 	defer release()
 	lock.Lock()
 	defer lock.Unlock()
-	if !g.hasOwnThread() {
-		g.setFreezerState("FROZEN")
-		defer g.setFreezerState("THAWED")
+	if !c.hasOwnThread() {
+		c.setFreezerState("FROZEN")
+		defer c.setFreezerState("THAWED")
 	}
 	fds := map[int]*Pidfd{}
-	pids, _ := g.PIDs() // Kill reports the error
+	pids, _ := c.PIDs() // Kill reports the error
 	for _, pid := range pids {
 		fd, err := OpenPidfd(pid)
 		if err == nil {
@@ -294,7 +294,7 @@ func (g Cgroup) killWithoutCgroupKill() {
 	}
 	// The pids are read again after the pidfds were opened: a pid that is still in the
 	// cgroup was not reused by a process of another task.
-	pids, _ = g.PIDs()
+	pids, _ = c.PIDs()
 	for _, pid := range pids {
 		fd, open := fds[pid]
 		switch {
@@ -306,8 +306,8 @@ func (g Cgroup) killWithoutCgroupKill() {
 	}
 }
 
-func (g Cgroup) setFreezerState(state string) {
-	file := filepath.Join(string(g), "freezer.state")
+func (c Cgroup) setFreezerState(state string) {
+	file := filepath.Join(string(c), "freezer.state")
 	if os.WriteFile(file, []byte(state), 0) != nil {
 		return // the cgroup has no freezer: it is in another hierarchy of version 1, or of version 2
 	}
@@ -323,16 +323,16 @@ func (g Cgroup) setFreezerState(state string) {
 // Remove removes the cgroup, its descendants and, in version 2, its empty parents. The
 // cgroup must have no processes. In version 1 the parents stay, as in Nomad: a task has
 // parents in each hierarchy, and creating them for each start would be slow.
-func (g Cgroup) Remove() error {
+func (c Cgroup) Remove() error {
 	for delay := 50 * time.Microsecond; ; delay *= 2 {
-		err := unix.Rmdir(string(g))
+		err := unix.Rmdir(string(c))
 		if err == nil || err == unix.ENOENT {
 			break
 		}
 		if delay > 200*time.Millisecond {
-			return &os.PathError{Op: "remove cgroup", Path: string(g), Err: err}
+			return &os.PathError{Op: "remove cgroup", Path: string(c), Err: err}
 		}
-		tree, _ := g.Tree() // the error of Tree is ignored: if a child is missing in tree, Rmdir of the cgroup fails
+		tree, _ := c.Tree() // the error of Tree is ignored: if a child is missing in tree, Rmdir of the cgroup fails
 		descendants := tree[1:]
 		for _, dir := range slices.Backward(descendants) {
 			unix.Rmdir(string(dir))
@@ -341,7 +341,7 @@ func (g Cgroup) Remove() error {
 			time.Sleep(delay) // a process that has ended stays in the cgroup for a short time
 		}
 	}
-	parent := filepath.Dir(string(g))
+	parent := filepath.Dir(string(c))
 	if strings.HasSuffix(filepath.Dir(parent), "/nomad.slice") && unix.Rmdir(parent) == nil {
 		unix.Rmdir(filepath.Dir(parent))
 	}

@@ -23,8 +23,8 @@ func ParseWaitStatus(word int) ExitStatus {
 // ExitStatus returns the exit status of a process that has ended and is not a child of this process, and whether the
 // status is known. Until the process is reaped, root and the process's user can read the status in /proc;
 // afterwards a pidfd that was opened before has the status (kernel 6.15). The pidfd can be nil.
-func (p ID) ExitStatus(f *Pidfd) (ExitStatus, bool) {
-	if st, err := ReadStat(p.PID); err == nil && st.StartTime == p.StartTime && st.Ended() && exitStatusReadable(p.PID) {
+func (i ID) ExitStatus(f *Pidfd) (ExitStatus, bool) {
+	if st, err := ReadStat(i.PID); err == nil && st.StartTime == i.StartTime && st.Ended() && exitStatusReadable(i.PID) {
 		return ParseWaitStatus(st.waitStatusWord), true
 	}
 	if f == nil {

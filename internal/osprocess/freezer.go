@@ -44,8 +44,8 @@ func acquireFreezerLock(g Cgroup) (l *freezerLock, release func()) {
 // Enter must be called before a thread of this process enters a cgroup v1. Until leave is called, Kill does not freeze the
 // cgroup: a frozen thread can stop the whole Go program, which then never thaws it. Enter blocks while Kill freezes the
 // cgroup. It may be called concurrently.
-func (g Cgroup) Enter() (leave func()) {
-	l, release := acquireFreezerLock(g)
+func (c Cgroup) Enter() (leave func()) {
+	l, release := acquireFreezerLock(c)
 	l.RLock()
 	return func() {
 		l.RUnlock()
@@ -55,7 +55,7 @@ func (g Cgroup) Enter() (leave func()) {
 
 // hasOwnThread reports whether a thread of this process is in the cgroup. A thread that exits stays in the cgroup for a
 // short time after leave was called.
-func (g Cgroup) hasOwnThread() bool {
-	text, err := os.ReadFile(filepath.Join(string(g), "cgroup.procs"))
+func (c Cgroup) hasOwnThread() bool {
+	text, err := os.ReadFile(filepath.Join(string(c), "cgroup.procs"))
 	return err == nil && slices.Contains(strings.Fields(string(text)), strconv.Itoa(os.Getpid()))
 }

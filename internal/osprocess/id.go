@@ -33,12 +33,12 @@ func LookupID(pid int) (ID, error) {
 
 // Alive reports whether the process exists and is not a zombie. A process whose state cannot
 // be read counts as alive: see [IsResourceExhausted].
-func (p ID) Alive() bool {
-	st, err := ReadStat(p.PID)
+func (i ID) Alive() bool {
+	st, err := ReadStat(i.PID)
 	if err != nil {
 		return !errors.Is(err, os.ErrProcessDone)
 	}
-	return st.StartTime == p.StartTime && !st.Ended()
+	return st.StartTime == i.StartTime && !st.Ended()
 }
 
 // userHz is the number of units of StartTime in a second. It is the same on all kernels.
@@ -47,12 +47,12 @@ const userHz = 100
 // StartedAt returns the time at which the process started, with a precision of 10 ms. If the clock of the machine was
 // set since then, the time is that of the clock as it is set now. If the clock since boot cannot be read, it returns the
 // zero time.
-func (p ID) StartedAt() time.Time {
+func (i ID) StartedAt() time.Time {
 	var sinceBoot unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &sinceBoot) != nil {
 		return time.Time{}
 	}
-	age := time.Duration(sinceBoot.Nano()) - time.Duration(p.StartTime)*time.Second/userHz
+	age := time.Duration(sinceBoot.Nano()) - time.Duration(i.StartTime)*time.Second/userHz
 	return time.Now().Add(-age).Truncate(time.Second / userHz)
 }
 
@@ -69,18 +69,18 @@ func StartTimeNow() uint64 {
 // content. It compares open files, so their paths may have been removed or replaced. The
 // error is os.ErrProcessDone if the process no longer exists, and fs.ErrPermission if the process is
 // not dumpable, or belongs to another user, and this process lacks CAP_SYS_PTRACE.
-func (p ID) SameExecutable(file *os.File) (bool, error) {
-	running, err := os.Open("/proc/" + strconv.Itoa(p.PID) + "/exe")
+func (i ID) SameExecutable(file *os.File) (bool, error) {
+	running, err := os.Open("/proc/" + strconv.Itoa(i.PID) + "/exe")
 	if err != nil {
-		if !p.Alive() {
+		if !i.Alive() {
 			return false, os.ErrProcessDone
 		}
-		return false, fmt.Errorf("program of process %d: %w", p.PID, err)
+		return false, fmt.Errorf("program of process %d: %w", i.PID, err)
 	}
 	defer running.Close()
 	// Alive is checked after the open: otherwise the file could belong to a later process
 	// with the same pid.
-	if !p.Alive() {
+	if !i.Alive() {
 		return false, os.ErrProcessDone
 	}
 	return SameContent(running, file)
@@ -125,8 +125,8 @@ func filesEqual(a, b *os.File) (bool, error) {
 
 // Signal sends a signal to this process, and never to a later process with the same pid.
 // The error is os.ErrProcessDone if the process no longer exists.
-func (p ID) Signal(sig unix.Signal) error {
-	f, err := p.Open()
+func (i ID) Signal(sig unix.Signal) error {
+	f, err := i.Open()
 	if err == nil {
 		defer f.Close()
 		return f.Signal(sig)
@@ -136,32 +136,32 @@ func (p ID) Signal(sig unix.Signal) error {
 	}
 	// The kernel has no pidfds, or a seccomp filter denies them. The start time is then compared before
 	// the kill, and in the short time between both the kernel could reuse the pid.
-	if err := p.checkAlive(); err != nil {
+	if err := i.checkAlive(); err != nil {
 		return err
 	}
-	if err := unix.Kill(p.PID, sig); !errors.Is(err, unix.ESRCH) {
+	if err := unix.Kill(i.PID, sig); !errors.Is(err, unix.ESRCH) {
 		return err
 	}
 	return os.ErrProcessDone
 }
 
 // KillAndWait kills a process and blocks until it has ended, at most ten seconds.
-func (p ID) KillAndWait() error {
-	if err := p.Signal(unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("kill process %d: %w", p.PID, err)
+func (i ID) KillAndWait() error {
+	if err := i.Signal(unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("kill process %d: %w", i.PID, err)
 	}
-	if !p.EndsWithin(10 * time.Second) {
-		return fmt.Errorf("process %d does not end although it was killed", p.PID)
+	if !i.EndsWithin(10 * time.Second) {
+		return fmt.Errorf("process %d does not end although it was killed", i.PID)
 	}
 	return nil
 }
 
 // EndsWithin blocks until the process has ended, or until the timeout has passed. It reports
 // whether the process has ended; a zombie has ended.
-func (p ID) EndsWithin(timeout time.Duration) bool {
-	f, err := p.Open()
+func (i ID) EndsWithin(timeout time.Duration) bool {
+	f, err := i.Open()
 	if err != nil {
-		return !p.Alive()
+		return !i.Alive()
 	}
 	defer f.Close()
 	over := false

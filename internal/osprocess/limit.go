@@ -54,16 +54,16 @@ func RaiseOwnDescriptorLimit() (soft uint64, err error) {
 // unchanged one, or 0 if it is unknown: only a process with CAP_SYS_RESOURCE can raise a hard limit.
 //
 // The process must have completed its start, because Go raises the soft limit when a program starts.
-func (p ID) RaiseDescriptorLimit() (soft uint64, err error) {
+func (i ID) RaiseDescriptorLimit() (soft uint64, err error) {
 	var own, now unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
 		return 0, err
 	}
-	if !p.Alive() { // otherwise the pid can belong to a later process
-		return 0, fmt.Errorf("limit of open files of process %d: the process has ended", p.PID)
+	if !i.Alive() { // otherwise the pid can belong to a later process
+		return 0, fmt.Errorf("limit of open files of process %d: the process has ended", i.PID)
 	}
-	if err := unix.Prlimit(p.PID, unix.RLIMIT_NOFILE, nil, &now); err != nil {
-		return 0, fmt.Errorf("limit of open files of process %d: %w", p.PID, err)
+	if err := unix.Prlimit(i.PID, unix.RLIMIT_NOFILE, nil, &now); err != nil {
+		return 0, fmt.Errorf("limit of open files of process %d: %w", i.PID, err)
 	}
 	raised := unix.Rlimit{Cur: now.Cur, Max: max(now.Max, own.Max)}
 	if now.Cur == now.Max {
@@ -72,8 +72,8 @@ func (p ID) RaiseDescriptorLimit() (soft uint64, err error) {
 	if raised == now {
 		return now.Cur, nil
 	}
-	if err := unix.Prlimit(p.PID, unix.RLIMIT_NOFILE, &raised, nil); err != nil {
-		return now.Cur, fmt.Errorf("raise the limit of open files of process %d from %d to %d: %w", p.PID, now.Cur, raised.Cur, err)
+	if err := unix.Prlimit(i.PID, unix.RLIMIT_NOFILE, &raised, nil); err != nil {
+		return now.Cur, fmt.Errorf("raise the limit of open files of process %d from %d to %d: %w", i.PID, now.Cur, raised.Cur, err)
 	}
 	return raised.Cur, nil
 }

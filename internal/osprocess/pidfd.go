@@ -44,9 +44,9 @@ func OpenPidfd(pid int) (*Pidfd, error) {
 // Open returns a pidfd of the process, which may be a zombie. The error is
 // os.ErrProcessDone if the process no longer exists. Any other error can mean that the
 // kernel has no pidfds, or that a seccomp filter denies them. Close must be called.
-func (p ID) Open() (*Pidfd, error) {
-	f, err := OpenPidfd(p.PID)
-	if errors.Is(err, unix.EINVAL) && errors.Is(p.checkAlive(), os.ErrProcessDone) {
+func (i ID) Open() (*Pidfd, error) {
+	f, err := OpenPidfd(i.PID)
+	if errors.Is(err, unix.EINVAL) && errors.Is(i.checkAlive(), os.ErrProcessDone) {
 		// Older kernels return EINVAL for a pid whose process has ended while its process
 		// group or session still exists.
 		return nil, os.ErrProcessDone
@@ -56,7 +56,7 @@ func (p ID) Open() (*Pidfd, error) {
 	}
 	// The pidfd was opened before the start time is read: if the start time matches, the
 	// pidfd does not belong to a later process with the same pid.
-	if err := p.checkAlive(); err != nil {
+	if err := i.checkAlive(); err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -64,21 +64,21 @@ func (p ID) Open() (*Pidfd, error) {
 }
 
 // checkAlive returns os.ErrProcessDone if the process no longer exists.
-func (p ID) checkAlive() error {
-	now, err := LookupID(p.PID)
-	if err == nil && now != p {
+func (i ID) checkAlive() error {
+	now, err := LookupID(i.PID)
+	if err == nil && now != i {
 		err = os.ErrProcessDone
 	}
 	return err
 }
 
 // Close closes the descriptor. A concurrent Wait returns an error.
-func (f *Pidfd) Close() { f.file.Close() }
+func (p *Pidfd) Close() { p.file.Close() }
 
 // Dup returns a duplicate of the pidfd, which the caller closes.
-func (f *Pidfd) Dup() (*os.File, error) {
+func (p *Pidfd) Dup() (*os.File, error) {
 	dup := -1
-	err := f.withFD(func(fd int) (err error) {
+	err := p.withFD(func(fd int) (err error) {
 		dup, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 		return err
 	})
@@ -90,17 +90,17 @@ func (f *Pidfd) Dup() (*os.File, error) {
 
 // Signal sends a signal to the process. The error is os.ErrProcessDone if the process no
 // longer exists.
-func (f *Pidfd) Signal(sig unix.Signal) error { return f.sendSignal(sig, 0) }
+func (p *Pidfd) Signal(sig unix.Signal) error { return p.sendSignal(sig, 0) }
 
 // SignalGroup sends a signal to the process group that the process leads, also after the
 // end of the process (kernel 6.9). The error is os.ErrProcessDone if the group has no
 // processes.
-func (f *Pidfd) SignalGroup(sig unix.Signal) error {
-	return f.sendSignal(sig, unix.PIDFD_SIGNAL_PROCESS_GROUP)
+func (p *Pidfd) SignalGroup(sig unix.Signal) error {
+	return p.sendSignal(sig, unix.PIDFD_SIGNAL_PROCESS_GROUP)
 }
 
-func (f *Pidfd) sendSignal(sig unix.Signal, flags int) error {
-	err := f.withFD(func(fd int) error { return unix.PidfdSendSignal(fd, sig, nil, flags) })
+func (p *Pidfd) sendSignal(sig unix.Signal, flags int) error {
+	err := p.withFD(func(fd int) error { return unix.PidfdSendSignal(fd, sig, nil, flags) })
 	if errors.Is(err, unix.ESRCH) {
 		return os.ErrProcessDone
 	}
@@ -109,15 +109,15 @@ func (f *Pidfd) sendSignal(sig unix.Signal, flags int) error {
 
 // Wait blocks until the process has ended. A zombie has ended. Only one goroutine at a time
 // may call Wait or WaitChild.
-func (f *Pidfd) Wait(ctx context.Context) error {
-	return f.pollUntil(ctx, func(fd int) bool { return pidfdHasExited(fd, 0) })
+func (p *Pidfd) Wait(ctx context.Context) error {
+	return p.pollUntil(ctx, func(fd int) bool { return pidfdHasExited(fd, 0) })
 }
 
 // WaitChild blocks like Wait, for a child of this process, and returns its exit status. The
 // child stays a zombie.
-func (f *Pidfd) WaitChild(ctx context.Context) (status ExitStatus, err error) {
+func (p *Pidfd) WaitChild(ctx context.Context) (status ExitStatus, err error) {
 	var waitErr error
-	err = f.pollUntil(ctx, func(fd int) bool {
+	err = p.pollUntil(ctx, func(fd int) bool {
 		var pid int
 		pid, status, waitErr = Waitid(unix.P_PIDFD, fd, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG)
 		// WNOHANG is set because waitid(2) returns EAGAIN for a non-blocking pidfd while
@@ -135,15 +135,15 @@ func (f *Pidfd) WaitChild(ctx context.Context) (status ExitStatus, err error) {
 
 // pollUntil calls done immediately, and each time the pidfd becomes readable, until done
 // returns true.
-func (f *Pidfd) pollUntil(ctx context.Context, done func(fd int) bool) error {
-	conn, err := f.file.SyscallConn()
+func (p *Pidfd) pollUntil(ctx context.Context, done func(fd int) bool) error {
+	conn, err := p.file.SyscallConn()
 	if err != nil {
 		return err
 	}
-	if err := f.file.SetReadDeadline(time.Time{}); err != nil {
+	if err := p.file.SetReadDeadline(time.Time{}); err != nil {
 		return fmt.Errorf("watch process: %w", err)
 	}
-	stop := context.AfterFunc(ctx, func() { f.file.SetReadDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { p.file.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	err = conn.Read(func(fd uintptr) bool { return done(int(fd)) })
 	if ctx.Err() != nil {
@@ -164,9 +164,9 @@ func pidfdHasExited(fd int, timeout time.Duration) bool {
 }
 
 // exitStatus returns the status of a process that was reaped (kernel 6.15).
-func (f *Pidfd) exitStatus() (ExitStatus, bool) {
+func (p *Pidfd) exitStatus() (ExitStatus, bool) {
 	info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
-	err := f.withFD(func(fd int) error {
+	err := p.withFD(func(fd int) error {
 		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.PIDFD_GET_INFO, uintptr(unsafe.Pointer(&info)))
 		if errno != 0 {
 			return errno
@@ -180,8 +180,8 @@ func (f *Pidfd) exitStatus() (ExitStatus, bool) {
 }
 
 // withFD calls use with the pidfd's descriptor.
-func (f *Pidfd) withFD(use func(fd int) error) error {
-	conn, err := f.file.SyscallConn()
+func (p *Pidfd) withFD(use func(fd int) error) error {
+	conn, err := p.file.SyscallConn()
 	if err != nil {
 		return err
 	}

@@ -68,7 +68,7 @@ type GroupID struct {
 }
 
 // String returns vendor/type/name.
-func (id GroupID) String() string { return id.Vendor + "/" + id.Type + "/" + id.Name }
+func (g GroupID) String() string { return g.Vendor + "/" + g.Type + "/" + g.Name }
 
 // Group is a set of equal devices: they have the same attributes.
 type Group struct {

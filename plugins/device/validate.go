@@ -39,13 +39,13 @@ func (f Fingerprint) Validate() error {
 	return nil
 }
 
-func (id GroupID) validate() error {
+func (g GroupID) validate() error {
 	switch {
-	case id.Vendor == "":
+	case g.Vendor == "":
 		return errors.New("vendor is empty")
-	case id.Type == "":
+	case g.Type == "":
 		return errors.New("type is empty")
-	case id.Name == "":
+	case g.Name == "":
 		return errors.New("name is empty")
 	}
 	return nil

@@ -95,8 +95,8 @@ func (c *cacheTest) write(path, content string) {
 // staticPluginList are plugins that do not change.
 type staticPluginList []supervisor.Plugin
 
-func (f staticPluginList) Plugins() []supervisor.Plugin { return f }
-func (f staticPluginList) Changed() <-chan struct{}     { return nil }
+func (s staticPluginList) Plugins() []supervisor.Plugin { return s }
+func (s staticPluginList) Changed() <-chan struct{}     { return nil }
 
 // newKnownPlugins returns the knownPlugins of an agent that has just started. The agent has one plugin,
 // the file at path with these arguments.

@@ -242,19 +242,19 @@ type killableSchedulerStore struct {
 	g *simAgent
 }
 
-func (r *killableSchedulerStore) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error) {
-	r.s.mu.Lock()
-	refused := r.s.faultsEnabled && r.s.faultRand.IntN(10) == 0
-	r.s.mu.Unlock()
-	if err := r.g.flushPendingWrites(); err != nil || refused {
+func (k *killableSchedulerStore) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error) {
+	k.s.mu.Lock()
+	refused := k.s.faultsEnabled && k.s.faultRand.IntN(10) == 0
+	k.s.mu.Unlock()
+	if err := k.g.flushPendingWrites(); err != nil || refused {
 		return 0, errAgentDead
 	}
-	return r.Store.Update(ctx, fn)
+	return k.Store.Update(ctx, fn)
 }
 
-func (g *simAgent) err() error {
+func (s *simAgent) err() error {
 	select {
-	case <-g.died:
+	case <-s.died:
 		return errAgentDead
 	default:
 		return nil
@@ -268,16 +268,16 @@ type killableRunnerStore struct {
 	g *simAgent
 }
 
-func (m *killableRunnerStore) PutTaskState(alloc, task string, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
-	return m.put(alloc, task, nil, h, func() error { return m.s.store.PutTaskState(alloc, task, s, state.DurabilitySync)() })
+func (k *killableRunnerStore) PutTaskState(alloc, task string, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
+	return k.put(alloc, task, nil, h, func() error { return k.s.store.PutTaskState(alloc, task, s, state.DurabilitySync)() })
 }
 
-func (m *killableRunnerStore) PutTask(alloc, task string, l state.LocalState, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
-	return m.put(alloc, task, &l, h, func() error { return m.s.store.PutTask(alloc, task, l, s, state.DurabilitySync)() })
+func (k *killableRunnerStore) PutTask(alloc, task string, l state.LocalState, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
+	return k.put(alloc, task, &l, h, func() error { return k.s.store.PutTask(alloc, task, l, s, state.DurabilitySync)() })
 }
 
-func (m *killableRunnerStore) put(alloc, task string, l *state.LocalState, h state.Durability, put func() error) state.WaitDurableFunc {
-	key, g := alloc+"/"+task, m.g
+func (k *killableRunnerStore) put(alloc, task string, l *state.LocalState, h state.Durability, put func() error) state.WaitDurableFunc {
+	key, g := alloc+"/"+task, k.g
 	err := errAgentDead
 	g.mu.Lock()
 	if l != nil {
@@ -286,9 +286,9 @@ func (m *killableRunnerStore) put(alloc, task string, l *state.LocalState, h sta
 	g.pendingWrites = append(g.pendingWrites, func() {
 		err = put()
 		if l != nil {
-			m.s.mu.Lock()
-			defer m.s.mu.Unlock()
-			m.s.hookStates[key] = l.Hooks["sim"]
+			k.s.mu.Lock()
+			defer k.s.mu.Unlock()
+			k.s.hookStates[key] = l.Hooks["sim"]
 		}
 	})
 	g.mu.Unlock()
@@ -301,16 +301,16 @@ func (m *killableRunnerStore) put(alloc, task string, l *state.LocalState, h sta
 }
 
 // flushPendingWrites makes the writes that are pending.
-func (g *simAgent) flushPendingWrites() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if err := g.err(); err != nil {
+func (s *simAgent) flushPendingWrites() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.err(); err != nil {
 		return err
 	}
-	for _, put := range g.pendingWrites {
+	for _, put := range s.pendingWrites {
 		put()
 	}
-	g.pendingWrites = nil
+	s.pendingWrites = nil
 	return nil
 }
 

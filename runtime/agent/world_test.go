@@ -55,23 +55,23 @@ func newSimulatedHost() *simulatedHost {
 	return &simulatedHost{processes: make(map[string]*taskProcess)}
 }
 
-func (w *simulatedHost) addViolation(format string, args ...any) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.addViolationLocked(format, args...)
+func (s *simulatedHost) addViolation(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.addViolationLocked(format, args...)
 }
 
-func (w *simulatedHost) addViolationLocked(format string, args ...any) {
-	if len(w.violations) < 5 {
-		w.violations = append(w.violations, fmt.Errorf(format, args...))
+func (s *simulatedHost) addViolationLocked(format string, args ...any) {
+	if len(s.violations) < 5 {
+		s.violations = append(s.violations, fmt.Errorf(format, args...))
 	}
 }
 
 // runningProcesses returns the processes that have not ended.
-func (w *simulatedHost) runningProcesses() (list []*taskProcess) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, p := range w.processes {
+func (s *simulatedHost) runningProcesses() (list []*taskProcess) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.processes {
 		if p.alive() {
 			list = append(list, p)
 		}
@@ -80,30 +80,30 @@ func (w *simulatedHost) runningProcesses() (list []*taskProcess) {
 }
 
 // killPlugin simulates kill -9 of the plugin. The processes of its tasks continue.
-func (w *simulatedHost) killPlugin() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.plugin != nil {
-		close(w.plugin.exited)
-		w.plugin = nil
+func (s *simulatedHost) killPlugin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.plugin != nil {
+		close(s.plugin.exited)
+		s.plugin = nil
 	}
 }
 
 // addProcess creates the process of a start. No other process of the task may be alive.
-func (w *simulatedHost) addProcess(c *driver.TaskConfig) {
+func (s *simulatedHost) addProcess(c *driver.TaskConfig) {
 	seconds := func(name string) time.Duration {
 		n, _ := strconv.ParseFloat(c.Env[name], 64)
 		return time.Duration(n * float64(time.Second))
 	}
 	p := &taskProcess{id: c.ID, alloc: c.AllocID, task: c.Name, stopDuration: seconds("stop"), exited: make(chan struct{})}
-	w.mu.Lock()
-	for _, other := range w.processes {
+	s.mu.Lock()
+	for _, other := range s.processes {
 		if other.alive() && other.alloc == p.alloc && other.task == p.task {
-			w.addViolationLocked("I1: %s runs already when %s starts", other.id, p.id)
+			s.addViolationLocked("I1: %s runs already when %s starts", other.id, p.id)
 		}
 	}
-	w.processes[p.id] = p
-	w.mu.Unlock()
+	s.processes[p.id] = p
+	s.mu.Unlock()
 	if run := seconds("run"); run > 0 {
 		code, _ := strconv.Atoi(c.Env["code"])
 		time.AfterFunc(run, func() { p.exit(driver.ExitResult{ExitCode: code}) })
@@ -119,9 +119,9 @@ type simAgentDrivers struct {
 
 var errAgentDead = errors.New("the agent is dead")
 
-func (v *simAgentDrivers) isDead() bool {
+func (s *simAgentDrivers) isDead() bool {
 	select {
-	case <-v.agentDied:
+	case <-s.agentDied:
 		return true
 	default:
 		return false
@@ -129,29 +129,29 @@ func (v *simAgentDrivers) isDead() bool {
 }
 
 // Drivers implements the drivers of package orphans.
-func (v *simAgentDrivers) Drivers() map[string]supervisor.DriverInfo {
+func (s *simAgentDrivers) Drivers() map[string]supervisor.DriverInfo {
 	return map[string]supervisor.DriverInfo{"sim": {Detected: true, Healthy: true}}
 }
 
 // Driver implements the drivers of package orphans and allocrunner.Drivers.
-func (v *simAgentDrivers) Driver(context.Context, string) (driver.Driver, error) {
-	if v.isDead() {
+func (s *simAgentDrivers) Driver(context.Context, string) (driver.Driver, error) {
+	if s.isDead() {
 		return nil, errAgentDead
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.plugin == nil {
-		v.plugin = &simPlugin{exited: make(chan struct{}), knownTasks: make(map[string]bool), pendingStarts: make(map[string]bool)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.plugin == nil {
+		s.plugin = &simPlugin{exited: make(chan struct{}), knownTasks: make(map[string]bool), pendingStarts: make(map[string]bool)}
 	}
-	if v.driver == nil || v.driver.plugin != v.plugin {
-		v.driver = &simDriver{simAgentDrivers: v, plugin: v.plugin}
+	if s.driver == nil || s.driver.plugin != s.plugin {
+		s.driver = &simDriver{simAgentDrivers: s, plugin: s.plugin}
 	}
-	return v.driver, nil
+	return s.driver, nil
 }
 
 // DriverRemembersTasks and DriverFindsLostTasks return true, as for builtin drivers.
-func (v *simAgentDrivers) DriverRemembersTasks(string) bool { return true }
-func (v *simAgentDrivers) DriverFindsLostTasks(string) bool { return true }
+func (s *simAgentDrivers) DriverRemembersTasks(string) bool { return true }
+func (s *simAgentDrivers) DriverFindsLostTasks(string) bool { return true }
 
 // nopLogCollector is a log collector whose methods do nothing.
 type nopLogCollector struct{}

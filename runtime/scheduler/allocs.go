@@ -50,8 +50,8 @@ func (s *Scheduler) Report(ctx context.Context, reports ...AllocReport) (index u
 }
 
 // applyReport stores a report about one allocation, and reports whether the stored allocation has changed.
-func (c *txn) applyReport(r AllocReport) bool {
-	old := c.tx.Allocation(nil, r.AllocID)
+func (t *txn) applyReport(r AllocReport) bool {
+	old := t.tx.Allocation(nil, r.AllocID)
 	if old == nil {
 		return false
 	}
@@ -66,33 +66,33 @@ func (c *txn) applyReport(r AllocReport) bool {
 	if r.NetworkStatus != nil {
 		a.NetworkStatus = r.NetworkStatus
 	}
-	c.applyHealth(&a, r)
+	t.applyHealth(&a, r)
 	if !r.TasksEnded && reflect.DeepEqual(&a, old) {
 		return false // a restarted agent repeats the last report that the previous agent sent
 	}
-	a.ModifyTime = c.now.UnixNano()
-	c.wroteAllocs = true
-	c.tx.PutReportedAllocation(&a)
+	a.ModifyTime = t.now.UnixNano()
+	t.wroteAllocs = true
+	t.tx.PutReportedAllocation(&a)
 	if old.ClientStatus == api.AllocClientStatusPending && a.ClientStatus == api.AllocClientStatusRunning {
-		duration := c.now.Sub(time.Unix(0, a.CreateTime))
-		c.tx.OnCommit(func() { metrics.AllocationStarts.Observe(duration) })
+		duration := t.now.Sub(time.Unix(0, a.CreateTime))
+		t.tx.OnCommit(func() { metrics.AllocationStarts.Observe(duration) })
 	}
 	switch {
 	case r.TasksEnded:
-		c.tx.EndAllocation(a.ID)
-		c.desiredAllocsChanged = true // a replacement can start now if it waited for the end of this allocation
-		c.nodeUsage.RemoveAlloc(&a)
-		c.resourcesFreed = true
-	case !c.tx.AllocationEnded(a.ID):
-		c.nodeUsage.PutAlloc(&a)
+		t.tx.EndAllocation(a.ID)
+		t.desiredAllocsChanged = true // a replacement can start now if it waited for the end of this allocation
+		t.nodeUsage.RemoveAlloc(&a)
+		t.resourcesFreed = true
+	case !t.tx.AllocationEnded(a.ID):
+		t.nodeUsage.PutAlloc(&a)
 	}
-	c.reconcileJobLater(JobKey{a.Namespace, a.JobID})
+	t.reconcileJobLater(JobKey{a.Namespace, a.JobID})
 	return true
 }
 
 // applyHealth sets the health of an allocation in its deployment from a report. An allocation that fails before its
 // health is decided becomes unhealthy.
-func (c *txn) applyHealth(a *api.Allocation, r AllocReport) {
+func (t *txn) applyHealth(a *api.Allocation, r AllocReport) {
 	healthy, at := r.Healthy, r.HealthyTime
 	if r.DeploymentID != a.DeploymentID {
 		healthy = nil
@@ -102,7 +102,7 @@ func (c *txn) applyHealth(a *api.Allocation, r AllocReport) {
 		return
 	}
 	if healthy == nil && a.ClientStatus == api.AllocClientStatusFailed {
-		healthy, at = new(false), c.now
+		healthy, at = new(false), t.now
 	}
 	if healthy == nil {
 		return
@@ -111,10 +111,10 @@ func (c *txn) applyHealth(a *api.Allocation, r AllocReport) {
 	if status != nil {
 		next = *status
 	}
-	if at.IsZero() || at.After(c.now) {
-		at = c.now
+	if at.IsZero() || at.After(t.now) {
+		at = t.now
 	}
-	next.Healthy, next.Timestamp, next.ModifyIndex = healthy, at, c.tx.Index()
+	next.Healthy, next.Timestamp, next.ModifyIndex = healthy, at, t.tx.Index()
 	a.DeploymentStatus = &next
 }
 

@@ -73,9 +73,9 @@ func nodeCapacity(node PlacementNode) resourceAmounts {
 }
 
 // addMultiple adds times*amount to c; a negative times subtracts.
-func (c *resourceAmounts) addMultiple(amount resourceAmounts, times float64) {
-	for i := range c {
-		c[i] += times * amount[i]
+func (r *resourceAmounts) addMultiple(amount resourceAmounts, times float64) {
+	for i := range r {
+		r[i] += times * amount[i]
 	}
 }
 

@@ -109,88 +109,88 @@ func (s *Scheduler) tryUpdate(ctx context.Context, env *preparedEnv, edit func(*
 }
 
 // setOperation sets the operation that the event stream shows for the writes that follow in this transaction.
-func (c *txn) setOperation(name string) {
-	c.eventOperation = name
-	c.tx.SetOperation(name)
+func (t *txn) setOperation(name string) {
+	t.eventOperation = name
+	t.tx.SetOperation(name)
 }
 
 // takeCachedNodeUsage moves the usage of the node from the cache of the scheduler into the transaction. If the cache is
 // outdated, it computes the usage from the stored allocations.
-func (c *txn) takeCachedNodeUsage() {
-	s := c.scheduler
+func (t *txn) takeCachedNodeUsage() {
+	s := t.scheduler
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	node := c.tx.Node(nil, c.scheduler.nodeID)
+	node := t.tx.Node(nil, t.scheduler.nodeID)
 	if s.cachedNode != node || s.cachedNode == nil {
 		s.cachedNode, s.cachedPlacementNode, s.cachedNodeUsage = node, PlacementNodeOf(node), nil
 	}
-	c.node = s.cachedPlacementNode
-	if s.cachedNodeUsage == nil || s.cachedNodeUsageIndex != c.tx.TableIndex(nil, store.Allocations) {
-		s.cachedNodeUsage = NodeUsageOf(c.tx.Reader, c.node)
-		s.cachedNodeUsageIndex = c.tx.TableIndex(nil, store.Allocations)
+	t.node = s.cachedPlacementNode
+	if s.cachedNodeUsage == nil || s.cachedNodeUsageIndex != t.tx.TableIndex(nil, store.Allocations) {
+		s.cachedNodeUsage = NodeUsageOf(t.tx.Reader, t.node)
+		s.cachedNodeUsageIndex = t.tx.TableIndex(nil, store.Allocations)
 	}
-	c.nodeUsage, s.cachedNodeUsage = s.cachedNodeUsage, nil
+	t.nodeUsage, s.cachedNodeUsage = s.cachedNodeUsage, nil
 }
 
 // cacheNodeUsage moves the usage of the node, with the changes of this transaction, back to the cache.
-func (c *txn) cacheNodeUsage() {
-	c.scheduler.mu.Lock()
-	defer c.scheduler.mu.Unlock()
-	c.scheduler.cachedNodeUsage = c.nodeUsage
-	if c.wroteAllocs {
-		c.scheduler.cachedNodeUsageIndex = c.tx.Index()
+func (t *txn) cacheNodeUsage() {
+	t.scheduler.mu.Lock()
+	defer t.scheduler.mu.Unlock()
+	t.scheduler.cachedNodeUsage = t.nodeUsage
+	if t.wroteAllocs {
+		t.scheduler.cachedNodeUsageIndex = t.tx.Index()
 	}
 }
 
 // reconcileJobLater makes reconcileJobs reconcile a job at the end of the transaction.
-func (c *txn) reconcileJobLater(key JobKey) {
-	if !slices.Contains(c.jobsToReconcile, key) {
-		c.jobsToReconcile = append(c.jobsToReconcile, key)
+func (t *txn) reconcileJobLater(key JobKey) {
+	if !slices.Contains(t.jobsToReconcile, key) {
+		t.jobsToReconcile = append(t.jobsToReconcile, key)
 	}
 }
 
-func (c *txn) putAlloc(a *api.Allocation) {
-	c.wroteAllocs, c.desiredAllocsChanged = true, true
-	c.tx.PutAllocation(a)
-	if !c.tx.AllocationEnded(a.ID) {
-		c.nodeUsage.PutAlloc(a)
+func (t *txn) putAlloc(a *api.Allocation) {
+	t.wroteAllocs, t.desiredAllocsChanged = true, true
+	t.tx.PutAllocation(a)
+	if !t.tx.AllocationEnded(a.ID) {
+		t.nodeUsage.PutAlloc(a)
 	}
 }
 
-func (c *txn) putEval(e *api.Evaluation) {
-	c.tx.PutEvaluation(e)
-	c.trackPendingAndBlockedEval(e)
+func (t *txn) putEval(e *api.Evaluation) {
+	t.tx.PutEvaluation(e)
+	t.trackPendingAndBlockedEval(e)
 }
 
 // trackPendingAndBlockedEval sets the timer of a pending evaluation and remembers a blocked one for retryBlockedEvals.
 // An evaluation with another status loses both.
-func (c *txn) trackPendingAndBlockedEval(e *api.Evaluation) {
+func (t *txn) trackPendingAndBlockedEval(e *api.Evaluation) {
 	id, at := e.ID, time.Time{}
 	if e.Status == api.EvalStatusPending {
 		at = e.WaitUntil
 		if at.IsZero() {
-			at = c.now
+			at = t.now
 		}
 	}
 	blocked := e.Status == api.EvalStatusBlocked
-	c.tx.OnCommit(func() {
-		c.scheduler.evalTimers.setDueTime(id, at)
-		c.scheduler.mu.Lock()
-		defer c.scheduler.mu.Unlock()
+	t.tx.OnCommit(func() {
+		t.scheduler.evalTimers.setDueTime(id, at)
+		t.scheduler.mu.Lock()
+		defer t.scheduler.mu.Unlock()
 		if blocked {
-			c.scheduler.blockedEvals[id] = true
+			t.scheduler.blockedEvals[id] = true
 		} else {
-			delete(c.scheduler.blockedEvals, id)
+			delete(t.scheduler.blockedEvals, id)
 		}
 	})
 }
 
 // newEval returns a new pending evaluation of a job. It does not store it:
 // processEval does.
-func (c *txn) newEval(job *api.Job, trigger string) *api.Evaluation {
-	now := c.now.UnixNano()
+func (t *txn) newEval(job *api.Job, trigger string) *api.Evaluation {
+	now := t.now.UnixNano()
 	return &api.Evaluation{
-		ID:             c.env.preparedID(),
+		ID:             t.env.preparedID(),
 		Namespace:      *job.Namespace,
 		Priority:       *job.Priority,
 		Type:           *job.Type,
@@ -198,46 +198,46 @@ func (c *txn) newEval(job *api.Job, trigger string) *api.Evaluation {
 		JobID:          *job.ID,
 		JobModifyIndex: pointer.Value(job.JobModifyIndex),
 		Status:         api.EvalStatusPending,
-		CreateIndex:    c.tx.Index(),
+		CreateIndex:    t.tx.Index(),
 		CreateTime:     now,
 		ModifyTime:     now,
 	}
 }
 
 // processEval plans the job of an evaluation and stores the changes of the plan.
-func (c *txn) processEval(eval *api.Evaluation) {
-	c.applyPlan(eval, c.planEval(eval))
+func (t *txn) processEval(eval *api.Evaluation) {
+	t.applyPlan(eval, t.planEval(eval))
 }
 
 // processEvalIfChanged is like processEval, but stores neither the evaluation nor the plan if the plan has no changes,
 // and its failed placements already have a blocked evaluation.
-func (c *txn) processEvalIfChanged(eval *api.Evaluation) {
-	out := c.planEval(eval)
+func (t *txn) processEvalIfChanged(eval *api.Evaluation) {
+	out := t.planEval(eval)
 	if len(out.PlacedAllocs)+len(out.UpdatedAllocs)+len(out.Deployments) > 0 ||
-		len(out.Eval.FailedTGAllocs) > 0 && !c.hasBlockedEval(JobKey{eval.Namespace, eval.JobID}) {
-		c.applyPlan(eval, out)
+		len(out.Eval.FailedTGAllocs) > 0 && !t.hasBlockedEval(JobKey{eval.Namespace, eval.JobID}) {
+		t.applyPlan(eval, out)
 	}
 }
 
-func (c *txn) hasBlockedEval(key JobKey) bool {
-	return slices.ContainsFunc(c.tx.EvaluationsByJob(nil, key.Namespace, key.ID), func(e *api.Evaluation) bool { return e.Status == api.EvalStatusBlocked })
+func (t *txn) hasBlockedEval(key JobKey) bool {
+	return slices.ContainsFunc(t.tx.EvaluationsByJob(nil, key.Namespace, key.ID), func(e *api.Evaluation) bool { return e.Status == api.EvalStatusBlocked })
 }
 
-func (c *txn) planEval(eval *api.Evaluation) PlanChanges {
+func (t *txn) planEval(eval *api.Evaluation) PlanChanges {
 	key := JobKey{eval.Namespace, eval.JobID}
 	return Plan(PlanInput{
 		Eval:       eval,
-		Job:        c.tx.Job(nil, key.Namespace, key.ID),
-		Allocs:     c.tx.AllocationsByJob(nil, key.Namespace, key.ID),
-		Evals:      c.tx.EvaluationsByJob(nil, key.Namespace, key.ID),
-		Deployment: c.tx.LatestDeployment(nil, key.Namespace, key.ID),
-		Node:       c.node,
-		NodeUsage:  c.nodeUsage,
-		Env:        c.env.planEnv(),
-		Now:        c.now,
+		Job:        t.tx.Job(nil, key.Namespace, key.ID),
+		Allocs:     t.tx.AllocationsByJob(nil, key.Namespace, key.ID),
+		Evals:      t.tx.EvaluationsByJob(nil, key.Namespace, key.ID),
+		Deployment: t.tx.LatestDeployment(nil, key.Namespace, key.ID),
+		Node:       t.node,
+		NodeUsage:  t.nodeUsage,
+		Env:        t.env.planEnv(),
+		Now:        t.now,
 
-		MemoryOversubscription: c.tx.SchedulerConfig(nil).MemoryOversubscriptionEnabled,
-		Volumes:                volumeStateOf(c.tx.Reader),
+		MemoryOversubscription: t.tx.SchedulerConfig(nil).MemoryOversubscriptionEnabled,
+		Volumes:                volumeStateOf(t.tx.Reader),
 	})
 }
 
@@ -248,47 +248,47 @@ var operationsWithEvalEvent = map[string]bool{opJobRegistered: true, opJobDeregi
 // applyPlan stores an evaluation and its plan in one transaction. Nomad uses three transactions:
 // to create the evaluation, to apply the plan, and to complete the evaluation. applyPlan adds the events of
 // all three, so that clients see the same events as from Nomad.
-func (c *txn) applyPlan(eval *api.Evaluation, out PlanChanges) {
+func (t *txn) applyPlan(eval *api.Evaluation, out PlanChanges) {
 	pending := *eval
-	pending.ModifyIndex = c.tx.Index()
-	if c.tx.Evaluation(nil, eval.ID) == nil {
-		if !operationsWithEvalEvent[c.eventOperation] {
-			c.setOperation(opEvaluation)
+	pending.ModifyIndex = t.tx.Index()
+	if t.tx.Evaluation(nil, eval.ID) == nil {
+		if !operationsWithEvalEvent[t.eventOperation] {
+			t.setOperation(opEvaluation)
 		}
-		c.tx.AddEvaluationEvent(&pending)
+		t.tx.AddEvaluationEvent(&pending)
 	}
 	planned := len(out.Deployments)+len(out.UpdatedAllocs)+len(out.PlacedAllocs) > 0
 	if planned {
-		c.setOperation(opPlan)
+		t.setOperation(opPlan)
 	}
 	for _, d := range out.Deployments {
-		c.tx.PutDeployment(d)
-		deploymentUpdater{c}.setDeploymentTimer(d)
+		t.tx.PutDeployment(d)
+		deploymentUpdater{t}.setDeploymentTimer(d)
 	}
 	for _, a := range out.UpdatedAllocs {
-		c.putAlloc(a)
+		t.putAlloc(a)
 	}
 	for _, a := range out.PlacedAllocs {
-		c.putAlloc(a)
+		t.putAlloc(a)
 	}
 	for _, claim := range out.NewVolumeClaims {
-		c.tx.PutVolumeClaim(claim)
+		t.tx.PutVolumeClaim(claim)
 	}
 	if planned {
-		c.tx.AddEvaluationEvent(&pending)
+		t.tx.AddEvaluationEvent(&pending)
 	}
-	c.setOperation(opEvaluation)
+	t.setOperation(opEvaluation)
 	for _, e := range out.OtherEvals {
-		c.putEval(e)
+		t.putEval(e)
 	}
-	if old := c.tx.Evaluation(nil, out.Eval.ID); old == nil || !sameEvalResult(old, out.Eval) {
-		out.Eval.SnapshotIndex = c.tx.Index()
-		c.putEval(out.Eval)
+	if old := t.tx.Evaluation(nil, out.Eval.ID); old == nil || !sameEvalResult(old, out.Eval) {
+		out.Eval.SnapshotIndex = t.tx.Index()
+		t.putEval(out.Eval)
 	}
 	if planned {
-		c.setOperation(opPlan) // reconcileJob then writes the status of the job, which follows from the plan
+		t.setOperation(opPlan) // reconcileJob then writes the status of the job, which follows from the plan
 	}
-	c.reconcileJobLater(JobKey{out.Eval.Namespace, out.Eval.JobID})
+	t.reconcileJobLater(JobKey{out.Eval.Namespace, out.Eval.JobID})
 }
 
 // sameEvalResult reports whether two evaluations have the same status, queued allocations and failed placements.
@@ -298,48 +298,48 @@ func sameEvalResult(a, b *api.Evaluation) bool {
 
 // processDueEval processes a pending evaluation whose timer has expired. If a clock step in this transaction has moved
 // the evaluation to a later time, processDueEval only sets the timer again.
-func (c *txn) processDueEval(id string) {
-	switch e := c.tx.Evaluation(nil, id); {
+func (t *txn) processDueEval(id string) {
+	switch e := t.tx.Evaluation(nil, id); {
 	case e == nil:
-		c.tx.OnCommit(func() { c.scheduler.evalTimers.setDueTime(id, time.Time{}) })
-	case e.Status != api.EvalStatusPending || e.WaitUntil.After(c.now):
-		c.trackPendingAndBlockedEval(e)
+		t.tx.OnCommit(func() { t.scheduler.evalTimers.setDueTime(id, time.Time{}) })
+	case e.Status != api.EvalStatusPending || e.WaitUntil.After(t.now):
+		t.trackPendingAndBlockedEval(e)
 	default:
-		c.processDelayedOrBlockedEval(e)
+		t.processDelayedOrBlockedEval(e)
 	}
 }
 
 // retryBlockedEvals processes all blocked evaluations again: the highest priority first, and then the oldest first.
-func (c *txn) retryBlockedEvals() {
-	c.scheduler.mu.Lock()
+func (t *txn) retryBlockedEvals() {
+	t.scheduler.mu.Lock()
 	var evals []*api.Evaluation
-	for id := range c.scheduler.blockedEvals {
-		if e := c.tx.Evaluation(nil, id); e != nil && e.Status == api.EvalStatusBlocked {
+	for id := range t.scheduler.blockedEvals {
+		if e := t.tx.Evaluation(nil, id); e != nil && e.Status == api.EvalStatusBlocked {
 			evals = append(evals, e)
 		} else {
-			delete(c.scheduler.blockedEvals, id)
+			delete(t.scheduler.blockedEvals, id)
 		}
 	}
-	c.scheduler.mu.Unlock()
+	t.scheduler.mu.Unlock()
 	slices.SortFunc(evals, func(a, b *api.Evaluation) int {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.CreateIndex, b.CreateIndex), cmp.Compare(a.ID, b.ID))
 	})
 	for _, e := range evals {
-		if e = c.tx.Evaluation(nil, e.ID); e.Status == api.EvalStatusBlocked {
-			c.processDelayedOrBlockedEval(e)
+		if e = t.tx.Evaluation(nil, e.ID); e.Status == api.EvalStatusBlocked {
+			t.processDelayedOrBlockedEval(e)
 		}
 	}
 }
 
 // processDelayedOrBlockedEval processes a stored evaluation that was delayed or blocked. It cancels an evaluation whose
 // job is not stored. (A purge of the job is not the reason: a purge cancels the evaluations of the job.)
-func (c *txn) processDelayedOrBlockedEval(e *api.Evaluation) {
-	if c.tx.Job(nil, e.Namespace, e.JobID) != nil {
-		c.processEval(e)
+func (t *txn) processDelayedOrBlockedEval(e *api.Evaluation) {
+	if t.tx.Job(nil, e.Namespace, e.JobID) != nil {
+		t.processEval(e)
 		return
 	}
 	ended := *e
 	ended.Status, ended.StatusDescription = api.EvalStatusCancelled, "the job is gone"
-	ended.ModifyTime = c.now.UnixNano()
-	c.putEval(&ended)
+	ended.ModifyTime = t.now.UnixNano()
+	t.putEval(&ended)
 }

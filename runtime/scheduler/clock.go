@@ -42,11 +42,11 @@ func newWallClock(h Env) *wallClock {
 }
 
 // clockOffset returns the wall clock minus the monotonic clock, or 0 without a monotonic clock.
-func (h Env) clockOffset(now time.Time) time.Duration {
-	if h.Uptime == nil {
+func (e Env) clockOffset(now time.Time) time.Duration {
+	if e.Uptime == nil {
 		return 0
 	}
-	return time.Duration(now.UnixNano()) - h.Uptime()
+	return time.Duration(now.UnixNano()) - e.Uptime()
 }
 
 func (w *wallClock) read(h Env) clockReading {

@@ -71,20 +71,20 @@ func newClockHarness(t *testing.T, life func(*api.Allocation) schedtest.AllocTim
 }
 
 // startScheduler replaces the running scheduler by a new one.
-func (b *clockHarness) startScheduler() {
-	if b.stopScheduler != nil {
-		b.stopScheduler()
+func (c *clockHarness) startScheduler() {
+	if c.stopScheduler != nil {
+		c.stopScheduler()
 	}
-	s := scheduler.New(scheduler.Config{NodeID: "node", Store: b.store, Env: b.env, Logger: hclog.NewNullLogger()})
-	b.Scheduler = s
-	b.node.SetScheduler(s)
+	s := scheduler.New(scheduler.Config{NodeID: "node", Store: c.store, Env: c.env, Logger: hclog.NewNullLogger()})
+	c.Scheduler = s
+	c.node.SetScheduler(s)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		s.Run(ctx)
 	}()
-	b.stopScheduler = func() {
+	c.stopScheduler = func() {
 		cancel()
 		<-ended
 	}
@@ -112,8 +112,8 @@ var clockStepCases = map[string]func(*clockHarness, time.Duration){
 }
 
 // launchCount returns the number of children of a periodic job.
-func (b *clockHarness) launchCount(key scheduler.JobKey) int {
-	return len(b.store.Snapshot().JobChildren(nil, key.Namespace, key.ID))
+func (c *clockHarness) launchCount(key scheduler.JobKey) int {
+	return len(c.store.Snapshot().JobChildren(nil, key.Namespace, key.ID))
 }
 
 func periodicJob(spec string) *api.Job {

@@ -15,16 +15,16 @@ type deploymentUpdater struct{ *txn }
 
 // checkDeploymentAtDeadline is called when the timer of a deployment has expired. It removes the timer and makes
 // reconcileJobs check the deployment.
-func (c deploymentUpdater) checkDeploymentAtDeadline(id string) {
-	c.setOperation(opDeployment)
-	if d := c.tx.Deployment(nil, id); d != nil {
-		c.reconcileJobLater(JobKey{d.Namespace, d.JobID})
+func (u deploymentUpdater) checkDeploymentAtDeadline(id string) {
+	u.setOperation(opDeployment)
+	if d := u.tx.Deployment(nil, id); d != nil {
+		u.reconcileJobLater(JobKey{d.Namespace, d.JobID})
 	}
-	c.tx.OnCommit(func() { c.scheduler.deploymentTimers.setDueTime(id, zeroTime) })
+	u.tx.OnCommit(func() { u.scheduler.deploymentTimers.setDueTime(id, zeroTime) })
 }
 
 // setDeploymentTimer sets the timer of a running deployment to the earliest progress deadline of its groups.
-func (c deploymentUpdater) setDeploymentTimer(d *api.Deployment) {
+func (u deploymentUpdater) setDeploymentTimer(d *api.Deployment) {
 	id, first := d.ID, time.Time{}
 	if d.Status == api.DeploymentStatusRunning {
 		for _, state := range d.TaskGroups {
@@ -33,59 +33,59 @@ func (c deploymentUpdater) setDeploymentTimer(d *api.Deployment) {
 			}
 		}
 	}
-	c.tx.OnCommit(func() { c.scheduler.deploymentTimers.setDueTime(id, first) })
+	u.tx.OnCommit(func() { u.scheduler.deploymentTimers.setDueTime(id, first) })
 }
 
 // checkDeployment applies the result of the function CheckDeployment to the active deployment of the current version of a
 // job, if there is one.
-func (c deploymentUpdater) checkDeployment(job *api.Job) {
+func (u deploymentUpdater) checkDeployment(job *api.Job) {
 	key := JobKeyOf(job)
-	d := c.tx.LatestDeployment(nil, key.Namespace, key.ID)
+	d := u.tx.LatestDeployment(nil, key.Namespace, key.ID)
 	if d == nil || !model.DeploymentActive(d) || d.JobCreateIndex != *job.CreateIndex || d.JobVersion != *job.Version {
 		return
 	}
-	v := CheckDeployment(d, job, c.tx.AllocationsByJob(nil, key.Namespace, key.ID), c.now)
-	c.applyDeploymentChanges(job, d, v, v.Deployment != nil && v.Deployment.Status != d.Status)
+	v := CheckDeployment(d, job, u.tx.AllocationsByJob(nil, key.Namespace, key.ID), u.now)
+	u.applyDeploymentChanges(job, d, v, v.Deployment != nil && v.Deployment.Status != d.Status)
 }
 
 // applyDeploymentChanges stores changes of a deployment, reverts the job if the deployment has failed, and evaluates the
 // job. With alwaysEvaluate it stores an evaluation in any case and returns its id. Otherwise it evaluates the job only if
 // the changes need it, and stores no evaluation if the plan has no changes.
-func (c deploymentUpdater) applyDeploymentChanges(job *api.Job, d *api.Deployment, v DeploymentChanges, alwaysEvaluate bool) (evalID string) {
+func (u deploymentUpdater) applyDeploymentChanges(job *api.Job, d *api.Deployment, v DeploymentChanges, alwaysEvaluate bool) (evalID string) {
 	for _, a := range v.Allocs {
-		c.putAlloc(a)
+		u.putAlloc(a)
 	}
 	if next := v.Deployment; next != nil {
 		if next.Status == api.DeploymentStatusFailed && d.Status != next.Status {
-			if reverted := c.autoRevertJob(job, next); reverted != nil {
+			if reverted := u.autoRevertJob(job, next); reverted != nil {
 				job = reverted
 			}
 		}
-		c.tx.PutDeployment(next)
+		u.tx.PutDeployment(next)
 		if next.Status == api.DeploymentStatusSuccessful {
-			jobVersions(c).markStable(JobKey{d.Namespace, d.JobID}, d.JobVersion, true)
+			jobVersions(u).markStable(JobKey{d.Namespace, d.JobID}, d.JobVersion, true)
 		}
 	}
 	id := d.ID
-	c.tx.OnCommit(func() { c.scheduler.deploymentTimers.setDueTime(id, v.NextCheck) })
+	u.tx.OnCommit(func() { u.scheduler.deploymentTimers.setDueTime(id, v.NextCheck) })
 	if !alwaysEvaluate && !v.NeedsEvaluation {
 		return ""
 	}
-	eval := c.newEval(job, triggerDeployment)
-	eval.Priority = model.DeploymentPriority(d, job, c.tx.EvaluationsByJob(nil, *job.Namespace, *job.ID))
+	eval := u.newEval(job, triggerDeployment)
+	eval.Priority = model.DeploymentPriority(d, job, u.tx.EvaluationsByJob(nil, *job.Namespace, *job.ID))
 	if !alwaysEvaluate {
-		c.processEvalIfChanged(eval)
+		u.processEvalIfChanged(eval)
 		return ""
 	}
 	eval.DeploymentID = d.ID
-	c.processEval(eval)
+	u.processEval(eval)
 	return eval.ID
 }
 
 // autoRevertJob reverts the job of the failed deployment d if a group has auto_revert: it stores the latest stable version
 // before the current one as a new version, and returns it. It adds the result to d.StatusDescription. It returns nil if
 // the job is not reverted.
-func (c deploymentUpdater) autoRevertJob(job *api.Job, d *api.Deployment) *api.Job {
+func (u deploymentUpdater) autoRevertJob(job *api.Job, d *api.Deployment) *api.Job {
 	revert := false
 	for _, state := range d.TaskGroups {
 		revert = revert || state.AutoRevert
@@ -93,7 +93,7 @@ func (c deploymentUpdater) autoRevertJob(job *api.Job, d *api.Deployment) *api.J
 	if !revert {
 		return nil
 	}
-	stable := jobVersions(c).previousStableVersion(job)
+	stable := jobVersions(u).previousStableVersion(job)
 	switch {
 	case stable == nil:
 		d.StatusDescription = fmt.Sprintf(model.DeploymentNoStableVersion, d.StatusDescription)
@@ -103,7 +103,7 @@ func (c deploymentUpdater) autoRevertJob(job *api.Job, d *api.Deployment) *api.J
 		return nil
 	}
 	d.StatusDescription = fmt.Sprintf(model.DeploymentRollback, d.StatusDescription, *stable.Version)
-	return jobVersions(c).putOldVersionAsNewest(stable, job)
+	return jobVersions(u).putOldVersionAsNewest(stable, job)
 }
 
 func sameSpecExceptStop(a, b *api.Job) bool {
@@ -149,9 +149,9 @@ func (s *Scheduler) updateDeployment(ctx context.Context, id, name string, edit 
 
 // versionRevertedTo returns the number of the latest stable version before the given version, or nil. A failed deployment
 // of the given version reverts the job to this stable version.
-func (c deploymentUpdater) versionRevertedTo(key JobKey, version uint64) *uint64 {
-	if bad := c.tx.JobVersion(nil, key.Namespace, key.ID, version); bad != nil {
-		if stable := jobVersions(c).previousStableVersion(bad); stable != nil {
+func (u deploymentUpdater) versionRevertedTo(key JobKey, version uint64) *uint64 {
+	if bad := u.tx.JobVersion(nil, key.Namespace, key.ID, version); bad != nil {
+		if stable := jobVersions(u).previousStableVersion(bad); stable != nil {
 			return stable.Version
 		}
 	}

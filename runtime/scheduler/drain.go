@@ -91,14 +91,14 @@ func (s *Scheduler) Drain(ctx context.Context, r DrainRequest) (NodeRequestOutco
 type nodeDrain struct{ *txn }
 
 // endDrain ends the drain in n, which the caller then stores.
-func (c nodeDrain) endDrain(n *api.Node, status api.DrainStatus, message string) {
+func (d nodeDrain) endDrain(n *api.Node, status api.DrainStatus, message string) {
 	last := api.DrainMetadata{StartedAt: n.DrainStrategy.StartedAt}
 	if n.LastDrain != nil {
 		last = *n.LastDrain
 	}
-	last.Status, last.UpdatedAt = status, c.now
+	last.Status, last.UpdatedAt = status, d.now
 	n.Drain, n.DrainStrategy, n.LastDrain = false, nil, &last
-	model.AppendNodeEvent(n, "Drain", message, nil, c.now)
+	model.AppendNodeEvent(n, "Drain", message, nil, d.now)
 }
 
 // updateNode calls edit with a copy of the stored node, stores the copy and continues its drain. operation is the
@@ -127,10 +127,10 @@ func (s *Scheduler) updateNode(ctx context.Context, operation string, edit func(
 	return out, err
 }
 
-func (c nodeDrain) putNode(n *api.Node) {
-	c.tx.PutNode(n)
-	c.node = PlacementNodeOf(n)
-	c.setDrainTimer(n)
+func (d nodeDrain) putNode(n *api.Node) {
+	d.tx.PutNode(n)
+	d.node = PlacementNodeOf(n)
+	d.setDrainTimer(n)
 }
 
 // drainStartDelay is the delay between a drain request and the first stop. A client
@@ -141,54 +141,54 @@ const drainStartDelay = 200 * time.Millisecond
 
 // setDrainTimer sets the drain timer to the next time at which a drain has something to do: the end of
 // drainStartDelay, and then the deadline. Without a drain it removes the timer.
-func (c nodeDrain) setDrainTimer(n *api.Node) {
+func (d nodeDrain) setDrainTimer(n *api.Node) {
 	var at time.Time
 	if n != nil && n.DrainStrategy != nil {
 		for _, next := range []time.Time{n.DrainStrategy.StartedAt.Add(drainStartDelay), n.DrainStrategy.ForceDeadline} {
-			if next.After(c.now) {
+			if next.After(d.now) {
 				at = next
 				break
 			}
 		}
 	}
-	c.tx.OnCommit(func() { c.scheduler.drainTimer.setDueTime(drainTimerKey, at) })
+	d.tx.OnCommit(func() { d.scheduler.drainTimer.setDueTime(drainTimerKey, at) })
 }
 
 // continueDrain stops the allocations that a drain of the node can stop now, or completes the drain. It returns
 // the ids of the new evaluations. It does nothing if the node is not draining.
-func (c nodeDrain) continueDrain() (evalIDs []string) {
-	if !c.node.IsDraining {
+func (d nodeDrain) continueDrain() (evalIDs []string) {
+	if !d.node.IsDraining {
 		return nil
 	}
-	n := c.tx.Node(nil, c.scheduler.nodeID)
-	if c.now.Before(n.DrainStrategy.StartedAt.Add(drainStartDelay)) {
-		c.setDrainTimer(n)
+	n := d.tx.Node(nil, d.scheduler.nodeID)
+	if d.now.Before(n.DrainStrategy.StartedAt.Add(drainStartDelay)) {
+		d.setDrainTimer(n)
 		return nil
 	}
-	next, done := allocsToDrainNext(n.DrainStrategy, c.tx.Allocations(nil, ""), c.tx.AllocationEnded, c.now)
+	next, done := allocsToDrainNext(n.DrainStrategy, d.tx.Allocations(nil, ""), d.tx.AllocationEnded, d.now)
 	if done {
 		ended := *n
-		c.endDrain(&ended, api.DrainStatusComplete, "Node drain complete")
-		c.setOperation(opNodeDrain)
-		c.putNode(&ended)
+		d.endDrain(&ended, api.DrainStatusComplete, "Node drain complete")
+		d.setOperation(opNodeDrain)
+		d.putNode(&ended)
 		return nil
 	}
 	var jobs []*api.Job
 	for _, a := range next {
 		moved := *a
 		moved.DesiredTransition.Migrate = new(true)
-		moved.ModifyTime = c.now.UnixNano()
-		c.setOperation(opAllocStop)
-		c.putAlloc(&moved)
-		job := c.tx.Job(nil, a.Namespace, a.JobID)
+		moved.ModifyTime = d.now.UnixNano()
+		d.setOperation(opAllocStop)
+		d.putAlloc(&moved)
+		job := d.tx.Job(nil, a.Namespace, a.JobID)
 		if job != nil && !slices.Contains(jobs, job) {
 			jobs = append(jobs, job)
 		}
 	}
 	for _, job := range jobs {
-		eval := c.newEval(job, triggerDrain)
+		eval := d.newEval(job, triggerDrain)
 		eval.NodeID, eval.NodeModifyIndex = n.ID, n.ModifyIndex
-		c.processEval(eval)
+		d.processEval(eval)
 		evalIDs = append(evalIDs, eval.ID)
 	}
 	return evalIDs
@@ -258,4 +258,4 @@ func maxParallelStops(a *api.Allocation) int {
 
 // setNextDrainTimer is called when the drain timer has expired, and sets it to its next time. It need not stop
 // allocations itself: each transaction calls continueDrain.
-func (c nodeDrain) setNextDrainTimer() { c.setDrainTimer(c.tx.Node(nil, c.scheduler.nodeID)) }
+func (d nodeDrain) setNextDrainTimer() { d.setDrainTimer(d.tx.Node(nil, d.scheduler.nodeID)) }

@@ -25,23 +25,23 @@ func slowStopAllocTimes(a *api.Allocation) schedtest.AllocTimes {
 
 // registerMixedJobs registers a service with count 3 and max_parallel 2, a batch job that takes
 // a minute, and a system job.
-func (b *harness) registerMixedJobs() {
-	b.register(serviceJob(func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
+func (h *harness) registerMixedJobs() {
+	h.register(serviceJob(func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
 		g.Migrate = &api.MigrateStrategy{MaxParallel: new(2)}
 	}))
-	b.register(batchJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.ID = new("batch") }))
-	b.register(serviceJob(func(j *api.Job, g *api.TaskGroup, _ *api.Task) {
+	h.register(batchJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.ID = new("batch") }))
+	h.register(serviceJob(func(j *api.Job, g *api.TaskGroup, _ *api.Task) {
 		j.ID, j.Type, g.Count = new("system"), new(api.JobTypeSystem), nil
 	}))
-	b.advance(2 * time.Second)
+	h.advance(2 * time.Second)
 }
 
 // runningCounts returns the numbers of pending and running allocations by job.
-func (b *harness) runningCounts() string {
+func (h *harness) runningCounts() string {
 	var all []string
 	for _, id := range []string{"web", "batch", "system"} {
 		n := 0
-		for _, a := range b.allocs(id) {
+		for _, a := range h.allocs(id) {
 			if a.ClientStatus == api.AllocClientStatusRunning || a.ClientStatus == api.AllocClientStatusPending {
 				n++
 			}
@@ -51,18 +51,18 @@ func (b *harness) runningCounts() string {
 	return strings.Join(all, ", ")
 }
 
-func (b *harness) expectRunning(when, want string) {
-	b.t.Helper()
-	if got := b.runningCounts(); got != want {
-		b.t.Errorf("%s: %s, want %s", when, got, want)
+func (h *harness) expectRunning(when, want string) {
+	h.t.Helper()
+	if got := h.runningCounts(); got != want {
+		h.t.Errorf("%s: %s, want %s", when, got, want)
 	}
 }
 
-func (b *harness) drainNode(r scheduler.DrainRequest) scheduler.NodeRequestOutcome {
-	b.t.Helper()
-	out, err := b.Drain(b.t.Context(), r)
+func (h *harness) drainNode(r scheduler.DrainRequest) scheduler.NodeRequestOutcome {
+	h.t.Helper()
+	out, err := h.Drain(h.t.Context(), r)
 	if err != nil {
-		b.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	return out
 }

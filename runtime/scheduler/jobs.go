@@ -171,21 +171,21 @@ func preserveCountsAndResources(job, old *api.Job, o RegisterOptions) *api.Job {
 
 // evaluateJob evaluates a changed job and sets the indexes and the evaluation in out. Periodic and parameterized jobs,
 // which have no allocations, are not evaluated. A priority of zero means the priority of the job.
-func (c *txn) evaluateJob(out *RequestOutcome, job *api.Job, trigger string, priority int) {
+func (t *txn) evaluateJob(out *RequestOutcome, job *api.Job, trigger string, priority int) {
 	out.JobModifyIndex = *job.ModifyIndex
-	c.reconcileJobLater(JobKeyOf(job))
+	t.reconcileJobLater(JobKeyOf(job))
 	if model.HasChildren(job) {
 		return
 	}
-	eval := c.newEval(job, trigger)
+	eval := t.newEval(job, trigger)
 	if trigger == triggerDeregister {
 		eval.Type = api.JobTypeService // Nomad sets the type service for the deregistration of jobs of every type
 	}
 	if priority != 0 {
 		eval.Priority = priority
 	}
-	c.processEval(eval)
-	out.EvalID, out.EvalCreateIndex = eval.ID, c.tx.Index()
+	t.processEval(eval)
+	out.EvalID, out.EvalCreateIndex = eval.ID, t.tx.Index()
 }
 
 // DeregisterOptions are the options of Deregister.
@@ -232,12 +232,12 @@ func (s *Scheduler) Deregister(ctx context.Context, key JobKey, o DeregisterOpti
 }
 
 // skipShutdownDelays makes the tasks of a job stop without their shutdown_delay.
-func (c *txn) skipShutdownDelays(key JobKey) {
-	for _, a := range c.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
+func (t *txn) skipShutdownDelays(key JobKey) {
+	for _, a := range t.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
 		if !model.AllocTerminal(a) {
 			copied := *a
 			copied.DesiredTransition.NoShutdownDelay = new(true)
-			c.putAlloc(&copied)
+			t.putAlloc(&copied)
 		}
 	}
 }
@@ -265,12 +265,12 @@ func (s *Scheduler) Evaluate(ctx context.Context, key JobKey, force bool) (out R
 	return out, err
 }
 
-func (c *txn) forceReschedule(key JobKey) {
-	for _, a := range c.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
+func (t *txn) forceReschedule(key JobKey) {
+	for _, a := range t.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
 		if a.ClientStatus == api.AllocClientStatusFailed && isUnreplaced(a) {
 			copied := *a
 			copied.DesiredTransition.ForceReschedule = new(true)
-			c.putAlloc(&copied)
+			t.putAlloc(&copied)
 		}
 	}
 }

@@ -65,9 +65,9 @@ type allocReservation struct {
 const uncommittedIndex = math.MaxUint64
 
 // waitsFor reports whether the allocation starts only after other, an allocation of the same name, has ended.
-func (h *allocReservation) waitsFor(other *allocReservation) bool {
-	return !h.hasStarted && !h.isTerminal && other.isTerminal &&
-		(h.previousID == other.allocID || other.stoppedIndex != 0 && other.stoppedIndex <= h.placedIndex)
+func (a *allocReservation) waitsFor(other *allocReservation) bool {
+	return !a.hasStarted && !a.isTerminal && other.isTerminal &&
+		(a.previousID == other.allocID || other.stoppedIndex != 0 && other.stoppedIndex <= a.placedIndex)
 }
 
 // NewNodeUsage returns the usage of a node without allocations.
@@ -106,21 +106,21 @@ func NodeUsageOf(state store.Reader, node PlacementNode) *NodeUsage {
 }
 
 // Clone returns an independent copy.
-func (r *NodeUsage) Clone() *NodeUsage {
-	c := *r
-	c.reservationsByAllocName = make(map[allocNameKey]*allocNameReservations, len(r.reservationsByAllocName))
-	for key, s := range r.reservationsByAllocName {
+func (u *NodeUsage) Clone() *NodeUsage {
+	c := *u
+	c.reservationsByAllocName = make(map[allocNameKey]*allocNameReservations, len(u.reservationsByAllocName))
+	for key, s := range u.reservationsByAllocName {
 		c.reservationsByAllocName[key] = &allocNameReservations{s.key, slices.Clone(s.reservations)}
 	}
-	c.portHolders = r.portHolders.clone(c.reservationsByAllocName)
-	c.deviceHolders = r.deviceHolders.clone(c.reservationsByAllocName)
-	c.volumeWriters = r.volumeWriters.clone(c.reservationsByAllocName)
+	c.portHolders = u.portHolders.clone(c.reservationsByAllocName)
+	c.deviceHolders = u.deviceHolders.clone(c.reservationsByAllocName)
+	c.volumeWriters = u.volumeWriters.clone(c.reservationsByAllocName)
 	return &c
 }
 
-func (m holders[K]) clone(slots map[allocNameKey]*allocNameReservations) holders[K] {
-	c := make(holders[K], len(m))
-	for item, holding := range m {
+func (ho holders[K]) clone(slots map[allocNameKey]*allocNameReservations) holders[K] {
+	c := make(holders[K], len(ho))
+	for item, holding := range ho {
 		for _, s := range holding {
 			c[item] = append(c[item], slots[s.key])
 		}
@@ -128,24 +128,24 @@ func (m holders[K]) clone(slots map[allocNameKey]*allocNameReservations) holders
 	return c
 }
 
-func (m holders[K]) addHolder(s *allocNameReservations, items []K) {
+func (ho holders[K]) addHolder(s *allocNameReservations, items []K) {
 	for _, item := range items {
-		if !slices.Contains(m[item], s) {
-			m[item] = append(m[item], s)
+		if !slices.Contains(ho[item], s) {
+			ho[item] = append(ho[item], s)
 		}
 	}
 }
 
 // removeIfUnused removes an allocation name from the holders of each item that none of its reservations has.
-func (m holders[K]) removeIfUnused(s *allocNameReservations, items []K, itemsOf func(*allocReservation) []K) {
+func (ho holders[K]) removeIfUnused(s *allocNameReservations, items []K, itemsOf func(*allocReservation) []K) {
 	for _, item := range items {
 		if slices.ContainsFunc(s.reservations, func(h allocReservation) bool { return slices.Contains(itemsOf(&h), item) }) {
 			continue
 		}
-		if others := slices.DeleteFunc(m[item], func(o *allocNameReservations) bool { return o == s }); len(others) > 0 {
-			m[item] = others
+		if others := slices.DeleteFunc(ho[item], func(o *allocNameReservations) bool { return o == s }); len(others) > 0 {
+			ho[item] = others
 		} else {
-			delete(m, item)
+			delete(ho, item)
 		}
 	}
 }
@@ -153,8 +153,8 @@ func (m holders[K]) removeIfUnused(s *allocNameReservations, items []K, itemsOf 
 // findConflict returns the reservations that prevent an allocation with the name key from using an item: those of
 // another allocation name that holds the item, or those of the same name if an allocation that is not terminal holds the
 // item. heldByOwnName is true if only terminal allocations of the same name hold the item.
-func (m holders[K]) findConflict(key allocNameKey, item K, itemsOf func(*allocReservation) []K) (conflict *allocNameReservations, heldByOwnName bool) {
-	for _, s := range m[item] {
+func (ho holders[K]) findConflict(key allocNameKey, item K, itemsOf func(*allocReservation) []K) (conflict *allocNameReservations, heldByOwnName bool) {
+	for _, s := range ho[item] {
 		if s.key != key {
 			return s, false
 		}
@@ -173,12 +173,12 @@ func devicesOf(h *allocReservation) []deviceInstance { return h.devices }
 func volumesOf(h *allocReservation) []writableVolume { return h.writableVolumes }
 
 // PutAlloc adds or replaces the reservation of an allocation that has not ended.
-func (r *NodeUsage) PutAlloc(a *api.Allocation) {
+func (u *NodeUsage) PutAlloc(a *api.Allocation) {
 	h := allocReservation{
 		allocID:     a.ID,
 		isTerminal:  model.AllocTerminal(a),
 		hasStarted:  hasStarted(a),
-		ports:       r.allocatedPorts(a),
+		ports:       u.allocatedPorts(a),
 		devices:     allocatedDevices(a),
 		placedIndex: a.CreateIndex,
 		previousID:  a.PreviousAllocation,
@@ -189,71 +189,71 @@ func (r *NodeUsage) PutAlloc(a *api.Allocation) {
 	if h.placedIndex == 0 {
 		h.placedIndex = uncommittedIndex
 	}
-	r.putReservation(a, h)
+	u.putReservation(a, h)
 }
 
 // PutStoppingAlloc is like PutAlloc for an allocation that the current transaction stops. An allocation that is placed
 // afterwards with the same name can reuse its resources.
-func (r *NodeUsage) PutStoppingAlloc(a *api.Allocation) {
-	r.putReservation(a, allocReservation{allocID: a.ID, isTerminal: true, hasStarted: hasStarted(a), ports: r.allocatedPorts(a), devices: allocatedDevices(a), placedIndex: a.CreateIndex, stoppedIndex: uncommittedIndex})
+func (u *NodeUsage) PutStoppingAlloc(a *api.Allocation) {
+	u.putReservation(a, allocReservation{allocID: a.ID, isTerminal: true, hasStarted: hasStarted(a), ports: u.allocatedPorts(a), devices: allocatedDevices(a), placedIndex: a.CreateIndex, stoppedIndex: uncommittedIndex})
 }
 
-func (r *NodeUsage) putReservation(a *api.Allocation, h allocReservation) {
+func (u *NodeUsage) putReservation(a *api.Allocation, h allocReservation) {
 	if g := model.FindGroup(a.Job, a.TaskGroup); g != nil {
-		h.demand = groupDemand(g, r.coreMHz)
-		h.writableVolumes = writableVolumesOf(g, a.Name, r.nodeFacts)
+		h.demand = groupDemand(g, u.coreMHz)
+		h.writableVolumes = writableVolumesOf(g, a.Name, u.nodeFacts)
 	}
-	r.editReservationsOfName(allocNameKeyOf(a), func(s *allocNameReservations) {
-		r.removeReservation(s, a.ID)
+	u.editReservationsOfName(allocNameKeyOf(a), func(s *allocNameReservations) {
+		u.removeReservation(s, a.ID)
 		s.reservations = append(s.reservations, h)
-		r.portHolders.addHolder(s, h.ports)
-		r.deviceHolders.addHolder(s, h.devices)
-		r.volumeWriters.addHolder(s, h.writableVolumes)
+		u.portHolders.addHolder(s, h.ports)
+		u.deviceHolders.addHolder(s, h.devices)
+		u.volumeWriters.addHolder(s, h.writableVolumes)
 	})
 }
 
 // RemoveAlloc removes the reservation of an allocation that has ended. It does nothing if there is none.
-func (r *NodeUsage) RemoveAlloc(a *api.Allocation) {
-	r.editReservationsOfName(allocNameKeyOf(a), func(s *allocNameReservations) { r.removeReservation(s, a.ID) })
+func (u *NodeUsage) RemoveAlloc(a *api.Allocation) {
+	u.editReservationsOfName(allocNameKeyOf(a), func(s *allocNameReservations) { u.removeReservation(s, a.ID) })
 }
 
 // editReservationsOfName calls edit with the reservations of one allocation name, and updates usedResources.
-func (r *NodeUsage) editReservationsOfName(key allocNameKey, edit func(*allocNameReservations)) {
-	s := r.reservationsByAllocName[key]
+func (u *NodeUsage) editReservationsOfName(key allocNameKey, edit func(*allocNameReservations)) {
+	s := u.reservationsByAllocName[key]
 	if s == nil {
 		s = &allocNameReservations{key: key}
-		r.reservationsByAllocName[key] = s
+		u.reservationsByAllocName[key] = s
 	}
-	r.usedResources.addMultiple(s.maxUsage(), -1)
+	u.usedResources.addMultiple(s.maxUsage(), -1)
 	edit(s)
-	r.usedResources.addMultiple(s.maxUsage(), 1)
+	u.usedResources.addMultiple(s.maxUsage(), 1)
 	if len(s.reservations) == 0 {
-		delete(r.reservationsByAllocName, key)
+		delete(u.reservationsByAllocName, key)
 	}
 }
 
-func (r *NodeUsage) removeReservation(s *allocNameReservations, id string) {
+func (u *NodeUsage) removeReservation(s *allocNameReservations, id string) {
 	i := slices.IndexFunc(s.reservations, func(h allocReservation) bool { return h.allocID == id })
 	if i < 0 {
 		return
 	}
 	removed := s.reservations[i]
 	s.reservations = slices.Delete(s.reservations, i, i+1)
-	r.portHolders.removeIfUnused(s, removed.ports, portsOf)
-	r.deviceHolders.removeIfUnused(s, removed.devices, devicesOf)
-	r.volumeWriters.removeIfUnused(s, removed.writableVolumes, volumesOf)
+	u.portHolders.removeIfUnused(s, removed.ports, portsOf)
+	u.deviceHolders.removeIfUnused(s, removed.devices, devicesOf)
+	u.volumeWriters.removeIfUnused(s, removed.writableVolumes, volumesOf)
 }
 
 // maxUsage returns the largest amounts that the allocations of one name use at one time: an allocation that waits for the
 // end of another one reuses its resources.
-func (s *allocNameReservations) maxUsage() resourceAmounts {
+func (a *allocNameReservations) maxUsage() resourceAmounts {
 	var awaitedAmounts, waitingAmounts, runningAmounts resourceAmounts
-	for i := range s.reservations {
-		h := &s.reservations[i]
+	for i := range a.reservations {
+		h := &a.reservations[i]
 		switch {
-		case slices.ContainsFunc(s.reservations, func(o allocReservation) bool { return o.waitsFor(h) }):
+		case slices.ContainsFunc(a.reservations, func(o allocReservation) bool { return o.waitsFor(h) }):
 			awaitedAmounts.addMultiple(h.demand, 1)
-		case slices.ContainsFunc(s.reservations, func(o allocReservation) bool { return h.waitsFor(&o) }):
+		case slices.ContainsFunc(a.reservations, func(o allocReservation) bool { return h.waitsFor(&o) }):
 			waitingAmounts.addMultiple(h.demand, 1)
 		default:
 			runningAmounts.addMultiple(h.demand, 1)
@@ -267,19 +267,19 @@ func (s *allocNameReservations) maxUsage() resourceAmounts {
 
 // checkFits returns an exhaustedError if the node has too few free resources for another allocation with the name
 // key and the demand need. It does not check ports, devices and volumes. It reserves nothing: PutAlloc does.
-func (r *NodeUsage) checkFits(key allocNameKey, need resourceAmounts) error {
+func (u *NodeUsage) checkFits(key allocNameKey, need resourceAmounts) error {
 	after := allocNameReservations{}
 	var amountsBefore resourceAmounts
-	if s := r.reservationsByAllocName[key]; s != nil {
+	if s := u.reservationsByAllocName[key]; s != nil {
 		amountsBefore = s.maxUsage()
 		after.reservations = slices.Clone(s.reservations)
 	}
 	after.reservations = append(after.reservations, allocReservation{demand: need, placedIndex: uncommittedIndex})
 	grow := after.maxUsage()
 	for i, d := range resourceDimensions {
-		if left := r.totalResources[i] - r.usedResources[i]; grow[i]-amountsBefore[i] > left {
+		if left := u.totalResources[i] - u.usedResources[i]; grow[i]-amountsBefore[i] > left {
 			if d.attribute == "" {
-				return &exhaustedError{d.name, fmt.Errorf("%s: this node runs %.0f allocations at one time: %s", d.name, r.totalResources[i], d.remedy)}
+				return &exhaustedError{d.name, fmt.Errorf("%s: this node runs %.0f allocations at one time: %s", d.name, u.totalResources[i], d.remedy)}
 			}
 			return &exhaustedError{d.name, fmt.Errorf("%s exhausted: an allocation needs %.0f %s and %.0f %s are left on this node: %s",
 				d.name, need[i], d.unit, max(left, 0), d.unit, d.remedy)}
@@ -289,13 +289,13 @@ func (r *NodeUsage) checkFits(key allocNameKey, need resourceAmounts) error {
 }
 
 // isPortTaken reports whether the node reserves a port or an allocation holds it.
-func (r *NodeUsage) isPortTaken(port HostPort) bool {
-	return r.isPortReserved(port) || len(r.portHolders[port]) > 0
+func (u *NodeUsage) isPortTaken(port HostPort) bool {
+	return u.isPortReserved(port) || len(u.portHolders[port]) > 0
 }
 
 // isPortReserved reports whether the configuration of the node reserves a port.
-func (r *NodeUsage) isPortReserved(port HostPort) bool {
-	return r.reservedPorts[port] || r.reservedPorts[HostPort{Port: port.Port}]
+func (u *NodeUsage) isPortReserved(port HostPort) bool {
+	return u.reservedPorts[port] || u.reservedPorts[HostPort{Port: port.Port}]
 }
 
 // hasStarted reports whether the node has started a task of an allocation, according to its reports.
@@ -312,7 +312,7 @@ func newHostPort(address string, port int, nodeIP string) HostPort {
 }
 
 // allocatedPorts returns the host ports that an allocation holds. It leaves out ports with ignore_collision.
-func (r *NodeUsage) allocatedPorts(a *api.Allocation) []HostPort {
+func (u *NodeUsage) allocatedPorts(a *api.Allocation) []HostPort {
 	if a.AllocatedResources == nil {
 		return nil
 	}
@@ -324,7 +324,7 @@ func (r *NodeUsage) allocatedPorts(a *api.Allocation) []HostPort {
 	add := func(port api.Port) {
 		held := HostPort{Port: port.Value}
 		if !model.IsOnDefaultHostNetwork(port) {
-			held = newHostPort(addresses[port.Label], port.Value, r.nodeIP)
+			held = newHostPort(addresses[port.Label], port.Value, u.nodeIP)
 		}
 		ports = append(ports, held)
 	}
@@ -348,7 +348,7 @@ func (r *NodeUsage) allocatedPorts(a *api.Allocation) []HostPort {
 }
 
 // hasReservation reports whether NodeUsage has a reservation of an allocation.
-func (r *NodeUsage) hasReservation(a *api.Allocation) bool {
-	s := r.reservationsByAllocName[allocNameKeyOf(a)]
+func (u *NodeUsage) hasReservation(a *api.Allocation) bool {
+	s := u.reservationsByAllocName[allocNameKeyOf(a)]
 	return s != nil && slices.ContainsFunc(s.reservations, func(h allocReservation) bool { return h.allocID == a.ID })
 }

@@ -31,20 +31,20 @@ func batchJob(edit func(*api.Job, *api.TaskGroup, *api.Task)) *api.Job {
 	})
 }
 
-func (b *harness) job(id string) *api.Job {
-	return b.store.Snapshot().Job(nil, "default", id)
+func (h *harness) job(id string) *api.Job {
+	return h.store.Snapshot().Job(nil, "default", id)
 }
 
 // allocs returns the allocations of a job in the order of their placement.
-func (b *harness) allocs(id string) []*api.Allocation {
-	return b.store.Snapshot().AllocationsByJob(nil, "default", id)
+func (h *harness) allocs(id string) []*api.Allocation {
+	return h.store.Snapshot().AllocationsByJob(nil, "default", id)
 }
 
-func (b *harness) expectRejection(err error, want string) {
-	b.t.Helper()
+func (h *harness) expectRejection(err error, want string) {
+	h.t.Helper()
 	var requestErr *scheduler.RequestError
 	if !errors.As(err, &requestErr) || err.Error() != want {
-		b.t.Errorf("error %v, want the refusal %s", err, want)
+		h.t.Errorf("error %v, want the refusal %s", err, want)
 	}
 }
 
@@ -201,9 +201,9 @@ func withCron(line string, edit func(*api.PeriodicConfig)) func(*api.Job, *api.T
 	}
 }
 
-func (b *harness) childIDs(id string) []string {
+func (h *harness) childIDs(id string) []string {
 	var ids []string
-	for _, j := range b.store.Snapshot().JobChildren(nil, "default", id) {
+	for _, j := range h.store.Snapshot().JobChildren(nil, "default", id) {
 		ids = append(ids, *j.ID)
 	}
 	slices.Sort(ids)

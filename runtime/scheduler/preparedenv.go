@@ -50,7 +50,7 @@ func (s *Scheduler) newPreparedEnv() *preparedEnv {
 }
 
 // expectPlacementsOfJob announces the placements of a new job, or of a new version of old, the stored job or nil.
-func (s *preparedEnv) expectPlacementsOfJob(job, old *api.Job) {
+func (p *preparedEnv) expectPlacementsOfJob(job, old *api.Job) {
 	if model.HasChildren(job) {
 		return
 	}
@@ -59,36 +59,36 @@ func (s *preparedEnv) expectPlacementsOfJob(job, old *api.Job) {
 		if before := findGroupOrNil(old, *g.Name); before != nil && !pointer.Value(old.Stop) {
 			n = max(n-*before.Count, 0) + min(n, countFirstReplacements(g))
 		}
-		s.expectPlacements(g, n)
+		p.expectPlacements(g, n)
 	}
 }
 
 // expectPlacementsOfChildJob announces the placements of a new job that is dispatched from parent.
-func (s *preparedEnv) expectPlacementsOfChildJob(parent *api.Job) {
+func (p *preparedEnv) expectPlacementsOfChildJob(parent *api.Job) {
 	for _, g := range parent.TaskGroups {
-		s.expectPlacements(g, *g.Count)
+		p.expectPlacements(g, *g.Count)
 	}
 }
 
 // expectReplacement announces the replacement of an allocation. It announces no static ports, which are
 // not checked because the replaced allocation holds them.
-func (s *preparedEnv) expectReplacement(a *api.Allocation) {
+func (p *preparedEnv) expectReplacement(a *api.Allocation) {
 	if g := findGroupOrNil(a.Job, a.TaskGroup); g != nil {
-		s.expectIDsAndDynamicPorts(g, 1)
+		p.expectIDsAndDynamicPorts(g, 1)
 	}
 }
 
 // expectDueReplacements announces the replacements that due evaluations will place.
-func (s *preparedEnv) expectDueReplacements() {
-	state := s.scheduler.store.Snapshot()
-	for _, id := range s.scheduler.evalTimers.dueKeys(s.scheduler.env.Now()) {
+func (p *preparedEnv) expectDueReplacements() {
+	state := p.scheduler.store.Snapshot()
+	for _, id := range p.scheduler.evalTimers.dueKeys(p.scheduler.env.Now()) {
 		e := state.Evaluation(nil, id)
 		if e == nil {
 			continue
 		}
 		for _, a := range state.AllocationsByJob(nil, e.Namespace, e.JobID) {
 			if a.FollowupEvalID == id && isUnreplaced(a) {
-				s.expectReplacement(a)
+				p.expectReplacement(a)
 			}
 		}
 	}
@@ -96,8 +96,8 @@ func (s *preparedEnv) expectDueReplacements() {
 
 // expectPlacementsAfterReports announces placements of rolling updates: after the report that an allocation is healthy, the
 // update can continue with the next allocation.
-func (s *preparedEnv) expectPlacementsAfterReports(reports []AllocReport) {
-	state := s.scheduler.store.Snapshot()
+func (p *preparedEnv) expectPlacementsAfterReports(reports []AllocReport) {
+	state := p.scheduler.store.Snapshot()
 	for _, r := range reports {
 		if !pointer.Value(r.Healthy) {
 			continue
@@ -107,7 +107,7 @@ func (s *preparedEnv) expectPlacementsAfterReports(reports []AllocReport) {
 			continue
 		}
 		if g := d.TaskGroups[a.TaskGroup]; g != nil && g.PlacedAllocs < g.DesiredTotal {
-			s.expectReplacement(a)
+			p.expectReplacement(a)
 		}
 	}
 }
@@ -134,82 +134,82 @@ func countFirstReplacements(g *api.TaskGroup) int {
 const maxExpectedAllocs = 1000
 
 // expectPlacements announces n new allocations of a group, with their ids, dynamic ports and static ports.
-func (s *preparedEnv) expectPlacements(g *api.TaskGroup, n int) {
+func (p *preparedEnv) expectPlacements(g *api.TaskGroup, n int) {
 	n = min(n, maxExpectedAllocs)
-	s.expectIDsAndDynamicPorts(g, n)
+	p.expectIDsAndDynamicPorts(g, n)
 	if n == 0 {
 		return
 	}
 	for _, network := range networksOf(g) {
 		for _, port := range network.ReservedPorts {
 			if !port.IgnoreCollision && model.IsOnDefaultHostNetwork(port) {
-				s.missingPorts = append(s.missingPorts, HostPort{Port: port.Value})
+				p.missingPorts = append(p.missingPorts, HostPort{Port: port.Value})
 			}
 		}
 	}
 }
 
 // expectIDsAndDynamicPorts announces the ids and dynamic ports of n allocations of a group.
-func (s *preparedEnv) expectIDsAndDynamicPorts(g *api.TaskGroup, n int) {
-	s.missingIDCount += n
+func (p *preparedEnv) expectIDsAndDynamicPorts(g *api.TaskGroup, n int) {
+	p.missingIDCount += n
 	for _, network := range networksOf(g) {
-		s.portSearchCount += n * len(network.DynamicPorts)
+		p.portSearchCount += n * len(network.DynamicPorts)
 	}
 }
 
 // prepare obtains the ids and ports that were announced or that were missing in the previous attempt, and starts a new
 // attempt.
-func (s *preparedEnv) prepare() {
-	env := s.scheduler.env
-	s.scheduler.preparedIDs.fillTo(minPreparedIDs+s.missingIDCount+s.usedIDCount, env.NewID)
-	for _, port := range s.missingPorts {
-		s.isPortFreeCached(port)
+func (p *preparedEnv) prepare() {
+	env := p.scheduler.env
+	p.scheduler.preparedIDs.fillTo(minPreparedIDs+p.missingIDCount+p.usedIDCount, env.NewID)
+	for _, port := range p.missingPorts {
+		p.isPortFreeCached(port)
 	}
-	if s.portSearchCount+len(s.uncheckedPorts) > 0 {
-		s.prepareDynamicPorts()
+	if p.portSearchCount+len(p.uncheckedPorts) > 0 {
+		p.prepareDynamicPorts()
 	}
-	s.prepareListeners()
-	s.missingIDCount, s.missingPorts = 0, nil
-	s.portSearchCount, s.usedIDCount, s.placeholderIDCount, s.uncheckedPorts = 0, 0, 0, nil
+	p.prepareListeners()
+	p.missingIDCount, p.missingPorts = 0, nil
+	p.portSearchCount, p.usedIDCount, p.placeholderIDCount, p.uncheckedPorts = 0, 0, 0, nil
 }
 
 // prepareListeners calls Env.PortListeners for the needed ports that are not free.
-func (s *preparedEnv) prepareListeners() {
+func (p *preparedEnv) prepareListeners() {
 	var occupiedPorts []int
-	for _, port := range slices.Concat(s.missingPorts, s.uncheckedPorts) {
-		if !s.isPortFreeCached(port) {
+	for _, port := range slices.Concat(p.missingPorts, p.uncheckedPorts) {
+		if !p.isPortFreeCached(port) {
 			occupiedPorts = append(occupiedPorts, port.Port)
 		}
 	}
-	if find := s.scheduler.env.PortListeners; find != nil && len(occupiedPorts) > 0 {
-		maps.Copy(s.listenersByPort, find(occupiedPorts))
+	if find := p.scheduler.env.PortListeners; find != nil && len(occupiedPorts) > 0 {
+		maps.Copy(p.listenersByPort, find(occupiedPorts))
 	}
 }
 
 // prepareDynamicPorts finds a free port for each search for a dynamic port, as long as there are free ports.
-func (s *preparedEnv) prepareDynamicPorts() {
-	first, n := dynamicPortRange(PlacementNodeOf(s.scheduler.store.Snapshot().Node(nil, s.scheduler.nodeID)))
-	for found := true; found && len(s.portSearchStarts) < s.portSearchCount; {
-		start := s.scheduler.env.RandIntN(n)
-		s.portSearchStarts = append(s.portSearchStarts, start)
-		found = s.findFreePort("", first, n, start)
+func (p *preparedEnv) prepareDynamicPorts() {
+	first, n := dynamicPortRange(PlacementNodeOf(p.scheduler.store.Snapshot().Node(nil, p.scheduler.nodeID)))
+	for found := true; found && len(p.portSearchStarts) < p.portSearchCount; {
+		start := p.scheduler.env.RandIntN(n)
+		p.portSearchStarts = append(p.portSearchStarts, start)
+		found = p.findFreePort("", first, n, start)
 	}
-	for _, port := range s.uncheckedPorts {
-		if s.isPortFreeCached(port) {
-			s.foundFreePorts[port] = true
+	for _, port := range p.uncheckedPorts {
+		if p.isPortFreeCached(port) {
+			p.foundFreePorts[port] = true
 		} else if first <= port.Port && port.Port < first+n {
-			s.findFreePort(port.Address, first, n, port.Port-first)
+			p.findFreePort(port.Address, first, n, port.Port-first)
 		}
 	}
 }
 
 // findFreePort searches for a port that is free, that no allocation holds, and that no other search has found. It
 // checks the n ports of an address from first on, beginning with the one at the offset start.
-func (s *preparedEnv) findFreePort(address string, first, n, start int) (found bool) {
+func (p *preparedEnv) findFreePort(address string, first, n, start int) (found bool) {
 	for i := range n {
 		port := HostPort{address, first + (start+i)%n}
-		if !s.foundFreePorts[port] && !s.scheduler.isPortHeld(port) && s.isPortFreeCached(port) {
-			s.foundFreePorts[port] = true
+		if !p.foundFreePorts[port] && !p.scheduler.isPortHeld(port) && p.isPortFreeCached(port) {
+			p.foundFreePorts[port] = true
 			return true
 		}
 	}
@@ -217,11 +217,11 @@ func (s *preparedEnv) findFreePort(address string, first, n, start int) (found b
 }
 
 // isPortFreeCached returns the result of Env.PortFree for a port. It calls Env.PortFree only once for each port.
-func (s *preparedEnv) isPortFreeCached(port HostPort) (free bool) {
-	free, known := s.isPortFreeResults[port]
+func (p *preparedEnv) isPortFreeCached(port HostPort) (free bool) {
+	free, known := p.isPortFreeResults[port]
 	if !known {
-		free = s.scheduler.env.PortFree(port)
-		s.isPortFreeResults[port] = free
+		free = p.scheduler.env.PortFree(port)
+		p.isPortFreeResults[port] = free
 	}
 	return free
 }
@@ -235,41 +235,41 @@ func (s *Scheduler) isPortHeld(port HostPort) bool {
 }
 
 // hadTooFew reports whether the current attempt needed an id or a port that was not prepared.
-func (s *preparedEnv) hadTooFew() bool { return s.placeholderIDCount+len(s.uncheckedPorts) > 0 }
+func (p *preparedEnv) hadTooFew() bool { return p.placeholderIDCount+len(p.uncheckedPorts) > 0 }
 
 // planEnv returns the Env for plans. Its functions return prepared values and do not block.
-func (s *preparedEnv) planEnv() Env {
-	env := s.scheduler.env
-	env.NewID, env.RandIntN, env.PortFree = s.preparedID, s.pickPortSearchStart, s.preparedPortFree
-	env.PortListeners = func([]int) map[int]string { return s.listenersByPort }
+func (p *preparedEnv) planEnv() Env {
+	env := p.scheduler.env
+	env.NewID, env.RandIntN, env.PortFree = p.preparedID, p.pickPortSearchStart, p.preparedPortFree
+	env.PortListeners = func([]int) map[int]string { return p.listenersByPort }
 	return env
 }
 
 // preparedID returns a prepared id, or a placeholder if there is none left.
-func (s *preparedEnv) preparedID() string {
-	s.usedIDCount++
-	if id, ok := s.scheduler.preparedIDs.takeID(); ok {
+func (p *preparedEnv) preparedID() string {
+	p.usedIDCount++
+	if id, ok := p.scheduler.preparedIDs.takeID(); ok {
 		return id
 	}
-	s.placeholderIDCount++
-	return fmt.Sprintf("%08x-placeholder", s.placeholderIDCount)
+	p.placeholderIDCount++
+	return fmt.Sprintf("%08x-placeholder", p.placeholderIDCount)
 }
 
 // pickPortSearchStart returns the random offset in [0, n) at which the next search for a dynamic port starts. It returns the
 // same offset for the same search in each attempt.
-func (s *preparedEnv) pickPortSearchStart(n int) int {
-	if s.portSearchCount == len(s.portSearchStarts) {
-		s.portSearchStarts = append(s.portSearchStarts, s.scheduler.env.RandIntN(n))
+func (p *preparedEnv) pickPortSearchStart(n int) int {
+	if p.portSearchCount == len(p.portSearchStarts) {
+		p.portSearchStarts = append(p.portSearchStarts, p.scheduler.env.RandIntN(n))
 	}
-	s.portSearchCount++
-	return s.portSearchStarts[s.portSearchCount-1] % n
+	p.portSearchCount++
+	return p.portSearchStarts[p.portSearchCount-1] % n
 }
 
 // preparedPortFree returns the prepared result of Env.PortFree, or true if there is none.
-func (s *preparedEnv) preparedPortFree(port HostPort) bool {
-	free, known := s.isPortFreeResults[port]
+func (p *preparedEnv) preparedPortFree(port HostPort) bool {
+	free, known := p.isPortFreeResults[port]
 	if !known {
-		s.uncheckedPorts = append(s.uncheckedPorts, port)
+		p.uncheckedPorts = append(p.uncheckedPorts, port)
 		return true
 	}
 	return free

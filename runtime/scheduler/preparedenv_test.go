@@ -27,14 +27,14 @@ type transactionRecorder struct {
 	attempts, failedAttempts atomic.Int64
 }
 
-func (o *transactionRecorder) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error) {
-	return o.FaultyStore.Update(ctx, func(tx *store.Txn) error {
-		o.inTransaction.Store(true)
-		defer o.inTransaction.Store(false)
-		o.attempts.Add(1)
+func (t *transactionRecorder) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error) {
+	return t.FaultyStore.Update(ctx, func(tx *store.Txn) error {
+		t.inTransaction.Store(true)
+		defer t.inTransaction.Store(false)
+		t.attempts.Add(1)
 		err := fn(tx)
 		if err != nil {
-			o.failedAttempts.Add(1)
+			t.failedAttempts.Add(1)
 		}
 		return err
 	})

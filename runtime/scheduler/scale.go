@@ -58,7 +58,7 @@ func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out 
 	return out, err
 }
 
-func (c *txn) checkScale(job *api.Job, g *api.TaskGroup, r ScaleRequest) error {
+func (t *txn) checkScale(job *api.Job, g *api.TaskGroup, r ScaleRequest) error {
 	switch {
 	case g == nil:
 		return requestErrorf(RequestInvalid, "task group %q specified for scaling does not exist in job", r.Group)
@@ -73,7 +73,7 @@ func (c *txn) checkScale(job *api.Job, g *api.TaskGroup, r ScaleRequest) error {
 	case *job.Type == api.JobTypeSystem && *r.Count > 1:
 		return requestErrorf(RequestInvalid, `jobs of type "system" can only be scaled between 0 and 1`)
 	}
-	if d := c.tx.LatestDeployment(nil, *job.Namespace, *job.ID); d != nil && model.DeploymentActive(d) && d.JobCreateIndex == *job.CreateIndex {
+	if d := t.tx.LatestDeployment(nil, *job.Namespace, *job.ID); d != nil && model.DeploymentActive(d) && d.JobCreateIndex == *job.CreateIndex {
 		return requestErrorf(RequestInvalid, "job scaling blocked due to active deployment")
 	}
 	if p := g.Scaling; p != nil {

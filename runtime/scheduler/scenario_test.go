@@ -57,19 +57,19 @@ func newHarness(t *testing.T, life func(*api.Allocation) schedtest.AllocTimes) *
 	return b
 }
 
-func (b *harness) startLoops() {
+func (h *harness) startLoops() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		b.Run(ctx)
+		h.Run(ctx)
 	}()
 	nodeEnded := make(chan struct{})
 	go func() {
 		defer close(nodeEnded)
-		b.node.Run(ctx)
+		h.node.Run(ctx)
 	}()
-	b.t.Cleanup(func() {
+	h.t.Cleanup(func() {
 		cancel()
 		<-ended
 		<-nodeEnded
@@ -77,7 +77,7 @@ func (b *harness) startLoops() {
 }
 
 // advance waits for d, and then until all goroutines are idle.
-func (b *harness) advance(d time.Duration) {
+func (h *harness) advance(d time.Duration) {
 	synctest.Wait()
 	time.Sleep(d)
 	synctest.Wait()
@@ -98,35 +98,35 @@ func serviceJob(edit func(*api.Job, *api.TaskGroup, *api.Task)) *api.Job {
 	return job
 }
 
-func (b *harness) register(job *api.Job) scheduler.RequestOutcome {
-	b.t.Helper()
+func (h *harness) register(job *api.Job) scheduler.RequestOutcome {
+	h.t.Helper()
 	model.Canonicalize(job)
-	b.transcript.AddTestLine("register")
-	out, err := b.Register(b.t.Context(), job, scheduler.RegisterOptions{})
+	h.transcript.AddTestLine("register")
+	out, err := h.Register(h.t.Context(), job, scheduler.RegisterOptions{})
 	if err != nil {
-		b.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	synctest.Wait()
 	return out
 }
 
 // compareGolden compares the transcript of a test with the test's golden file.
-func (b *harness) compareGolden() {
-	b.t.Helper()
-	file := filepath.Join("testdata", strings.ToLower(strings.TrimPrefix(b.t.Name(), "Test"))+".golden")
-	got := b.transcript.String()
+func (h *harness) compareGolden() {
+	h.t.Helper()
+	file := filepath.Join("testdata", strings.ToLower(strings.TrimPrefix(h.t.Name(), "Test"))+".golden")
+	got := h.transcript.String()
 	if *updateGolden {
 		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			b.t.Fatal(err)
+			h.t.Fatal(err)
 		}
 		return
 	}
 	want, err := os.ReadFile(file)
 	if err != nil {
-		b.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	if got != string(want) {
-		b.t.Errorf("the transcript is not that of %s\n got:\n%s\nwant:\n%s", file, got, want)
+		h.t.Errorf("the transcript is not that of %s\n got:\n%s\nwant:\n%s", file, got, want)
 	}
 }
 

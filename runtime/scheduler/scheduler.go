@@ -130,22 +130,22 @@ func (s *Scheduler) updateWithRetry(ctx context.Context, what string, announce f
 
 // restoreTimers sets the timers of all stored objects and reconciles all jobs, after a start or a clock step. It recovers
 // jobs whose record is missing although they have allocations.
-func (c *txn) restoreTimers() {
-	for _, e := range c.tx.Evaluations(nil, "") {
-		c.trackPendingAndBlockedEval(e)
+func (t *txn) restoreTimers() {
+	for _, e := range t.tx.Evaluations(nil, "") {
+		t.trackPendingAndBlockedEval(e)
 	}
-	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
-		c.reconcileJobLater(JobKeyOf(job))
-		childJobLauncher{c}.setLaunchTimer(job)
+	for _, job := range t.tx.Jobs(nil, store.AnyNamespace, "") {
+		t.reconcileJobLater(JobKeyOf(job))
+		childJobLauncher{t}.setLaunchTimer(job)
 	}
-	for _, a := range c.tx.Allocations(nil, "") {
-		if key := (JobKey{a.Namespace, a.JobID}); c.tx.Job(nil, key.Namespace, key.ID) == nil {
-			jobVersions{c}.recoverJobFromVersions(key)
-			c.reconcileJobLater(key)
+	for _, a := range t.tx.Allocations(nil, "") {
+		if key := (JobKey{a.Namespace, a.JobID}); t.tx.Job(nil, key.Namespace, key.ID) == nil {
+			jobVersions{t}.recoverJobFromVersions(key)
+			t.reconcileJobLater(key)
 		}
 	}
-	nodeDrain{c}.setDrainTimer(c.tx.Node(nil, c.scheduler.nodeID))
-	c.resourcesFreed = true
+	nodeDrain{t}.setDrainTimer(t.tx.Node(nil, t.scheduler.nodeID))
+	t.resourcesFreed = true
 }
 
 // runEvaluations processes pending evaluations when they are due, and blocked evaluations when resources may have become

@@ -21,38 +21,38 @@ func newTimerQueue[K comparable]() *timerQueue[K] {
 }
 
 // setDueTime sets or replaces the due time of a key. The zero time removes the key.
-func (a *timerQueue[K]) setDueTime(key K, at time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+func (t *timerQueue[K]) setDueTime(key K, at time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if at.IsZero() {
-		delete(a.dueTimes, key)
+		delete(t.dueTimes, key)
 		return
 	}
-	if !a.dueTimes[key].Equal(at) {
-		a.dueTimes[key] = at
-		notify(a.timesChanged)
+	if !t.dueTimes[key].Equal(at) {
+		t.dueTimes[key] = at
+		notify(t.timesChanged)
 	}
 }
 
 // dueKeys returns the keys whose due time has been reached, sorted by due time. It does not remove them: setDueTime does.
-func (a *timerQueue[K]) dueKeys(now time.Time) []K {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+func (t *timerQueue[K]) dueKeys(now time.Time) []K {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	var due []K
-	for key, at := range a.dueTimes {
+	for key, at := range t.dueTimes {
 		if !at.After(now) {
 			due = append(due, key)
 		}
 	}
-	sort.Slice(due, func(i, j int) bool { return a.dueTimes[due[i]].Before(a.dueTimes[due[j]]) })
+	sort.Slice(due, func(i, j int) bool { return t.dueTimes[due[i]].Before(t.dueTimes[due[j]]) })
 	return due
 }
 
 // earliestDueTime returns the earliest due time of all keys, or the zero time if there are no keys.
-func (a *timerQueue[K]) earliestDueTime() (first time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, at := range a.dueTimes {
+func (t *timerQueue[K]) earliestDueTime() (first time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, at := range t.dueTimes {
 		if first.IsZero() || at.Before(first) {
 			first = at
 		}
@@ -64,17 +64,17 @@ func (a *timerQueue[K]) earliestDueTime() (first time.Time) {
 const maxTimerWait = time.Minute
 
 // waitUntilDue blocks until a key is due or the channel also receives a value. It returns false if ctx ends before.
-func (a *timerQueue[K]) waitUntilDue(ctx context.Context, now func() time.Time, also <-chan struct{}) bool {
+func (t *timerQueue[K]) waitUntilDue(ctx context.Context, now func() time.Time, also <-chan struct{}) bool {
 	for ctx.Err() == nil {
 		delay := maxTimerWait
-		if at := a.earliestDueTime(); !at.IsZero() {
+		if at := t.earliestDueTime(); !at.IsZero() {
 			if delay = min(delay, at.Sub(now())); delay <= 0 {
 				return true
 			}
 		}
 		select {
 		case <-time.After(delay):
-		case <-a.timesChanged:
+		case <-t.timesChanged:
 		case <-also:
 			return ctx.Err() == nil
 		case <-ctx.Done():

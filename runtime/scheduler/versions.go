@@ -20,86 +20,86 @@ type jobVersions struct{ *txn }
 
 // registerJob stores the job as the version after old, the stored job or nil, and returns the stored version. If
 // the spec is the same as that of old, it returns old.
-func (c jobVersions) registerJob(job, old *api.Job, submission *api.JobSubmission) *api.Job {
+func (j jobVersions) registerJob(job, old *api.Job, submission *api.JobSubmission) *api.Job {
 	if old != nil && model.SameSpec(old, job) {
 		// A submission with another source text is stored even if the job is the same.
-		if key := JobKeyOf(old); submission != nil && !reflect.DeepEqual(submission, c.tx.JobSubmission(nil, key.Namespace, key.ID, *old.Version)) {
-			c.tx.PutJobSubmission(key.Namespace, key.ID, *old.Version, submission)
+		if key := JobKeyOf(old); submission != nil && !reflect.DeepEqual(submission, j.tx.JobSubmission(nil, key.Namespace, key.ID, *old.Version)) {
+			j.tx.PutJobSubmission(key.Namespace, key.ID, *old.Version, submission)
 		}
 		return old
 	}
-	return c.putNewVersion(job, old, submission)
+	return j.putNewVersion(job, old, submission)
 }
 
 // putNewVersion stores a copy of the job as the version after old, or as version 0 if old is nil.
-func (c jobVersions) putNewVersion(job, old *api.Job, submission *api.JobSubmission) *api.Job {
+func (j jobVersions) putNewVersion(job, old *api.Job, submission *api.JobSubmission) *api.Job {
 	next := *job
-	version, created := uint64(0), c.tx.Index()
+	version, created := uint64(0), j.tx.Index()
 	status := model.JobPending
 	if old != nil {
 		version, created = *old.Version+1, *old.CreateIndex
 		status = pointer.Value(old.Status)
 	}
 	next.Version, next.CreateIndex = &version, &created
-	next.ModifyIndex, next.JobModifyIndex = new(c.tx.Index()), new(c.tx.Index())
-	next.SubmitTime = new(c.now.UnixNano())
+	next.ModifyIndex, next.JobModifyIndex = new(j.tx.Index()), new(j.tx.Index())
+	next.SubmitTime = new(j.now.UnixNano())
 	next.Stable, next.Status, next.VersionTag = new(false), &status, nil
-	c.setScalingPolicyIndexes(&next, old)
+	j.setScalingPolicyIndexes(&next, old)
 	if pointer.Value(next.Stop) {
-		c.setOperation(opJobDeregistered)
+		j.setOperation(opJobDeregistered)
 	} else {
-		c.setOperation(opJobRegistered)
+		j.setOperation(opJobRegistered)
 	}
-	c.tx.PutJob(&next)
+	j.tx.PutJob(&next)
 	key := JobKeyOf(&next)
 	if submission != nil {
-		c.tx.PutJobSubmission(key.Namespace, key.ID, version, submission)
+		j.tx.PutJobSubmission(key.Namespace, key.ID, version, submission)
 	}
 	if isActivePeriodic(&next) {
-		childJobLauncher(c).putLaunchTime(key)
+		childJobLauncher(j).putLaunchTime(key)
 	}
-	childJobLauncher(c).setLaunchTimer(&next)
-	c.deleteSurplusVersions(key)
-	c.reconcileJobLater(key)
+	childJobLauncher(j).setLaunchTimer(&next)
+	j.deleteSurplusVersions(key)
+	j.reconcileJobLater(key)
 	return &next
 }
 
 // putOldVersionAsNewest stores a copy of an older version as the version after current.
-func (c jobVersions) putOldVersionAsNewest(version, current *api.Job) *api.Job {
+func (j jobVersions) putOldVersionAsNewest(version, current *api.Job) *api.Job {
 	again := *version
 	again.Stop = new(false)
-	return c.putNewVersion(&again, current, c.tx.JobSubmission(nil, *version.Namespace, *version.ID, *version.Version))
+	return j.putNewVersion(&again, current, j.tx.JobSubmission(nil, *version.Namespace, *version.ID, *version.Version))
 }
 
 // recoverJobFromVersions stores the newest version of a job as the job, whose own record was unreadable. A job
 // without versions is not recovered, because it may have been purged: its allocations then stay as they are
 // until a user changes the job.
-func (c jobVersions) recoverJobFromVersions(key JobKey) {
-	if versions := c.tx.JobVersions(nil, key.Namespace, key.ID); len(versions) > 0 {
-		c.scheduler.logger.Warn("job recovered from its versions", "job_id", key.ID, "version", *versions[0].Version)
+func (j jobVersions) recoverJobFromVersions(key JobKey) {
+	if versions := j.tx.JobVersions(nil, key.Namespace, key.ID); len(versions) > 0 {
+		j.scheduler.logger.Warn("job recovered from its versions", "job_id", key.ID, "version", *versions[0].Version)
 		copied := *versions[0]
-		c.tx.PutJob(&copied)
-		childJobLauncher(c).setLaunchTimer(&copied)
+		j.tx.PutJob(&copied)
+		childJobLauncher(j).setLaunchTimer(&copied)
 	}
 }
 
 // deleteJob deletes a job with its versions. It sets desiredAllocsChanged to notify the node: if a task of the
 // job is being stopped while its driver is unavailable, the node then ends the task without the driver.
-func (c jobVersions) deleteJob(key JobKey) {
-	c.tx.DeleteJob(key.Namespace, key.ID)
-	c.desiredAllocsChanged = true
-	c.tx.OnCommit(func() { c.scheduler.launchTimers.setDueTime(key, zeroTime) })
+func (j jobVersions) deleteJob(key JobKey) {
+	j.tx.DeleteJob(key.Namespace, key.ID)
+	j.desiredAllocsChanged = true
+	j.tx.OnCommit(func() { j.scheduler.launchTimers.setDueTime(key, zeroTime) })
 }
 
 // deleteSurplusVersions deletes the versions of a job that are older than the newest maxJobVersions, unless they are tagged
 // or the newest stable version.
-func (c jobVersions) deleteSurplusVersions(key JobKey) {
+func (j jobVersions) deleteSurplusVersions(key JobKey) {
 	stable := false
-	for i, v := range c.tx.JobVersions(nil, key.Namespace, key.ID) {
+	for i, v := range j.tx.JobVersions(nil, key.Namespace, key.ID) {
 		newest := pointer.Value(v.Stable) && !stable
 		stable = stable || newest
 		if i >= maxJobVersions && !newest && v.VersionTag == nil {
-			c.tx.DeleteJobVersion(key.Namespace, key.ID, *v.Version)
+			j.tx.DeleteJobVersion(key.Namespace, key.ID, *v.Version)
 		}
 	}
 }
@@ -145,19 +145,19 @@ func (s *Scheduler) SetStable(ctx context.Context, key JobKey, version uint64, s
 
 // markStable sets the stable flag of a version of a job. It reports whether the
 // version exists.
-func (c jobVersions) markStable(key JobKey, version uint64, stable bool) bool {
-	job := c.tx.JobVersion(nil, key.Namespace, key.ID, version)
+func (j jobVersions) markStable(key JobKey, version uint64, stable bool) bool {
+	job := j.tx.JobVersion(nil, key.Namespace, key.ID, version)
 	if job != nil && pointer.Value(job.Stable) != stable {
 		copied := *job
 		copied.Stable = &stable
-		c.tx.PutJobVersion(&copied)
+		j.tx.PutJobVersion(&copied)
 	}
 	return job != nil
 }
 
 // previousStableVersion returns the latest stable version before the given one, or nil.
-func (c jobVersions) previousStableVersion(job *api.Job) *api.Job {
-	for _, v := range c.tx.JobVersions(nil, *job.Namespace, *job.ID) {
+func (j jobVersions) previousStableVersion(job *api.Job) *api.Job {
+	for _, v := range j.tx.JobVersions(nil, *job.Namespace, *job.ID) {
 		if pointer.Value(v.Stable) && *v.Version < *job.Version {
 			return v
 		}
@@ -208,8 +208,8 @@ func (s *Scheduler) UntagVersion(ctx context.Context, key JobKey, name string) (
 }
 
 // versionByTag returns the version of a job that has the tag, or nil.
-func (c jobVersions) versionByTag(key JobKey, name string) *api.Job {
-	for _, v := range c.tx.JobVersions(nil, key.Namespace, key.ID) {
+func (j jobVersions) versionByTag(key JobKey, name string) *api.Job {
+	for _, v := range j.tx.JobVersions(nil, key.Namespace, key.ID) {
 		if v.VersionTag != nil && v.VersionTag.Name == name {
 			return v
 		}
@@ -217,22 +217,22 @@ func (c jobVersions) versionByTag(key JobKey, name string) *api.Job {
 	return nil
 }
 
-func (c jobVersions) putVersionTag(version *api.Job, tag *api.JobVersionTag) {
+func (j jobVersions) putVersionTag(version *api.Job, tag *api.JobVersionTag) {
 	copied := *version
 	copied.VersionTag = tag
-	c.tx.PutJobVersion(&copied)
+	j.tx.PutJobVersion(&copied)
 }
 
 // setScalingPolicyIndexes sets CreateIndex and ModifyIndex of the scaling policies of a new job version. A policy
 // that is the same in old keeps its indexes.
-func (c jobVersions) setScalingPolicyIndexes(job, old *api.Job) {
+func (j jobVersions) setScalingPolicyIndexes(job, old *api.Job) {
 	job.TaskGroups = slices.Clone(job.TaskGroups)
 	for i, g := range job.TaskGroups {
 		if g.Scaling == nil {
 			continue
 		}
 		group, policy := *g, *g.Scaling
-		policy.CreateIndex, policy.ModifyIndex = c.tx.Index(), c.tx.Index()
+		policy.CreateIndex, policy.ModifyIndex = j.tx.Index(), j.tx.Index()
 		if old != nil {
 			if before := model.FindGroup(old, *g.Name); before != nil && before.Scaling != nil {
 				policy.CreateIndex = before.Scaling.CreateIndex

@@ -302,17 +302,17 @@ func (r Reader) readLocalRecord(t Table, key string, open, secret any) (bool, er
 
 // decode decodes the unencrypted part of a record into open and the secret part into secret, unless these are nil. It
 // returns the fields of the record that this build does not know.
-func (record *localRecord) decode(open, secret any) (unknown []string, err error) {
+func (l *localRecord) decode(open, secret any) (unknown []string, err error) {
 	if open != nil {
-		unknown, err = decodeLocalRecord(record.payload, open)
+		unknown, err = decodeLocalRecord(l.payload, open)
 	}
-	if err == nil && record.secret != nil {
+	if err == nil && l.secret != nil {
 		var inSecret []string
-		inSecret, err = decodeLocalRecord(record.secret, secret)
+		inSecret, err = decodeLocalRecord(l.secret, secret)
 		unknown = append(unknown, inSecret...)
 	}
-	if err == nil && len(unknown) == 0 && record.unopenedSecret == nil {
-		record.hasOnlyKnownFields.Store(true)
+	if err == nil && len(unknown) == 0 && l.unopenedSecret == nil {
+		l.hasOnlyKnownFields.Store(true)
 	}
 	return unknown, err
 }
@@ -326,18 +326,18 @@ func decodeLocalRecord(b []byte, v any) (unknown []string, err error) {
 }
 
 // keepUnknownFieldsOf adds those fields of old, the record that is replaced, which this build does not know.
-func (record *localRecord) keepUnknownFieldsOf(t Table, old *localRecord) error {
+func (l *localRecord) keepUnknownFieldsOf(t Table, old *localRecord) error {
 	if old.hasOnlyKnownFields.Load() {
 		return nil
 	}
-	open, secret := newLocalValues(t, record.key)
+	open, secret := newLocalValues(t, l.key)
 	var openCarried, secretCarried bool
 	var err error
-	if record.payload, openCarried, err = keepUnknownFields(old.payload, record.payload, open); err != nil {
+	if l.payload, openCarried, err = keepUnknownFields(old.payload, l.payload, open); err != nil {
 		return err
 	}
-	record.secret, secretCarried, err = keepUnknownFields(old.secret, record.secret, secret)
-	record.hasOnlyKnownFields.Store(!openCarried && !secretCarried)
+	l.secret, secretCarried, err = keepUnknownFields(old.secret, l.secret, secret)
+	l.hasOnlyKnownFields.Store(!openCarried && !secretCarried)
 	return err
 }
 

@@ -28,7 +28,7 @@ const AnyNamespace = "*"
 // missing object is nil. Lists are sorted by key, unless the method documents another
 // order.
 //
-// Reader is large because it has typed methods for each table and each index.
+// It is large because it has typed methods for each table and each index.
 type Reader struct {
 	beginRead         func() *memdb.Txn
 	quarantineRecord  func(Table, *localRecord, error) // moves an unreadable record into the quarantine; it does not block

@@ -311,10 +311,10 @@ type stringIndexer struct {
 
 var errObjectWithoutKey = errors.New("object without a key")
 
-func (x stringIndexer) FromObject(o any) (bool, []byte, error) {
-	v := x.keyOf(o)
+func (s stringIndexer) FromObject(o any) (bool, []byte, error) {
+	v := s.keyOf(o)
 	if v == "" {
-		if x.isPrimaryKey {
+		if s.isPrimaryKey {
 			return false, nil, errObjectWithoutKey
 		}
 		return false, nil, nil
@@ -322,11 +322,11 @@ func (x stringIndexer) FromObject(o any) (bool, []byte, error) {
 	return true, append([]byte(v), 0), nil
 }
 
-func (x stringIndexer) FromArgs(args ...any) ([]byte, error) {
+func (s stringIndexer) FromArgs(args ...any) ([]byte, error) {
 	return append([]byte(args[0].(string)), 0), nil
 }
 
-func (x stringIndexer) PrefixFromArgs(args ...any) ([]byte, error) {
+func (s stringIndexer) PrefixFromArgs(args ...any) ([]byte, error) {
 	return []byte(args[0].(string)), nil
 }
 

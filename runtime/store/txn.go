@@ -24,7 +24,7 @@ const maxScalingEvents = 20
 // afterwards. To change a stored object, put a modified copy of it. An error, such as a
 // missing id or a stored object that was modified in place, makes the whole update fail.
 //
-// Txn is large because it has typed methods for each table.
+// It is large because it has typed methods for each table.
 type Txn struct {
 	Reader
 	store               *Store

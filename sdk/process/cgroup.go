@@ -128,7 +128,7 @@ type cgroup struct {
 	setCPUShares func() // sets the CPU shares of the task; nil if the task gets none or already has them
 }
 
-func (g *cgroup) osCgroup() osprocess.Cgroup { return osprocess.Cgroup(g.path) }
+func (c *cgroup) osCgroup() osprocess.Cgroup { return osprocess.Cgroup(c.path) }
 
 // forkPlacement is the cgroups and network namespace in which a process is forked, and its
 // rlimits.
@@ -154,23 +154,23 @@ func tasksFileIn(dir string, must bool) tasksFile {
 
 // preparePlacement makes the cgroups of a process that is about to start, sets their limits, and returns where to fork
 // the process.
-func (p *Core) preparePlacement(ctx context.Context, c Command) (forkPlacement, error) {
+func (co *Core) preparePlacement(ctx context.Context, c Command) (forkPlacement, error) {
 	h := hostCgroupHierarchy()
-	l := p.resourceLimits(c)
-	pl := forkPlacement{netnsPath: netnsPath(p.startRequest), rlimits: p.rlimits}
+	l := co.resourceLimits(c)
+	pl := forkPlacement{netnsPath: netnsPath(co.startRequest), rlimits: co.rlimits}
 	switch h.cgroupVersion {
 	case 2:
 		if c.CgroupV2 != "" {
 			dir, err := configuredCgroupDir(h.mountPath, c.CgroupV2)
 			pl.cgroupDir, pl.cgroupRequired = dir, true
-			p.reportAllLimitsUnenforced(l, errors.New("cgroup_v2_override places the task into another cgroup"))
+			co.reportAllLimitsUnenforced(l, errors.New("cgroup_v2_override places the task into another cgroup"))
 			return pl, err
 		}
-		if err := p.makeCgroup(ctx, l, nil); err != nil {
+		if err := co.makeCgroup(ctx, l, nil); err != nil {
 			return forkPlacement{}, err
 		}
-		if p.cgroup != nil {
-			pl.cgroupDir = p.cgroup.path
+		if co.cgroup != nil {
+			pl.cgroupDir = co.cgroup.path
 		}
 	case 1:
 		for controller, path := range c.CgroupV1 {
@@ -181,29 +181,29 @@ func (p *Core) preparePlacement(ctx context.Context, c Command) (forkPlacement, 
 			pl.v1TasksFiles = append(pl.v1TasksFiles, tasksFileIn(dir, true))
 		}
 		if c.CgroupV1[h.v1Controllers[0]] == "" {
-			if err := p.makeCgroup(ctx, l, c.CgroupV1); err != nil {
+			if err := co.makeCgroup(ctx, l, c.CgroupV1); err != nil {
 				return forkPlacement{}, err
 			}
 		} else {
-			p.reportAllLimitsUnenforced(l, errors.New("cgroup_v1_override places the task into another cgroup"))
+			co.reportAllLimitsUnenforced(l, errors.New("cgroup_v1_override places the task into another cgroup"))
 		}
-		pl.v1TasksFiles = append(pl.v1TasksFiles, p.tasksFiles()...)
-		if dir := p.cpusetDir(); dir != "" && c.CgroupV1["cpuset"] == "" {
+		pl.v1TasksFiles = append(pl.v1TasksFiles, co.tasksFiles()...)
+		if dir := co.cpusetDir(); dir != "" && c.CgroupV1["cpuset"] == "" {
 			pl.v1TasksFiles = append(pl.v1TasksFiles, tasksFileIn(dir, false))
 		}
 	default:
-		p.reportAllLimitsUnenforced(l, errors.New(h.unavailableReason))
+		co.reportAllLimitsUnenforced(l, errors.New(h.unavailableReason))
 	}
 	return pl, nil
 }
 
 // tasksFiles returns the files "tasks" of the task's cgroups v1. The forking thread writes to them to enter the
 // cgroups.
-func (p *Core) tasksFiles() (entries []tasksFile) {
-	if p.cgroup == nil {
+func (co *Core) tasksFiles() (entries []tasksFile) {
+	if co.cgroup == nil {
 		return nil
 	}
-	for _, dir := range append([]string{p.cgroup.path}, p.cgroup.otherV1Dirs...) {
+	for _, dir := range append([]string{co.cgroup.path}, co.cgroup.otherV1Dirs...) {
 		entries = append(entries, tasksFileIn(dir, false))
 	}
 	return entries
@@ -233,11 +233,11 @@ func configuredCgroupDir(mount, path string) (string, error) {
 
 // cpusetDir returns the directory of the cgroup that the host has made for the task (on v1 in the hierarchy of the
 // controller "cpuset"), or "" if it does not exist.
-func (p *Core) cpusetDir() string {
-	if p.startRequest.Resources == nil {
+func (co *Core) cpusetDir() string {
+	if co.startRequest.Resources == nil {
 		return ""
 	}
-	dir := p.startRequest.Resources.Linux.CpusetCgroup
+	dir := co.startRequest.Resources.Linux.CpusetCgroup
 	if dir == "" {
 		return ""
 	}
@@ -250,41 +250,41 @@ func (p *Core) cpusetDir() string {
 // makeCgroup sets p.cgroup to the new cgroup of the task, and sets its limits. It kills processes of an earlier
 // start in the cgroup. If the cgroup cannot be made, p.cgroup stays nil, and the task runs without limits. The keys
 // of overridden are the v1 controllers for which the user has configured other cgroups.
-func (p *Core) makeCgroup(ctx context.Context, l cgroupLimits, overridden map[string]string) error {
+func (co *Core) makeCgroup(ctx context.Context, l cgroupLimits, overridden map[string]string) error {
 	var g *cgroup
-	if hostOwned := p.cpusetDir(); hostOwned != "" && hostCgroupHierarchy().cgroupVersion == 2 {
+	if hostOwned := co.cpusetDir(); hostOwned != "" && hostCgroupHierarchy().cgroupVersion == 2 {
 		g = &cgroup{path: hostOwned, hostOwned: true}
 	} else {
-		paths := cgroupPaths(p.startRequest.AllocID, p.startRequest.Name)
+		paths := cgroupPaths(co.startRequest.AllocID, co.startRequest.Name)
 		if len(paths) == 0 {
-			p.reportAllLimitsUnenforced(l, errors.New("the task has no names for a cgroup"))
+			co.reportAllLimitsUnenforced(l, errors.New("the task has no names for a cgroup"))
 			return nil
 		}
 		g = &cgroup{path: paths[0]}
 	}
 	existed, err := makeCgroupDir(g.path)
 	if err != nil {
-		p.reportAllLimitsUnenforced(l, err)
+		co.reportAllLimitsUnenforced(l, err)
 		return nil
 	}
 	if existed {
 		remaining, err := g.osCgroup().PIDs()
 		if err != nil {
-			return p.leftoverProcessError(err)
+			return co.leftoverProcessError(err)
 		}
 		if len(remaining) > 0 {
-			p.logger.Warn("killing what an earlier start has left running", "pids", remaining)
+			co.logger.Warn("killing what an earlier start has left running", "pids", remaining)
 			if err := g.osCgroup().Kill(ctx); err != nil {
-				return p.leftoverProcessError(err)
+				return co.leftoverProcessError(err)
 			}
 		}
 		g.initialOOMKills = g.oomKills()
 	}
-	p.cgroup = g
+	co.cgroup = g
 	if hostCgroupHierarchy().cgroupVersion == 2 {
 		g.enableMemoryController()
 	}
-	g.setLimits(p, l, overridden)
+	g.setLimits(co, l, overridden)
 	return nil
 }
 
@@ -322,21 +322,21 @@ func openCgroup(path string) *cgroup {
 
 // enableMemoryController enables the controller "memory" for a new cgroup v2, so that the kernel counts the memory
 // of the task. Without this counter, statistics show the sum over the processes of the task.
-func (g *cgroup) enableMemoryController() {
-	if _, err := os.Stat(filepath.Join(g.path, "memory.current")); err != nil {
-		_ = g.enableController("memory") // fails if the controller is not available
+func (c *cgroup) enableMemoryController() {
+	if _, err := os.Stat(filepath.Join(c.path, "memory.current")); err != nil {
+		_ = c.enableController("memory") // fails if the controller is not available
 	}
 }
 
 // removeCgroups removes the cgroups of a task, except a cgroup that the host has made, and the memory reservation.
 // No process may be running in the cgroups.
-func (g *cgroup) removeCgroups() error {
-	errs := []error{g.releaseReservation()}
-	if g.hostOwned {
+func (c *cgroup) removeCgroups() error {
+	errs := []error{c.releaseReservation()}
+	if c.hostOwned {
 		return errs[0]
 	}
-	errs = append(errs, g.osCgroup().Remove())
-	for _, dir := range g.otherV1Dirs {
+	errs = append(errs, c.osCgroup().Remove())
+	for _, dir := range c.otherV1Dirs {
 		errs = append(errs, osprocess.Cgroup(dir).Remove())
 	}
 	return errors.Join(errs...)
@@ -344,7 +344,7 @@ func (g *cgroup) removeCgroups() error {
 
 // oomKilled reports whether the kernel has killed a process of this start because
 // the memory limit was exceeded.
-func (g *cgroup) oomKilled() bool { return g.oomKills() > g.initialOOMKills }
+func (c *cgroup) oomKilled() bool { return c.oomKills() > c.initialOOMKills }
 
 // readCounter returns the value of a key in a cgroup file with lines "KEY VALUE". It returns 0 if the file or
 // the key does not exist.
@@ -362,13 +362,13 @@ func readCounter(path, key string) uint64 {
 	return 0
 }
 
-func (g *cgroup) readCounter(file, key string) uint64 {
-	return readCounter(filepath.Join(g.path, file), key)
+func (c *cgroup) readCounter(file, key string) uint64 {
+	return readCounter(filepath.Join(c.path, file), key)
 }
 
 // readNumber reads a file of the cgroup that holds one number; ok is false if that fails.
-func (g *cgroup) readNumber(file string) (n uint64, ok bool) {
-	text, err := os.ReadFile(filepath.Join(g.path, file))
+func (c *cgroup) readNumber(file string) (n uint64, ok bool) {
+	text, err := os.ReadFile(filepath.Join(c.path, file))
 	if err != nil {
 		return 0, false
 	}
@@ -380,38 +380,38 @@ func (g *cgroup) readNumber(file string) (n uint64, ok bool) {
 // from the start, and cannot start a process outside of them. The rlimits are set before
 // its program runs. If fork succeeds and runFork fails, the child is killed, and the caller
 // must reap it.
-func (pl forkPlacement) runFork(sys *syscall.SysProcAttr, fork func() (pid int, err error)) error {
-	if len(pl.v1TasksFiles) == 0 && pl.netnsPath == "" && len(pl.rlimits) == 0 && pl.beforeFork == nil {
-		return pl.forkIntoCgroup(sys, fork)
+func (f forkPlacement) runFork(sys *syscall.SysProcAttr, fork func() (pid int, err error)) error {
+	if len(f.v1TasksFiles) == 0 && f.netnsPath == "" && len(f.rlimits) == 0 && f.beforeFork == nil {
+		return f.forkIntoCgroup(sys, fork)
 	}
 	done := make(chan error)
-	go func() { done <- pl.enterCgroupsAndFork(sys, fork) }()
+	go func() { done <- f.enterCgroupsAndFork(sys, fork) }()
 	return <-done
 }
 
 // forkIntoCgroup forks a child into the cgroup v2 of the placement. If the child cannot be forked into the cgroup,
 // and the user has not configured the cgroup, forkIntoCgroup forks the child without it.
-func (pl forkPlacement) forkIntoCgroup(sys *syscall.SysProcAttr, forkChild func() (pid int, err error)) error {
+func (f forkPlacement) forkIntoCgroup(sys *syscall.SysProcAttr, forkChild func() (pid int, err error)) error {
 	fork := func() error {
-		if len(pl.rlimits) > 0 {
-			return forkWithRlimits(sys, pl.rlimits, forkChild)
+		if len(f.rlimits) > 0 {
+			return forkWithRlimits(sys, f.rlimits, forkChild)
 		}
 		_, err := forkChild()
 		return err
 	}
-	if pl.cgroupDir == "" {
+	if f.cgroupDir == "" {
 		return fork()
 	}
-	dir, err := os.Open(pl.cgroupDir)
+	dir, err := os.Open(f.cgroupDir)
 	if err == nil {
 		defer dir.Close()
 		sys.UseCgroupFD, sys.CgroupFD = true, int(dir.Fd())
 		err = fork()
-		if err == nil || pl.cgroupRequired || !isCgroupError(err) {
+		if err == nil || f.cgroupRequired || !isCgroupError(err) {
 			return err
 		}
 		sys.UseCgroupFD = false
-	} else if pl.cgroupRequired {
+	} else if f.cgroupRequired {
 		return err
 	}
 	return fork()
@@ -429,17 +429,17 @@ func isCgroupError(err error) bool {
 
 // enterCgroupsAndFork moves a thread into the cgroups v1 and the network namespace of the placement, and forks from
 // this thread, which then exits. It must run in a goroutine of its own.
-func (pl forkPlacement) enterCgroupsAndFork(sys *syscall.SysProcAttr, fork func() (pid int, err error)) error {
+func (f forkPlacement) enterCgroupsAndFork(sys *syscall.SysProcAttr, fork func() (pid int, err error)) error {
 	runtime.LockOSThread() // the thread stays locked, so that it exits with the goroutine
 	if unix.Gettid() == os.Getpid() {
 		// The main thread cannot exit. While this goroutine is locked to it, the new
 		// goroutine runs on another thread.
 		defer runtime.UnlockOSThread()
 		done := make(chan error)
-		go func() { done <- pl.enterCgroupsAndFork(sys, fork) }()
+		go func() { done <- f.enterCgroupsAndFork(sys, fork) }()
 		return <-done
 	}
-	for _, t := range pl.v1TasksFiles {
+	for _, t := range f.v1TasksFiles {
 		defer osprocess.Cgroup(filepath.Dir(t.path)).Enter()()
 		// "0" means the writing thread, which the kernel moves without a global lock. For a
 		// thread id, even the writer's own, the kernel waits about 10 ms for all CPUs.
@@ -447,17 +447,17 @@ func (pl forkPlacement) enterCgroupsAndFork(sys *syscall.SysProcAttr, fork func(
 			return fmt.Errorf("enter cgroup: %w", err)
 		}
 	}
-	if pl.netnsPath != "" {
-		if err := enterNetns(pl.netnsPath); err != nil {
+	if f.netnsPath != "" {
+		if err := enterNetns(f.netnsPath); err != nil {
 			return fmt.Errorf("enter the network of the task: %w", err)
 		}
 	}
-	if pl.beforeFork != nil {
-		if err := pl.beforeFork(); err != nil {
+	if f.beforeFork != nil {
+		if err := f.beforeFork(); err != nil {
 			return err
 		}
 	}
-	return pl.forkIntoCgroup(sys, fork)
+	return f.forkIntoCgroup(sys, fork)
 }
 
 func enterNetns(path string) error {

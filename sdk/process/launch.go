@@ -109,9 +109,9 @@ func waitStageExecuted(ctx context.Context, l *Launch, pid int) error {
 }
 
 // applyLaunch prepares a fork of the stage of l: it sets the attributes in sys, and makes runFork call BeforeFork.
-func (pl *forkPlacement) applyLaunch(l *Launch, sys *syscall.SysProcAttr) {
+func (f *forkPlacement) applyLaunch(l *Launch, sys *syscall.SysProcAttr) {
 	l.SetAttributes(sys)
-	pl.beforeFork = l.BeforeFork
+	f.beforeFork = l.BeforeFork
 }
 
 // execLaunch is a Launch of a command of Exec, with the files that the command needs.

@@ -27,9 +27,9 @@ type cgroupLimits struct {
 	maxPIDs   int64 // processes and threads
 }
 
-func (p *Core) resourceLimits(c Command) cgroupLimits {
+func (co *Core) resourceLimits(c Command) cgroupLimits {
 	l := cgroupLimits{maxPIDs: c.PidsLimit}
-	if r := p.startRequest.Resources; r != nil {
+	if r := co.startRequest.Resources; r != nil {
 		l.memoryBytes, l.cpuShares = r.Linux.MemoryLimitBytes, r.Linux.CPUShares
 		if r.MemoryMaxMB == driver.NoMemoryLimit {
 			l.memoryBytes = 0
@@ -105,16 +105,16 @@ const (
 // setLimits sets the limits of a cgroup that has no process yet, except the CPU
 // shares, which applyCPUShares sets when the task runs. The keys of overridden
 // are the v1 controllers for which the user has configured other cgroups.
-func (g *cgroup) setLimits(p *Core, l cgroupLimits, overridden map[string]string) {
+func (c *cgroup) setLimits(p *Core, l cgroupLimits, overridden map[string]string) {
 	for _, s := range l.controllerSettings(hostCgroupHierarchy().cgroupVersion) {
-		write := func() error { return g.setLimitV2(s) }
+		write := func() error { return c.setLimitV2(s) }
 		var err error
 		switch {
 		case overridden[s.controller] != "":
 			err = errors.New("cgroup_v1_override places the task into another cgroup")
 		case hostCgroupHierarchy().cgroupVersion == 1:
 			var dir string
-			dir, err = g.makeV1Cgroup(s.controller)
+			dir, err = c.makeV1Cgroup(s.controller)
 			write = func() error { return s.writeFiles(dir) }
 		}
 		enforce := func() {
@@ -126,7 +126,7 @@ func (g *cgroup) setLimits(p *Core, l cgroupLimits, overridden map[string]string
 			}
 		}
 		if s.controller == "cpu" {
-			g.setCPUShares = enforce
+			c.setCPUShares = enforce
 		} else {
 			enforce()
 		}
@@ -137,50 +137,50 @@ func (g *cgroup) setLimits(p *Core, l cgroupLimits, overridden map[string]string
 // the fork, because the forking thread is in the task's cgroup and holds Go's
 // fork lock: with few shares on a busy machine, this thread would delay the starts of
 // other tasks.
-func (g *cgroup) applyCPUShares() {
-	if g == nil || g.setCPUShares == nil {
+func (c *cgroup) applyCPUShares() {
+	if c == nil || c.setCPUShares == nil {
 		return
 	}
-	g.setCPUShares()
-	g.setCPUShares = nil
+	c.setCPUShares()
+	c.setCPUShares = nil
 }
 
-func (g *cgroup) setLimitV2(s limitSetting) error {
-	err := s.writeFiles(g.path)
+func (c *cgroup) setLimitV2(s limitSetting) error {
+	err := s.writeFiles(c.path)
 	if errors.Is(err, os.ErrNotExist) {
-		if err := g.enableController(s.controller); err != nil {
+		if err := c.enableController(s.controller); err != nil {
 			return err
 		}
-		err = s.writeFiles(g.path)
+		err = s.writeFiles(c.path)
 	}
 	if err == nil && slices.ContainsFunc(s.cgroupFiles, func(f cgroupFile) bool { return f.name == memoryLow }) {
-		err = g.updateParentReservations()
+		err = c.updateParentReservations()
 	}
 	return err
 }
 
 // makeV1Cgroup makes the task's cgroup in the hierarchy of a v1 controller, and returns its directory.
-func (g *cgroup) makeV1Cgroup(controller string) (dir string, err error) {
+func (c *cgroup) makeV1Cgroup(controller string) (dir string, err error) {
 	h := hostCgroupHierarchy()
 	if !slices.Contains(h.v1Controllers, controller) {
 		return "", fmt.Errorf("the cgroup controller %q is not mounted", controller)
 	}
-	dir = h.v1TaskCgroupDir(controller, filepath.Base(g.path))
+	dir = h.v1TaskCgroupDir(controller, filepath.Base(c.path))
 	existed, err := makeCgroupDir(dir)
 	if err != nil {
 		return "", err
 	}
 	if controller == "memory" {
-		g.v1MemoryDir = dir
+		c.v1MemoryDir = dir
 	}
 	if existed {
-		g.initialOOMKills = g.oomKills()
+		c.initialOOMKills = c.oomKills()
 		// The kernel rejects a limit of memory above an earlier limit of memory
 		// and swap.
 		writeExistingFile(filepath.Join(dir, "memory.memsw.limit_in_bytes"), "-1")
 	}
-	if dir != g.path {
-		g.otherV1Dirs = append(g.otherV1Dirs, dir)
+	if dir != c.path {
+		c.otherV1Dirs = append(c.otherV1Dirs, dir)
 	}
 	return dir, nil
 }
@@ -234,8 +234,8 @@ func makeCgroupDir(path string) (existed bool, err error) {
 
 // enableController makes a v2 controller available in the cgroup, by enabling the controller in the
 // cgroup.subtree_control of each cgroup above.
-func (g *cgroup) enableController(controller string) error {
-	parent := filepath.Dir(g.path) // nomad.slice/share.slice, below the root or the cgroup that is delegated to the plugin
+func (c *cgroup) enableController(controller string) error {
+	parent := filepath.Dir(c.path) // nomad.slice/share.slice, below the root or the cgroup that is delegated to the plugin
 	for _, dir := range []string{filepath.Dir(filepath.Dir(parent)), filepath.Dir(parent), parent} {
 		if err := writeExistingFile(filepath.Join(dir, "cgroup.subtree_control"), "+"+controller); err != nil {
 			return fmt.Errorf("the cgroup controller %q is not available: %w", controller, err)
@@ -246,38 +246,38 @@ func (g *cgroup) enableController(controller string) error {
 
 // reportUnenforcedLimit adds a message to unenforcedLimits. CPU shares are only logged: without them, tasks share
 // the CPU time equally.
-func (p *Core) reportUnenforcedLimit(s limitSetting, reason error) {
+func (co *Core) reportUnenforcedLimit(s limitSetting, reason error) {
 	if s.controller == "cpu" {
-		p.logger.Debug("task without CPU shares", "error", reason)
+		co.logger.Debug("task without CPU shares", "error", reason)
 		return
 	}
-	p.unenforcedLimits = append(p.unenforcedLimits, fmt.Sprintf("%s limit not enforced here: %v", s.name, reason))
+	co.unenforcedLimits = append(co.unenforcedLimits, fmt.Sprintf("%s limit not enforced here: %v", s.name, reason))
 }
 
 // reportAllLimitsUnenforced is reportUnenforcedLimit for each limit of l that is not 0.
-func (p *Core) reportAllLimitsUnenforced(l cgroupLimits, reason error) {
+func (co *Core) reportAllLimitsUnenforced(l cgroupLimits, reason error) {
 	for _, s := range l.controllerSettings(2) {
-		p.reportUnenforcedLimit(s, reason)
+		co.reportUnenforcedLimit(s, reason)
 	}
 }
 
 // emitUnenforcedLimits emits an event for each limit that is not enforced.
-func (p *Core) emitUnenforcedLimits() {
-	for _, message := range p.unenforcedLimits {
-		p.startRequest.EventOnce(message)
+func (co *Core) emitUnenforcedLimits() {
+	for _, message := range co.unenforcedLimits {
+		co.startRequest.EventOnce(message)
 	}
 }
 
 // oomKills returns how many processes in the cgroup the kernel has killed because
 // the memory limit was exceeded.
-func (g *cgroup) oomKills() (kills uint64) {
+func (c *cgroup) oomKills() (kills uint64) {
 	if hostCgroupHierarchy().cgroupVersion == 2 {
-		return readCounter(filepath.Join(g.path, "memory.events"), "oom_kill") // memory.events includes the cgroups below
+		return readCounter(filepath.Join(c.path, "memory.events"), "oom_kill") // memory.events includes the cgroups below
 	}
-	if g.v1MemoryDir == "" {
+	if c.v1MemoryDir == "" {
 		return 0
 	}
-	dirs, _ := osprocess.Cgroup(g.v1MemoryDir).Tree() // Tree fails only without free descriptors, and then the counters cannot be read either
+	dirs, _ := osprocess.Cgroup(c.v1MemoryDir).Tree() // Tree fails only without free descriptors, and then the counters cannot be read either
 	for _, dir := range dirs {
 		kills += readCounter(filepath.Join(string(dir), "memory.oom_control"), "oom_kill")
 	}

@@ -22,52 +22,52 @@ var taskOwners = struct {
 	tasksWithLeftovers map[osprocess.TaskEnvID]bool
 }{byTask: map[osprocess.TaskEnvID]*Core{}}
 
-func (p *Core) taskEnvID() osprocess.TaskEnvID {
-	return osprocess.TaskEnvID{AllocID: p.startRequest.AllocID, Task: p.startRequest.Name}
+func (co *Core) taskEnvID() osprocess.TaskEnvID {
+	return osprocess.TaskEnvID{AllocID: co.startRequest.AllocID, Task: co.startRequest.Name}
 }
 
 // acquireTaskOwnership makes p the owner of its task, and returns the earlier owner if that
 // has exited and was not destroyed. It returns an error if the earlier owner is running. A
 // start without an allocation ID or task name, which occurs only in tests of plugin authors,
 // has no owner.
-func (p *Core) acquireTaskOwnership() (earlier *Core, err error) {
-	if !p.hasAllocAndTaskName() {
+func (co *Core) acquireTaskOwnership() (earlier *Core, err error) {
+	if !co.hasAllocAndTaskName() {
 		return nil, nil
 	}
 	taskOwners.Lock()
 	defer taskOwners.Unlock()
-	earlier = taskOwners.byTask[p.taskEnvID()]
+	earlier = taskOwners.byTask[co.taskEnvID()]
 	if earlier != nil && earlier.id.Alive() {
-		return nil, fmt.Errorf("task %q of allocation %s runs already, as process %d", p.startRequest.Name, p.startRequest.AllocID, earlier.id.PID)
+		return nil, fmt.Errorf("task %q of allocation %s runs already, as process %d", co.startRequest.Name, co.startRequest.AllocID, earlier.id.PID)
 	}
-	taskOwners.byTask[p.taskEnvID()] = p
+	taskOwners.byTask[co.taskEnvID()] = co
 	return earlier, nil
 }
 
-func (p *Core) hasAllocAndTaskName() bool {
-	return p.startRequest.AllocID != "" && p.startRequest.Name != ""
+func (co *Core) hasAllocAndTaskName() bool {
+	return co.startRequest.AllocID != "" && co.startRequest.Name != ""
 }
 
-func (p *Core) isTaskOwner() bool {
-	if !p.hasAllocAndTaskName() {
+func (co *Core) isTaskOwner() bool {
+	if !co.hasAllocAndTaskName() {
 		return true
 	}
 	taskOwners.Lock()
 	defer taskOwners.Unlock()
-	return taskOwners.byTask[p.taskEnvID()] == p
+	return taskOwners.byTask[co.taskEnvID()] == co
 }
 
 // releaseTaskOwnership makes earlier the owner of the task again, or leaves the task
 // without an owner if earlier is nil. It does nothing if p is not the owner.
-func (p *Core) releaseTaskOwnership(earlier *Core) {
+func (co *Core) releaseTaskOwnership(earlier *Core) {
 	taskOwners.Lock()
 	defer taskOwners.Unlock()
 	switch {
-	case taskOwners.byTask[p.taskEnvID()] != p:
+	case taskOwners.byTask[co.taskEnvID()] != co:
 	case earlier != nil:
-		taskOwners.byTask[p.taskEnvID()] = earlier
+		taskOwners.byTask[co.taskEnvID()] = earlier
 	default:
-		delete(taskOwners.byTask, p.taskEnvID())
+		delete(taskOwners.byTask, co.taskEnvID())
 	}
 }
 
@@ -76,49 +76,49 @@ func (p *Core) releaseTaskOwnership(earlier *Core) {
 // task. A search of all processes of the machine takes milliseconds, so one search
 // finds the processes of all tasks, and only a task that had running processes in that
 // search, or whose earlier process was not destroyed, is searched for again.
-func (p *Core) killProcessesOfEarlierStart(ctx context.Context, earlier *Core) error {
+func (co *Core) killProcessesOfEarlierStart(ctx context.Context, earlier *Core) error {
 	taskOwners.Lock()
 	if taskOwners.tasksWithLeftovers == nil {
 		ids, err := osprocess.AllTaskEnvIDs()
 		if err != nil {
 			taskOwners.Unlock()
-			return p.leftoverProcessError(err)
+			return co.leftoverProcessError(err)
 		}
 		taskOwners.tasksWithLeftovers = ids
 	}
-	possible := earlier != nil || taskOwners.tasksWithLeftovers[p.taskEnvID()]
+	possible := earlier != nil || taskOwners.tasksWithLeftovers[co.taskEnvID()]
 	taskOwners.Unlock()
 	if !possible {
 		return nil
 	}
-	ended, err := osprocess.EndLeftovers(ctx, p.startRequest.AllocID, p.startRequest.Name)
+	ended, err := osprocess.EndLeftovers(ctx, co.startRequest.AllocID, co.startRequest.Name)
 	if len(ended) > 0 {
-		p.logger.Warn("killing what an earlier start has left running", "processes", ended)
+		co.logger.Warn("killing what an earlier start has left running", "processes", ended)
 	}
 	if err != nil {
-		return p.leftoverProcessError(err)
+		return co.leftoverProcessError(err)
 	}
 	taskOwners.Lock()
 	defer taskOwners.Unlock()
-	delete(taskOwners.tasksWithLeftovers, p.taskEnvID())
+	delete(taskOwners.tasksWithLeftovers, co.taskEnvID())
 	return nil
 }
 
-func (p *Core) leftoverProcessError(err error) error {
-	return sdk.Recoverable(fmt.Errorf("end what an earlier start of task %q has left running: %w", p.startRequest.Name, err))
+func (co *Core) leftoverProcessError(err error) error {
+	return sdk.Recoverable(fmt.Errorf("end what an earlier start of task %q has left running: %w", co.startRequest.Name, err))
 }
 
 // killAllProcesses kills the process and all processes that it has started: its process group and, if p owns
 // its task, the processes in the task's cgroup or, without a cgroup, those that have the names of allocation and
 // task in their environment.
-func (p *Core) killAllProcesses(ctx context.Context) error {
-	err := p.killProcessGroup()
+func (co *Core) killAllProcesses(ctx context.Context) error {
+	err := co.killProcessGroup()
 	switch {
-	case !p.isTaskOwner():
-	case p.cgroup != nil:
-		err = errors.Join(err, p.cgroup.osCgroup().Kill(ctx))
-	case p.startRequest.Env["NOMAD_ALLOC_ID"] == p.startRequest.AllocID && p.startRequest.Env["NOMAD_TASK_NAME"] == p.startRequest.Name:
-		err = errors.Join(err, osprocess.KillByTaskEnv(ctx, p.startRequest.AllocID, p.startRequest.Name))
+	case !co.isTaskOwner():
+	case co.cgroup != nil:
+		err = errors.Join(err, co.cgroup.osCgroup().Kill(ctx))
+	case co.startRequest.Env["NOMAD_ALLOC_ID"] == co.startRequest.AllocID && co.startRequest.Env["NOMAD_TASK_NAME"] == co.startRequest.Name:
+		err = errors.Join(err, osprocess.KillByTaskEnv(ctx, co.startRequest.AllocID, co.startRequest.Name))
 	}
 	return err
 }

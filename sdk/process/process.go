@@ -280,47 +280,47 @@ var startSlots = sync.OnceValue(func() chan struct{} {
 
 // resolveProgram returns the path of the program, and sets the working directory and the credential of the task. With a
 // launcher it returns Command.Path, because the stage looks these up.
-func (p *Core) resolveProgram(c Command) (path string, err error) {
-	if p.launcher != nil {
+func (co *Core) resolveProgram(c Command) (path string, err error) {
+	if co.launcher != nil {
 		if len(c.ExtraFiles) > 0 {
 			return "", errors.New("extra files are not possible with a launcher")
 		}
 		return c.Path, nil
 	}
-	if p.workDir == "" {
-		p.workDir = p.startRequest.TaskDir()
+	if co.workDir == "" {
+		co.workDir = co.startRequest.TaskDir()
 	}
-	if err := checkWorkDir(p.workDir); err != nil {
+	if err := checkWorkDir(co.workDir); err != nil {
 		return "", err
 	}
-	if path, err = findProgram(p.startRequest, c.Path); err != nil {
+	if path, err = findProgram(co.startRequest, c.Path); err != nil {
 		return "", err
 	}
-	p.cred, err = credentialIfDifferent(p.startRequest.User)
+	co.cred, err = credentialIfDifferent(co.startRequest.User)
 	return path, err
 }
 
 // startProgram forks the process, by the launcher if there is one, and updates the mark of the start.
-func (p *Core) startProgram(ctx context.Context, path string, c Command, files *taskStreams, place forkPlacement, mark *startMark) error {
+func (co *Core) startProgram(ctx context.Context, path string, c Command, files *taskStreams, place forkPlacement, mark *startMark) error {
 	argv := append([]string{path}, c.Args...)
 	attr := &syscall.ProcAttr{
-		Dir:   p.workDir,
-		Env:   envList(p.startRequest.Env),
+		Dir:   co.workDir,
+		Env:   envList(co.startRequest.Env),
 		Files: append(files.fds(), extraFDs(c.ExtraFiles)...),
-		Sys:   &syscall.SysProcAttr{Setsid: true, Credential: p.cred},
+		Sys:   &syscall.SysProcAttr{Setsid: true, Credential: co.cred},
 	}
-	if p.launcher == nil {
-		err := p.forkProcess(ctx, path, argv, attr, place)
+	if co.launcher == nil {
+		err := co.forkProcess(ctx, path, argv, attr, place)
 		runtime.KeepAlive(c.ExtraFiles) // a finalizer would close the descriptors before the fork
 		if err != nil {
 			return err
 		}
 		if err := mark.setForked(); err != nil {
-			p.logger.Warn("mark of the start not updated", "error", err) // no error of the start, because the process runs
+			co.logger.Warn("mark of the start not updated", "error", err) // no error of the start, because the process runs
 		}
 		return nil
 	}
-	program := newProgram(p.startRequest, p.workDir, path, c.Args)
+	program := newProgram(co.startRequest, co.workDir, path, c.Args)
 	markFile, err := mark.openForStage()
 	if err != nil {
 		return err
@@ -329,7 +329,7 @@ func (p *Core) startProgram(ctx context.Context, path string, c Command, files *
 		defer markFile.Close()
 		program.Mark = markFile
 	}
-	launch, err := p.launcher.Launch(program)
+	launch, err := co.launcher.Launch(program)
 	if err != nil {
 		return err
 	}
@@ -341,21 +341,21 @@ func (p *Core) startProgram(ctx context.Context, path string, c Command, files *
 	}
 	attr.Dir, attr.Env, attr.Files = "/", launch.Env, append(attr.Files, extraFDs(launch.Files)...)
 	place.applyLaunch(launch, attr.Sys)
-	if err := p.forkProcess(ctx, launch.Path, launch.Args, attr, place); err != nil {
+	if err := co.forkProcess(ctx, launch.Path, launch.Args, attr, place); err != nil {
 		return fmt.Errorf("start the stage: %w", err)
 	}
 	err = mark.setForked()
 	if launch.Release != nil {
 		launch.Release() // if the mark was not updated, the stage exits
 	}
-	if waitErr := waitStageExecuted(ctx, launch, p.id.PID); waitErr != nil {
+	if waitErr := waitStageExecuted(ctx, launch, co.id.PID); waitErr != nil {
 		err = errors.Join(err, waitErr)
 	}
 	if err != nil {
-		unix.Kill(-p.id.PID, unix.SIGKILL)
-		unix.Wait4(p.id.PID, nil, 0, nil)
-		if p.pidfd != nil {
-			p.pidfd.Close()
+		unix.Kill(-co.id.PID, unix.SIGKILL)
+		unix.Wait4(co.id.PID, nil, 0, nil)
+		if co.pidfd != nil {
+			co.pidfd.Close()
 		}
 		return err
 	}
@@ -364,7 +364,7 @@ func (p *Core) startProgram(ctx context.Context, path string, c Command, files *
 
 // forkProcess starts the process. It retries after ETXTBSY, which is temporary: a concurrently
 // forked child of this process still has the program file open for writing.
-func (p *Core) forkProcess(ctx context.Context, path string, argv []string, attr *syscall.ProcAttr, place forkPlacement) error {
+func (co *Core) forkProcess(ctx context.Context, path string, argv []string, attr *syscall.ProcAttr, place forkPlacement) error {
 	for delay := time.Millisecond; ; delay *= 2 {
 		fd := -1
 		attr.Sys.PidFD = &fd
@@ -382,13 +382,13 @@ func (p *Core) forkProcess(ctx context.Context, path string, argv []string, attr
 				unix.Wait4(pid, nil, 0, nil) // runFork has killed the child
 				unix.Close(fd)
 			}
-			return p.execError(path, err)
+			return co.execError(path, err)
 		}
 		if fd >= 0 {
-			p.pidfd, err = osprocess.NewPidfd(fd)
+			co.pidfd, err = osprocess.NewPidfd(fd)
 		}
 		if err == nil {
-			p.id, err = lookupChild(ctx, pid)
+			co.id, err = lookupChild(ctx, pid)
 		}
 		if err != nil {
 			// The process is a child that was not reaped, so its pid was not reused.
@@ -417,7 +417,7 @@ func lookupChild(ctx context.Context, pid int) (osprocess.ID, error) {
 	}
 }
 
-func (p *Core) execError(path string, err error) error {
+func (co *Core) execError(path string, err error) error {
 	switch {
 	case errors.Is(err, unix.EAGAIN):
 		return sdk.Recoverable(fmt.Errorf("execute %s: %w: %w", path, osprocess.ErrNoFreeProcess, err))
@@ -427,10 +427,10 @@ func (p *Core) execError(path string, err error) error {
 		return fmt.Errorf("execute %s: the interpreter or loader that it names does not exist", path)
 	case errors.Is(err, unix.ENOEXEC):
 		return fmt.Errorf("execute %s: not a program for this machine, and no #! line names an interpreter", path)
-	case errors.Is(err, unix.EPERM) && p.cred != nil && os.Geteuid() != 0:
-		return fmt.Errorf("execute %s as user %q: only root may run tasks as another user", path, p.startRequest.User)
+	case errors.Is(err, unix.EPERM) && co.cred != nil && os.Geteuid() != 0:
+		return fmt.Errorf("execute %s as user %q: only root may run tasks as another user", path, co.startRequest.User)
 	case errors.Is(err, unix.EACCES):
-		return fmt.Errorf("execute %s in %s: %w for user %q", path, p.workDir, err, p.startRequest.User)
+		return fmt.Errorf("execute %s in %s: %w for user %q", path, co.workDir, err, co.startRequest.User)
 	}
 	return fmt.Errorf("execute %s: %w", path, err)
 }
@@ -438,71 +438,71 @@ func (p *Core) execError(path string, err error) error {
 // setOOMScore sets the OOM score adjustment of the process. For 0 it resets a negative adjustment that the
 // process has inherited from the plugin: a service manager can protect the plugin from the OOM killer, but a
 // task must not have this protection.
-func (p *Core) setOOMScore(score int) {
+func (co *Core) setOOMScore(score int) {
 	if score == 0 {
-		p.resetOOMScore(p.id.PID)
+		co.resetOOMScore(co.id.PID)
 		return
 	}
-	file := fmt.Sprintf("/proc/%d/oom_score_adj", p.id.PID)
+	file := fmt.Sprintf("/proc/%d/oom_score_adj", co.id.PID)
 	if err := os.WriteFile(file, fmt.Appendf(nil, "%d", score), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
-		p.logger.Warn("out-of-memory score not set", "score", score, "error", err)
+		co.logger.Warn("out-of-memory score not set", "score", score, "error", err)
 	}
 }
 
-func (p *Core) resetOOMScore(pid int) {
+func (co *Core) resetOOMScore(pid int) {
 	if err := osprocess.ResetOOMScore(pid); err != nil {
-		p.logger.Warn("process is protected from the lack of memory as the driver is", "protected_pid", pid, "error", err)
+		co.logger.Warn("process is protected from the lack of memory as the driver is", "protected_pid", pid, "error", err)
 	}
 }
 
 // PID returns the process id, which is also the id of the session and of the
 // process group.
-func (p *Core) PID() int { return p.id.PID }
+func (co *Core) PID() int { return co.id.PID }
 
 // State returns the data with which Recover finds the process. The data is valid until the next boot.
-func (p *Core) State() any { return p.Snapshot() }
+func (co *Core) State() any { return co.Snapshot() }
 
 // Snapshot returns the same data as State, as a typed value. A driver whose
 // tasks have further state stores both.
-func (p *Core) Snapshot() State {
+func (co *Core) Snapshot() State {
 	boot, _ := osprocess.BootID() // no error: Start and Recover have read the boot ID successfully
-	s := State{PID: p.id.PID, StartTime: p.id.StartTime, BootID: boot, Dir: p.workDir, Rlimits: p.rlimits}
-	if p.cgroup != nil {
-		s.Cgroup, s.OOMKills = p.cgroup.path, p.cgroup.initialOOMKills
+	s := State{PID: co.id.PID, StartTime: co.id.StartTime, BootID: boot, Dir: co.workDir, Rlimits: co.rlimits}
+	if co.cgroup != nil {
+		s.Cgroup, s.OOMKills = co.cgroup.path, co.cgroup.initialOOMKills
 	}
 	return s
 }
 
 // Attributes returns the pid.
-func (p *Core) Attributes() map[string]string {
-	return map[string]string{"pid": fmt.Sprint(p.id.PID)}
+func (co *Core) Attributes() map[string]string {
+	return map[string]string{"pid": fmt.Sprint(co.id.PID)}
 }
 
 // Wait blocks until the process has ended. It does not reap the process, so that the exit
 // status remains available to another plugin process until Destroy.
 // Wait may be called more than once, and concurrently.
-func (p *Core) Wait(ctx context.Context) (driver.ExitResult, error) {
+func (co *Core) Wait(ctx context.Context) (driver.ExitResult, error) {
 	select {
-	case p.waitSlot <- struct{}{}:
-		defer func() { <-p.waitSlot }()
+	case co.waitSlot <- struct{}{}:
+		defer func() { <-co.waitSlot }()
 	case <-ctx.Done():
 		return driver.ExitResult{}, ctx.Err()
 	}
-	if p.hasEnded {
-		return p.result, nil
+	if co.hasEnded {
+		return co.result, nil
 	}
 	var status osprocess.ExitStatus
 	var err error
-	if p.isChild {
-		status, err = p.waitChild(ctx)
+	if co.isChild {
+		status, err = co.waitChild(ctx)
 	} else {
-		status, err = p.waitOrphan(ctx)
+		status, err = co.waitOrphan(ctx)
 	}
 	if ctx.Err() != nil {
 		return driver.ExitResult{}, ctx.Err()
 	}
-	p.recordExit(status, err)
-	return p.result, nil
+	co.recordExit(status, err)
+	return co.result, nil
 }
 
 // errOOM is the exit message of a task that failed after the kernel had killed one
@@ -513,39 +513,39 @@ var errOOM = errors.New("OOM Killed")
 // if only a child of the process was killed, because the process may have failed
 // because of that. If the process has succeeded, recordExit emits an event instead of
 // setting Err, which would make the task fail.
-func (p *Core) recordExit(status osprocess.ExitStatus, err error) {
-	p.hasEnded = true
-	p.result = toExitResult(status, err)
-	if p.cgroup == nil || !p.cgroup.oomKilled() {
+func (co *Core) recordExit(status osprocess.ExitStatus, err error) {
+	co.hasEnded = true
+	co.result = toExitResult(status, err)
+	if co.cgroup == nil || !co.cgroup.oomKilled() {
 		return
 	}
-	p.result.OOMKilled = true
-	if p.result.Err == nil && status == (osprocess.ExitStatus{}) {
-		p.startRequest.Event(errOOM.Error()+": a process that the task had started exceeded the memory limit", nil)
-	} else if p.result.Err == nil {
-		p.result.Err = errOOM
+	co.result.OOMKilled = true
+	if co.result.Err == nil && status == (osprocess.ExitStatus{}) {
+		co.startRequest.Event(errOOM.Error()+": a process that the task had started exceeded the memory limit", nil)
+	} else if co.result.Err == nil {
+		co.result.Err = errOOM
 	}
 }
 
 // Signal sends a signal to the process only, not to its descendants. An empty
 // name is SIGINT.
-func (p *Core) Signal(_ context.Context, name string) error {
+func (co *Core) Signal(_ context.Context, name string) error {
 	sig, err := ParseSignal(name)
 	if err != nil {
 		return err
 	}
-	p.releaseMu.RLock()
-	defer p.releaseMu.RUnlock()
+	co.releaseMu.RLock()
+	defer co.releaseMu.RUnlock()
 	switch {
-	case p.pidReleased:
+	case co.pidReleased:
 		return nil
-	case p.pidfd != nil:
-		err = p.pidfd.Signal(sig)
+	case co.pidfd != nil:
+		err = co.pidfd.Signal(sig)
 	default:
-		err = p.id.Signal(sig)
+		err = co.id.Signal(sig)
 	}
 	if err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("send %s to process %d: %w", unix.SignalName(sig), p.id.PID, err)
+		return fmt.Errorf("send %s to process %d: %w", unix.SignalName(sig), co.id.PID, err)
 	}
 	return nil
 }
@@ -569,31 +569,31 @@ func ParseSignal(name string) (syscall.Signal, error) {
 
 // Kill kills the process and everything that it has started: its process group,
 // and all processes in its cgroup.
-func (p *Core) Kill(ctx context.Context) error {
-	p.releaseMu.RLock()
-	defer p.releaseMu.RUnlock()
-	if p.pidReleased {
+func (co *Core) Kill(ctx context.Context) error {
+	co.releaseMu.RLock()
+	defer co.releaseMu.RUnlock()
+	if co.pidReleased {
 		return nil
 	}
-	return p.killAllProcesses(ctx)
+	return co.killAllProcesses(ctx)
 }
 
 // killProcessGroup kills the process group. It never kills a process that has the same pid as a process
 // that was reaped.
-func (p *Core) killProcessGroup() error {
+func (co *Core) killProcessGroup() error {
 	err := unix.ENOSYS
-	if p.pidfd != nil {
-		if err := p.pidfd.SignalGroup(unix.SIGKILL); err == nil || errors.Is(err, os.ErrProcessDone) {
+	if co.pidfd != nil {
+		if err := co.pidfd.SignalGroup(unix.SIGKILL); err == nil || errors.Is(err, os.ErrProcessDone) {
 			return nil
 		}
 	}
 	// Older kernels cannot signal a group through a pidfd. The pid of a child is
 	// not reused before this process reaps the child. An orphan is reaped by another
 	// process, so its start time is compared.
-	if now, statErr := osprocess.LookupID(p.id.PID); p.isChild || errors.Is(statErr, os.ErrProcessDone) || statErr == nil && now == p.id {
-		if killErr := unix.Kill(-p.id.PID, unix.SIGKILL); killErr != nil && killErr != unix.ESRCH {
+	if now, statErr := osprocess.LookupID(co.id.PID); co.isChild || errors.Is(statErr, os.ErrProcessDone) || statErr == nil && now == co.id {
+		if killErr := unix.Kill(-co.id.PID, unix.SIGKILL); killErr != nil && killErr != unix.ESRCH {
 			err = killErr.(syscall.Errno)
-			return fmt.Errorf("kill process group %d: %w", p.id.PID, err)
+			return fmt.Errorf("kill process group %d: %w", co.id.PID, err)
 		}
 	}
 	return nil
@@ -603,33 +603,33 @@ func (p *Core) killProcessGroup() error {
 // removes its cgroup. The process itself must have ended. After an
 // error, processes or the cgroup may remain, and the caller must call Destroy
 // again; after a success a second Destroy does nothing.
-func (p *Core) Destroy(ctx context.Context) error {
-	p.releaseMu.Lock()
-	defer p.releaseMu.Unlock()
+func (co *Core) Destroy(ctx context.Context) error {
+	co.releaseMu.Lock()
+	defer co.releaseMu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	var errs []error
-	if !p.pidReleased {
+	if !co.pidReleased {
 		// killAllProcesses comes first: until a child is reaped, the id of its process group
 		// cannot be reused.
-		if err := p.killAllProcesses(ctx); err != nil {
+		if err := co.killAllProcesses(ctx); err != nil {
 			return err
 		}
-		p.pidReleased = true
-		if p.isChild {
-			errs = append(errs, p.reapChild())
+		co.pidReleased = true
+		if co.isChild {
+			errs = append(errs, co.reapChild())
 		}
-		if p.pidfd != nil {
-			p.pidfd.Close()
+		if co.pidfd != nil {
+			co.pidfd.Close()
 		}
 	}
-	errs = append(errs, removeStartMark(p))
-	if p.cgroup != nil && p.isTaskOwner() {
-		errs = append(errs, p.cgroup.removeCgroups())
+	errs = append(errs, removeStartMark(co))
+	if co.cgroup != nil && co.isTaskOwner() {
+		errs = append(errs, co.cgroup.removeCgroups())
 	}
 	err := errors.Join(errs...)
 	if err == nil {
-		p.releaseTaskOwnership(nil) // the next start then does not search for leftover processes
+		co.releaseTaskOwnership(nil) // the next start then does not search for leftover processes
 	}
 	return err
 }

@@ -123,11 +123,11 @@ func isChild(pid int) bool {
 
 // waitOrphan waits for a process that an earlier plugin process has started, and returns its exit status. Its parent
 // is now the keeper, or init.
-func (p *Core) waitOrphan(ctx context.Context) (osprocess.ExitStatus, error) {
-	if err := p.waitOrphanExit(ctx); err != nil {
-		return osprocess.ExitStatus{}, fmt.Errorf("wait for process %d: %w", p.id.PID, err)
+func (co *Core) waitOrphan(ctx context.Context) (osprocess.ExitStatus, error) {
+	if err := co.waitOrphanExit(ctx); err != nil {
+		return osprocess.ExitStatus{}, fmt.Errorf("wait for process %d: %w", co.id.PID, err)
 	}
-	if status, err := keeperExitStatus(ctx, p.id); err == nil {
+	if status, err := keeperExitStatus(ctx, co.id); err == nil {
 		return status, nil
 	}
 	// Without a keeper, the kernel can report the exit status: of a zombie to a privileged process, and of a
@@ -135,7 +135,7 @@ func (p *Core) waitOrphan(ctx context.Context) (osprocess.ExitStatus, error) {
 	// zombie.
 	deadline := time.Now().Add(2 * time.Second)
 	for {
-		if status, ok := p.id.ExitStatus(p.pidfd); ok {
+		if status, ok := co.id.ExitStatus(co.pidfd); ok {
 			return status, nil
 		}
 		select {
@@ -143,21 +143,21 @@ func (p *Core) waitOrphan(ctx context.Context) (osprocess.ExitStatus, error) {
 		case <-ctx.Done():
 			return osprocess.ExitStatus{}, ctx.Err()
 		}
-		if _, err := osprocess.LookupID(p.id.PID); errors.Is(err, os.ErrProcessDone) || time.Now().After(deadline) {
-			if status, ok := p.id.ExitStatus(p.pidfd); ok {
+		if _, err := osprocess.LookupID(co.id.PID); errors.Is(err, os.ErrProcessDone) || time.Now().After(deadline) {
+			if status, ok := co.id.ExitStatus(co.pidfd); ok {
 				return status, nil
 			}
-			return osprocess.ExitStatus{}, fmt.Errorf("process %d: %w", p.id.PID, errExitStatusUnknown)
+			return osprocess.ExitStatus{}, fmt.Errorf("process %d: %w", co.id.PID, errExitStatusUnknown)
 		}
 	}
 }
 
 // waitOrphanExit blocks until a process that is not a child of this process has ended.
-func (p *Core) waitOrphanExit(ctx context.Context) error {
-	if p.pidfd != nil {
-		return p.pidfd.Wait(ctx)
+func (co *Core) waitOrphanExit(ctx context.Context) error {
+	if co.pidfd != nil {
+		return co.pidfd.Wait(ctx)
 	}
-	for p.id.Alive() { // polling, on kernels without pidfds
+	for co.id.Alive() { // polling, on kernels without pidfds
 		select {
 		case <-time.After(250 * time.Millisecond):
 		case <-ctx.Done():

@@ -12,8 +12,8 @@ const memoryLow = "memory.low"
 
 // updateParentReservations sets the memory reservation of each of the two cgroups above the task's cgroup to the sum of
 // the reservations of its children, because the kernel limits the reservation of a cgroup to that of its parent.
-func (g *cgroup) updateParentReservations() error {
-	slice := filepath.Dir(g.path)
+func (c *cgroup) updateParentReservations() error {
+	slice := filepath.Dir(c.path)
 	for _, parent := range []string{slice, filepath.Dir(slice)} {
 		sum, err := sumReservations(parent)
 		if err != nil {
@@ -43,12 +43,12 @@ func sumReservations(parent string) (sum int64, err error) {
 }
 
 // releaseReservation sets the memory reservation of the cgroup to 0, and subtracts it from the cgroups above.
-func (g *cgroup) releaseReservation() error {
-	if reserved, ok := g.readNumber(memoryLow); !ok || reserved == 0 {
+func (c *cgroup) releaseReservation() error {
+	if reserved, ok := c.readNumber(memoryLow); !ok || reserved == 0 {
 		return nil
 	}
-	if err := writeExistingFile(filepath.Join(g.path, memoryLow), "0"); err != nil {
+	if err := writeExistingFile(filepath.Join(c.path, memoryLow), "0"); err != nil {
 		return err
 	}
-	return g.updateParentReservations()
+	return c.updateParentReservations()
 }

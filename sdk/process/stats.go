@@ -43,11 +43,11 @@ var (
 // Stats samples the CPU time and memory of the process and its descendants. The
 // total is their sum; with cgroups v2 the total is the kernel's count for the cgroup, which
 // includes processes that have ended.
-func (p *Core) Stats(context.Context) (driver.TaskStats, error) {
-	pids := withDescendants(p.id.PID)
-	if p.cgroup != nil {
+func (co *Core) Stats(context.Context) (driver.TaskStats, error) {
+	pids := withDescendants(co.id.PID)
+	if co.cgroup != nil {
 		var err error
-		if pids, err = p.cgroup.osCgroup().PIDs(); err != nil {
+		if pids, err = co.cgroup.osCgroup().PIDs(); err != nil {
 			return driver.TaskStats{}, err
 		}
 	}
@@ -57,7 +57,7 @@ func (p *Core) Stats(context.Context) (driver.TaskStats, error) {
 	var sum cpuTime
 	for _, pid := range pids {
 		st, err := osprocess.ReadStat(pid)
-		if err != nil || pid == p.id.PID && st.StartTime != p.id.StartTime {
+		if err != nil || pid == co.id.PID && st.StartTime != co.id.StartTime {
 			continue
 		}
 		t := cpuTime{user: ticksToDuration(st.UserTime), system: ticksToDuration(st.SystemTime)}
@@ -69,16 +69,16 @@ func (p *Core) Stats(context.Context) (driver.TaskStats, error) {
 		totalMemory.RSS += m.RSS
 	}
 	if len(used) == 0 {
-		return driver.TaskStats{}, fmt.Errorf("process %d has ended", p.id.PID)
+		return driver.TaskStats{}, fmt.Errorf("process %d has ended", co.id.PID)
 	}
 	totalMemory.Measured = measuredMemoryFields
 	used[0] = sum
-	if p.cgroup != nil && hostCgroupHierarchy().cgroupVersion == 2 {
-		p.cgroup.addCgroupTotals(&totalMemory, used)
+	if co.cgroup != nil && hostCgroupHierarchy().cgroupVersion == 2 {
+		co.cgroup.addCgroupTotals(&totalMemory, used)
 	}
 
 	stats := driver.TaskStats{Timestamp: time.Now(), ByPID: map[string]driver.Usage{}}
-	rates := p.cpuSampler.computeRates(stats.Timestamp, used)
+	rates := co.cpuSampler.computeRates(stats.Timestamp, used)
 	stats.Total = driver.Usage{CPU: rates[0], Memory: totalMemory}
 	for pid, m := range memory {
 		stats.ByPID[strconv.Itoa(pid)] = driver.Usage{CPU: rates[pid], Memory: m}
@@ -88,26 +88,26 @@ func (p *Core) Stats(context.Context) (driver.TaskStats, error) {
 
 // addCgroupTotals reads the memory and the CPU time of the whole task from its cgroup v2. It adds them to memory,
 // and sets the key 0 of used.
-func (g *cgroup) addCgroupTotals(memory *driver.MemoryUsage, used map[int]cpuTime) {
-	if usec := g.readCounter("cpu.stat", "usage_usec"); usec > 0 {
+func (c *cgroup) addCgroupTotals(memory *driver.MemoryUsage, used map[int]cpuTime) {
+	if usec := c.readCounter("cpu.stat", "usage_usec"); usec > 0 {
 		used[0] = cpuTime{
-			user:   time.Duration(g.readCounter("cpu.stat", "user_usec")) * time.Microsecond,
-			system: time.Duration(g.readCounter("cpu.stat", "system_usec")) * time.Microsecond,
+			user:   time.Duration(c.readCounter("cpu.stat", "user_usec")) * time.Microsecond,
+			system: time.Duration(c.readCounter("cpu.stat", "system_usec")) * time.Microsecond,
 		}
 	}
-	current, ok := g.readNumber("memory.current")
+	current, ok := c.readNumber("memory.current")
 	if !ok {
 		return
 	}
 	memory.Usage = current
-	memory.Cache = g.readCounter("memory.stat", "file")
-	memory.KernelUsage = g.readCounter("memory.stat", "kernel")
+	memory.Cache = c.readCounter("memory.stat", "file")
+	memory.KernelUsage = c.readCounter("memory.stat", "kernel")
 	memory.Measured = append([]string{"Cache", "Usage", "Kernel Usage"}, measuredMemoryFields...)
-	if swap, ok := g.readNumber("memory.swap.current"); ok {
+	if swap, ok := c.readNumber("memory.swap.current"); ok {
 		memory.Swap = swap
 		memory.Measured = append(memory.Measured, "Swap")
 	}
-	if peak, ok := g.readNumber("memory.peak"); ok {
+	if peak, ok := c.readNumber("memory.peak"); ok {
 		memory.MaxUsage = peak
 		memory.Measured = append(memory.Measured, "Max Usage")
 	}
@@ -116,18 +116,18 @@ func (g *cgroup) addCgroupTotals(memory *driver.MemoryUsage, used map[int]cpuTim
 func ticksToDuration(n uint64) time.Duration { return time.Duration(n) * time.Second / ticksPerSecond }
 
 // computeRates returns the CPU usage since the previous sample, by pid as in used. The first sample has the usage 0.
-func (m *cpuSampler) computeRates(now time.Time, used map[int]cpuTime) map[int]driver.CPUUsage {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	passed := now.Sub(m.sampledAt)
-	if m.lastTimesByPID != nil && passed < minSampleInterval {
-		return m.lastRatesByPID
+func (c *cpuSampler) computeRates(now time.Time, used map[int]cpuTime) map[int]driver.CPUUsage {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	passed := now.Sub(c.sampledAt)
+	if c.lastTimesByPID != nil && passed < minSampleInterval {
+		return c.lastRatesByPID
 	}
 	rate := make(map[int]driver.CPUUsage, len(used))
 	for pid, t := range used {
 		u := driver.CPUUsage{Measured: measuredCPUFields}
 		// For a process that is new in this sample, all of its CPU time counts.
-		if before, ok := m.lastTimesByPID[pid]; m.lastTimesByPID != nil && (ok || pid != 0) {
+		if before, ok := c.lastTimesByPID[pid]; c.lastTimesByPID != nil && (ok || pid != 0) {
 			u.User = cpuPercent(t.user-before.user, passed)
 			u.System = cpuPercent(t.system-before.system, passed)
 			u.Percent = u.User + u.System
@@ -135,7 +135,7 @@ func (m *cpuSampler) computeRates(now time.Time, used map[int]cpuTime) map[int]d
 		}
 		rate[pid] = u
 	}
-	m.sampledAt, m.lastTimesByPID, m.lastRatesByPID = now, used, rate
+	c.sampledAt, c.lastTimesByPID, c.lastRatesByPID = now, used, rate
 	return rate
 }
 

@@ -24,30 +24,30 @@ import (
 // then return, and StopWith does not wait for it. A request that panics counts as an error.
 // request is not called if timeout is 0 or less, or for a process that has exited. If ctx
 // ends first, StopWith returns its error, and does not kill the process.
-func (p *Core) StopWith(ctx context.Context, timeout time.Duration, request func(context.Context) error) error {
-	if timeout > 0 && p.id.Alive() {
-		if p.stopByRequest(ctx, timeout, request) {
+func (co *Core) StopWith(ctx context.Context, timeout time.Duration, request func(context.Context) error) error {
+	if timeout > 0 && co.id.Alive() {
+		if co.stopByRequest(ctx, timeout, request) {
 			return nil
 		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 	}
-	if err := p.Kill(ctx); err != nil {
+	if err := co.Kill(ctx); err != nil {
 		return err
 	}
-	_, err := p.Wait(ctx)
+	_, err := co.Wait(ctx)
 	return err
 }
 
 // stopByRequest calls request, and returns true when the process has exited, or false when the process must be
 // killed or ctx has ended.
-func (p *Core) stopByRequest(ctx context.Context, timeout time.Duration, request func(context.Context) error) bool {
+func (co *Core) stopByRequest(ctx context.Context, timeout time.Duration, request func(context.Context) error) bool {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	waited := make(chan error, 1)
 	go func() {
-		_, err := p.Wait(ctx) // an error means that ctx has ended
+		_, err := co.Wait(ctx) // an error means that ctx has ended
 		waited <- err
 	}()
 	failed := make(chan error, 1)
@@ -61,7 +61,7 @@ func (p *Core) stopByRequest(ctx context.Context, timeout time.Duration, request
 		return err == nil
 	case err := <-failed:
 		if ctx.Err() == nil {
-			p.logger.Warn("stop request failed, killing the task", "error", err)
+			co.logger.Warn("stop request failed, killing the task", "error", err)
 		}
 		return false
 	}

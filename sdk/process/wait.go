@@ -23,27 +23,27 @@ func toExitResult(status osprocess.ExitStatus, err error) driver.ExitResult {
 	return driver.ExitResult{ExitCode: status.ExitCode}
 }
 
-func (p *Core) waitChild(ctx context.Context) (status osprocess.ExitStatus, err error) {
-	if p.pidfd == nil {
-		return p.waitChildBlocking(ctx)
+func (co *Core) waitChild(ctx context.Context) (status osprocess.ExitStatus, err error) {
+	if co.pidfd == nil {
+		return co.waitChildBlocking(ctx)
 	}
-	status, err = p.pidfd.WaitChild(ctx)
+	status, err = co.pidfd.WaitChild(ctx)
 	if err != nil && ctx.Err() == nil {
-		err = fmt.Errorf("wait for process %d: %w", p.id.PID, err)
+		err = fmt.Errorf("wait for process %d: %w", co.id.PID, err)
 	}
 	return status, err
 }
 
 // waitChildBlocking waits for a child on kernels without pidfds, with a blocked thread
 // per call.
-func (p *Core) waitChildBlocking(ctx context.Context) (osprocess.ExitStatus, error) {
+func (co *Core) waitChildBlocking(ctx context.Context) (osprocess.ExitStatus, error) {
 	type waitResult struct {
 		status osprocess.ExitStatus
 		err    error
 	}
 	c := make(chan waitResult, 1)
 	go func() { // the goroutine returns when the child has exited; WNOWAIT does not reap the child
-		_, status, err := osprocess.Waitid(unix.P_PID, p.id.PID, unix.WEXITED|unix.WNOWAIT)
+		_, status, err := osprocess.Waitid(unix.P_PID, co.id.PID, unix.WEXITED|unix.WNOWAIT)
 		c <- waitResult{status, err}
 	}()
 	select {
@@ -55,13 +55,13 @@ func (p *Core) waitChildBlocking(ctx context.Context) (osprocess.ExitStatus, err
 }
 
 // reapChild reaps a child that has ended, which drops its exit status.
-func (p *Core) reapChild() error {
-	pid, _, err := osprocess.Waitid(unix.P_PID, p.id.PID, unix.WEXITED|unix.WNOHANG)
+func (co *Core) reapChild() error {
+	pid, _, err := osprocess.Waitid(unix.P_PID, co.id.PID, unix.WEXITED|unix.WNOHANG)
 	if err == nil && pid == 0 {
 		err = errors.New("it has not ended")
 	}
 	if err != nil {
-		return fmt.Errorf("reap process %d: %w", p.id.PID, err)
+		return fmt.Errorf("reap process %d: %w", co.id.PID, err)
 	}
 	return nil
 }

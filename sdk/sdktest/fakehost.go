@@ -25,30 +25,30 @@ type fakeHost struct {
 
 var _ hook.Host = (*fakeHost)(nil)
 
-func (b *fakeHost) addToken(capability string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.isTokenActive == nil {
-		b.isTokenActive = map[string]bool{}
+func (f *fakeHost) addToken(capability string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.isTokenActive == nil {
+		f.isTokenActive = map[string]bool{}
 	}
-	b.isTokenActive[capability] = true
+	f.isTokenActive[capability] = true
 }
 
-func (b *fakeHost) expireToken(capability string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.isTokenActive[capability] = false
+func (f *fakeHost) expireToken(capability string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.isTokenActive[capability] = false
 }
 
 // serveOnSocket serves the host on a new unix socket in dir. stop blocks until the server has stopped.
-func (b *fakeHost) serveOnSocket(dir string) (socket string, stop func(), err error) {
+func (f *fakeHost) serveOnSocket(dir string) (socket string, stop func(), err error) {
 	socket = filepath.Join(dir, newID()[:8]+".sock")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		return "", nil, err
 	}
 	server := grpc.NewServer()
-	hookwire.RegisterHost(server, b)
+	hookwire.RegisterHost(server, f)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -59,15 +59,15 @@ func (b *fakeHost) serveOnSocket(dir string) (socket string, stop func(), err er
 
 // checkScope returns an error if the capability token of a call is unknown or
 // has expired.
-func (b *fakeHost) checkScope(s hook.Scope) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	good, known := b.isTokenActive[s.Token]
+func (f *fakeHost) checkScope(s hook.Scope) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	good, known := f.isTokenActive[s.Token]
 	if !known {
-		if b.callsByUnknownToken == nil {
-			b.callsByUnknownToken = map[string]int{}
+		if f.callsByUnknownToken == nil {
+			f.callsByUnknownToken = map[string]int{}
 		}
-		b.callsByUnknownToken[s.Token]++
+		f.callsByUnknownToken[s.Token]++
 	}
 	switch {
 	case !good:
@@ -78,8 +78,8 @@ func (b *fakeHost) checkScope(s hook.Scope) error {
 	return nil
 }
 
-func (b *fakeHost) Exec(_ context.Context, s hook.Scope, command []string, _ time.Duration) (*driver.ExecResult, error) {
-	if err := b.checkScope(s); err != nil {
+func (f *fakeHost) Exec(_ context.Context, s hook.Scope, command []string, _ time.Duration) (*driver.ExecResult, error) {
+	if err := f.checkScope(s); err != nil {
 		return nil, err
 	}
 	if len(command) == 0 {
@@ -88,8 +88,8 @@ func (b *fakeHost) Exec(_ context.Context, s hook.Scope, command []string, _ tim
 	return &driver.ExecResult{}, nil
 }
 
-func (b *fakeHost) Stats(ctx context.Context, s hook.Scope, interval time.Duration) (<-chan hook.Usage, error) {
-	if err := b.checkScope(s); err != nil {
+func (f *fakeHost) Stats(ctx context.Context, s hook.Scope, interval time.Duration) (<-chan hook.Usage, error) {
+	if err := f.checkScope(s); err != nil {
 		return nil, err
 	}
 	if interval <= 0 {
@@ -114,8 +114,8 @@ func (b *fakeHost) Stats(ctx context.Context, s hook.Scope, interval time.Durati
 	return samples, nil
 }
 
-func (b *fakeHost) State(_ context.Context, s hook.Scope) (*hook.AllocState, error) {
-	if err := b.checkScope(s); err != nil {
+func (f *fakeHost) State(_ context.Context, s hook.Scope) (*hook.AllocState, error) {
+	if err := f.checkScope(s); err != nil {
 		return nil, err
 	}
 	return &hook.AllocState{
@@ -124,27 +124,27 @@ func (b *fakeHost) State(_ context.Context, s hook.Scope) (*hook.AllocState, err
 	}, nil
 }
 
-func (b *fakeHost) Interpolate(_ context.Context, s hook.Scope, text string) (string, error) {
-	return text, b.checkScope(s)
+func (f *fakeHost) Interpolate(_ context.Context, s hook.Scope, text string) (string, error) {
+	return text, f.checkScope(s)
 }
 
-func (b *fakeHost) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) error {
-	if err := b.checkScope(s); err != nil {
+func (f *fakeHost) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) error {
+	if err := f.checkScope(s); err != nil {
 		return err
 	}
 	return event.Fault()
 }
 
-func (b *fakeHost) Restart(_ context.Context, s hook.Scope, _ string, _ bool) error {
-	return b.checkScope(s)
+func (f *fakeHost) Restart(_ context.Context, s hook.Scope, _ string, _ bool) error {
+	return f.checkScope(s)
 }
 
-func (b *fakeHost) Signal(_ context.Context, s hook.Scope, _, _ string) error { return b.checkScope(s) }
+func (f *fakeHost) Signal(_ context.Context, s hook.Scope, _, _ string) error { return f.checkScope(s) }
 
-func (b *fakeHost) Kill(_ context.Context, s hook.Scope, _ string) error { return b.checkScope(s) }
+func (f *fakeHost) Kill(_ context.Context, s hook.Scope, _ string) error { return f.checkScope(s) }
 
-func (b *fakeHost) SetHealth(_ context.Context, s hook.Scope, _ bool, _ string) error {
-	return b.checkScope(s)
+func (f *fakeHost) SetHealth(_ context.Context, s hook.Scope, _ bool, _ string) error {
+	return f.checkScope(s)
 }
 
 // fakeHostDataIndex is the constant index in the responses of fakeHost.
@@ -152,8 +152,8 @@ const fakeHostDataIndex = 1
 
 // blockUntilChange blocks until the data has a higher index than after, as a blocking query does. The data of
 // fakeHost never changes, so that a call with the current index blocks until ctx ends.
-func (b *fakeHost) blockUntilChange(ctx context.Context, s hook.Scope, after uint64) error {
-	if err := b.checkScope(s); err != nil {
+func (f *fakeHost) blockUntilChange(ctx context.Context, s hook.Scope, after uint64) error {
+	if err := f.checkScope(s); err != nil {
 		return err
 	}
 	if after >= fakeHostDataIndex {
@@ -162,14 +162,14 @@ func (b *fakeHost) blockUntilChange(ctx context.Context, s hook.Scope, after uin
 	return ctx.Err()
 }
 
-func (b *fakeHost) Variable(ctx context.Context, s hook.Scope, _ string, after uint64) (map[string]string, uint64, error) {
-	return nil, fakeHostDataIndex, b.blockUntilChange(ctx, s, after)
+func (f *fakeHost) Variable(ctx context.Context, s hook.Scope, _ string, after uint64) (map[string]string, uint64, error) {
+	return nil, fakeHostDataIndex, f.blockUntilChange(ctx, s, after)
 }
 
-func (b *fakeHost) Variables(ctx context.Context, s hook.Scope, _ string, after uint64) ([]string, uint64, error) {
-	return nil, fakeHostDataIndex, b.blockUntilChange(ctx, s, after)
+func (f *fakeHost) Variables(ctx context.Context, s hook.Scope, _ string, after uint64) ([]string, uint64, error) {
+	return nil, fakeHostDataIndex, f.blockUntilChange(ctx, s, after)
 }
 
-func (b *fakeHost) Services(ctx context.Context, s hook.Scope, _ string, after uint64) ([]hook.Service, uint64, error) {
-	return nil, fakeHostDataIndex, b.blockUntilChange(ctx, s, after)
+func (f *fakeHost) Services(ctx context.Context, s hook.Scope, _ string, after uint64) ([]hook.Service, uint64, error) {
+	return nil, fakeHostDataIndex, f.blockUntilChange(ctx, s, after)
 }

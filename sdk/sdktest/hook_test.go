@@ -72,9 +72,9 @@ func serveFaultyHook(fault string) {
 	}
 }
 
-func (n *faultyHook) PluginInfo(context.Context) (*base.Info, error) {
+func (h *faultyHook) PluginInfo(context.Context) (*base.Info, error) {
 	info := &base.Info{Type: base.TypeHook, APIVersions: []string{"v1"}, Version: "0.1.0", Name: "naive"}
-	switch n.fault {
+	switch h.fault {
 	case "speaks another version":
 		info.APIVersions = []string{"v7"}
 	case "has a malformed version":
@@ -83,33 +83,33 @@ func (n *faultyHook) PluginInfo(context.Context) (*base.Info, error) {
 	return info, nil
 }
 
-func (n *faultyHook) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
+func (h *faultyHook) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
 
-func (n *faultyHook) SetConfig(context.Context, *base.Config) error {
-	if n.configCount.Add(1) > 1 && n.fault == "is configured once" {
+func (h *faultyHook) SetConfig(context.Context, *base.Config) error {
+	if h.configCount.Add(1) > 1 && h.fault == "is configured once" {
 		return errors.New("configured already")
 	}
-	if n.fault == "locks a file" && n.configCount.Load() == 1 {
+	if h.fault == "locks a file" && h.configCount.Load() == 1 {
 		// Flock uses the descriptor, so it belongs to the process.
 		f, err := os.Create(filepath.Join(os.Getenv("TMPDIR"), "lock"))
 		if err != nil {
 			return err
 		}
-		n.lock = f
+		h.lock = f
 		return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	}
 	return nil
 }
 
-func (n *faultyHook) Describe(context.Context) (*hook.Description, error) {
+func (h *faultyHook) Describe(context.Context) (*hook.Description, error) {
 	d := &hook.Description{Schema: hclspec.Object(map[string]*hclspec.Spec{
 		"name": hclspec.Default(hclspec.Attr("name", "string", false), hclspec.Literal(`"nobody"`)),
-		"must": hclspec.Attr("must", "bool", n.fault == "wants more"),
+		"must": hclspec.Attr("must", "bool", h.fault == "wants more"),
 	})}
 	for _, m := range []hook.Point{hook.Prestart, hook.Poststart, hook.Stop, hook.Destroy} {
 		d.Subscriptions = append(d.Subscriptions, hook.Subscription{Point: m})
 	}
-	switch n.fault {
+	switch h.fault {
 	case "wants what is not":
 		d.Schema = hclspec.Object(map[string]*hclspec.Spec{"must": hclspec.Attr("must", "boole", true)})
 	case "takes part in nothing":
@@ -121,7 +121,7 @@ func (n *faultyHook) Describe(context.Context) (*hook.Description, error) {
 	case "is slow":
 		d.Subscriptions[0].Timeout = 50 * time.Millisecond
 	case "changes its mind":
-		d.AllAllocs = n.callCount.Add(1) > 1
+		d.AllAllocs = h.callCount.Add(1) > 1
 	case "deadlocks after a cancelled call":
 		d.Subscriptions[1].Timeout = 3 * time.Second // longer than the timeouts of call.cancelled
 	case "stays with its host", "waits for its host to agree":
@@ -130,30 +130,30 @@ func (n *faultyHook) Describe(context.Context) (*hook.Description, error) {
 	return d, nil
 }
 
-func (n *faultyHook) Configure(_ context.Context, c hook.Config) (err error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.client != nil && n.fault == "stays with its host" {
+func (h *faultyHook) Configure(_ context.Context, c hook.Config) (err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.client != nil && h.fault == "stays with its host" {
 		return nil
 	}
-	n.client, err = hookwire.DialHost(c.HostSocket)
+	h.client, err = hookwire.DialHost(c.HostSocket)
 	return err
 }
 
-func (n *faultyHook) hostClient() *hookwire.HostClient {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.client
+func (h *faultyHook) hostClient() *hookwire.HostClient {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.client
 }
 
-func (n *faultyHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	n.mu.Lock()
-	seen := n.seenAllocs[req.Alloc.ID]
-	n.seenAllocs[req.Alloc.ID] = true
-	n.current = req.Alloc.ID
-	n.mu.Unlock()
+func (h *faultyHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	h.mu.Lock()
+	seen := h.seenAllocs[req.Alloc.ID]
+	h.seenAllocs[req.Alloc.ID] = true
+	h.current = req.Alloc.ID
+	h.mu.Unlock()
 	answer := hook.TaskPrestartResponse{State: map[string]string{"began": "yes"}, Env: map[string]string{"A": "b"}}
-	switch n.fault {
+	switch h.fault {
 	case "is slow":
 		time.Sleep(100 * time.Millisecond)
 	case "cannot do it twice":
@@ -185,8 +185,8 @@ func (n *faultyHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest)
 	case "sets odd devices":
 		answer.Devices = []driver.Device{{TaskPath: "/dev/a", HostPath: "/dev/a", Permissions: "rx"}}
 	case "does one thing at a time":
-		defer n.callCount.Add(-1)
-		if n.callCount.Add(1) > 1 {
+		defer h.callCount.Add(-1)
+		if h.callCount.Add(1) > 1 {
 			return answer, errors.New("busy")
 		}
 		// Time for concurrent calls; longer than the timeouts of call.cancelled, whose calls continue here.
@@ -200,9 +200,9 @@ func (n *faultyHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest)
 	return answer, nil
 }
 
-func (n *faultyHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+func (h *faultyHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	scope := req.Scope()
-	switch n.fault {
+	switch h.fault {
 	case "starts once":
 		if req.Repeated {
 			return hook.TaskPoststartResponse{}, errors.New("it runs already")
@@ -210,67 +210,67 @@ func (n *faultyHook) Poststart(ctx context.Context, req hook.TaskPoststartReques
 	case "makes up capabilities":
 		scope.Token = "sesame"
 	case "needs its Prestart":
-		n.mu.Lock()
-		seen := n.seenAllocs[req.Alloc.ID]
-		n.mu.Unlock()
+		h.mu.Lock()
+		seen := h.seenAllocs[req.Alloc.ID]
+		h.mu.Unlock()
 		if !seen {
 			return hook.TaskPoststartResponse{}, errors.New("no Prestart")
 		}
 	case "is for one allocation":
 		time.Sleep(20 * time.Millisecond) // the other allocations get to their Prestart
-		n.mu.Lock()
-		current := n.current
-		n.mu.Unlock()
+		h.mu.Lock()
+		current := h.current
+		h.mu.Unlock()
 		if current != "" && current != req.Alloc.ID {
 			return hook.TaskPoststartResponse{}, errors.New("another allocation")
 		}
 	case "deadlocks after a cancelled call":
-		n.cancelled.Lock()
+		h.cancelled.Lock()
 		if end, ok := ctx.Deadline(); ok && time.Until(end) < 2500*time.Millisecond {
 			<-ctx.Done()
 			return hook.TaskPoststartResponse{}, ctx.Err()
 		}
-		defer n.cancelled.Unlock()
+		defer h.cancelled.Unlock()
 	case "waits for its host to agree":
-		for n.hostClient().EmitEvent(ctx, scope, hook.Event{Message: "please"}) != nil && ctx.Err() == nil {
+		for h.hostClient().EmitEvent(ctx, scope, hook.Event{Message: "please"}) != nil && ctx.Err() == nil {
 			time.Sleep(time.Millisecond)
 		}
 		return hook.TaskPoststartResponse{}, ctx.Err()
 	}
 	event := hook.Event{Message: "hello"}
-	if n.fault == "makes up events" {
+	if h.fault == "makes up events" {
 		event.Type = "Greeting"
 	}
-	if n.fault == "makes up operations" {
+	if h.fault == "makes up operations" {
 		event.Ongoing = true
 	}
-	err := n.hostClient().EmitEvent(ctx, scope, event)
+	err := h.hostClient().EmitEvent(ctx, scope, event)
 	if errors.Is(err, hook.ErrPermissionDenied) {
 		return hook.TaskPoststartResponse{}, nil
 	}
 	return hook.TaskPoststartResponse{}, err
 }
 
-func (n *faultyHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	stopped := n.stoppedAllocs[req.Alloc.ID]
-	n.stoppedAllocs[req.Alloc.ID] = true
+func (h *faultyHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	stopped := h.stoppedAllocs[req.Alloc.ID]
+	h.stoppedAllocs[req.Alloc.ID] = true
 	switch {
-	case n.fault == "stops once" && stopped:
+	case h.fault == "stops once" && stopped:
 		return hook.TaskStopResponse{}, errors.New("stopped already")
-	case n.fault == "cleans up what it knows" && !n.seenAllocs[req.Alloc.ID]:
+	case h.fault == "cleans up what it knows" && !h.seenAllocs[req.Alloc.ID]:
 		return hook.TaskStopResponse{}, errors.New("never heard of it")
-	case n.fault == "does not tell its state" && n.seenAllocs[req.Alloc.ID] && req.PreviousState == nil:
+	case h.fault == "does not tell its state" && h.seenAllocs[req.Alloc.ID] && req.PreviousState == nil:
 		return hook.TaskStopResponse{}, errors.New("the state is lost")
 	}
 	return hook.TaskStopResponse{}, nil
 }
 
-func (n *faultyHook) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.fault == "remembers in memory" && !n.seenAllocs[req.Alloc.ID] {
+func (h *faultyHook) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.fault == "remembers in memory" && !h.seenAllocs[req.Alloc.ID] {
 		return hook.AllocDestroyResponse{}, errors.New("never heard of it")
 	}
 	return hook.AllocDestroyResponse{}, nil

@@ -598,7 +598,7 @@ type contextTB struct {
 	ctx context.Context
 }
 
-func (l *contextTB) Context() context.Context { return l.ctx }
+func (c *contextTB) Context() context.Context { return c.ctx }
 
 // isKnownAlloc reports whether a case of the suite has made the allocation.
 func (h *testHost) isKnownAlloc(id string) bool {

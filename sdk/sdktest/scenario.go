@@ -133,17 +133,17 @@ func hookCallTimeout(p hook.Subscription) time.Duration {
 
 // callHookPoint calls the hook at a hook point to which it subscribes. An error of
 // the hook fails the case.
-func (l *allocScenario) callHookPoint(t tb, m hook.Point) {
+func (s *allocScenario) callHookPoint(t tb, m hook.Point) {
 	t.Helper()
-	part, ok := l.description.Subscription(m)
+	part, ok := s.description.Subscription(m)
 	if !ok {
 		return
 	}
-	process := l.host.ensureSharedProcess(t)
+	process := s.host.ensureSharedProcess(t)
 	limit := hookCallTimeout(part)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	switch err := l.callHookPointWithoutDeadline(ctx, t, m); {
+	switch err := s.callHookPointWithoutDeadline(ctx, t, m); {
 	case ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded): // a plugin whose clock is ahead returns DeadlineExceeded before ctx ends
 		t.Fatalf("%v: no answer within %v", m, limit)
 	case errors.Is(err, hook.ErrPluginDown):
@@ -154,15 +154,15 @@ func (l *allocScenario) callHookPoint(t tb, m hook.Point) {
 }
 
 // callHookPointWithoutDeadline calls the hook at a hook point, and returns its error. It adds no timeout to ctx.
-func (l *allocScenario) callHookPointWithoutDeadline(ctx context.Context, t tb, m hook.Point) (err error) {
+func (s *allocScenario) callHookPointWithoutDeadline(ctx context.Context, t tb, m hook.Point) (err error) {
 	t.Helper()
-	c := l.host.ensureSharedProcess(t).hookClient
-	g, a, task := l.requestMeta, l.alloc, l.task
+	c := s.host.ensureSharedProcess(t).hookClient
+	g, a, task := s.requestMeta, s.alloc, s.task
 	switch m {
 	case hook.Prerun:
-		_, err = c.Prerun(ctx, hook.AllocPrerunRequest{RequestMeta: g, Alloc: a, Env: l.taskEnv})
+		_, err = c.Prerun(ctx, hook.AllocPrerunRequest{RequestMeta: g, Alloc: a, Env: s.taskEnv})
 	case hook.UpdateAlloc:
-		_, err = c.UpdateAlloc(ctx, hook.AllocUpdateRequest{RequestMeta: g, Alloc: a, Env: l.taskEnv})
+		_, err = c.UpdateAlloc(ctx, hook.AllocUpdateRequest{RequestMeta: g, Alloc: a, Env: s.taskEnv})
 	case hook.PreTaskRestart:
 		_, err = c.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{RequestMeta: g, Alloc: a})
 	case hook.PreKill:
@@ -174,19 +174,19 @@ func (l *allocScenario) callHookPointWithoutDeadline(ctx context.Context, t tb, 
 	case hook.ShutdownAlloc:
 		_, err = c.ShutdownAlloc(ctx, hook.AllocShutdownRequest{RequestMeta: g, Alloc: a})
 	case hook.Prestart:
-		err = l.callPrestart(ctx, c)
+		err = s.callPrestart(ctx, c)
 	case hook.Poststart:
-		_, err = c.Poststart(ctx, hook.TaskPoststartRequest{RequestMeta: g, Alloc: a, Task: task, Dir: l.taskDir, Env: l.taskEnv, Repeated: l.isPoststartRepeated})
+		_, err = c.Poststart(ctx, hook.TaskPoststartRequest{RequestMeta: g, Alloc: a, Task: task, Dir: s.taskDir, Env: s.taskEnv, Repeated: s.isPoststartRepeated})
 	case hook.Update:
-		_, err = c.Update(ctx, hook.TaskUpdateRequest{RequestMeta: g, Alloc: a, Task: task, Env: l.taskEnv})
+		_, err = c.Update(ctx, hook.TaskUpdateRequest{RequestMeta: g, Alloc: a, Task: task, Env: s.taskEnv})
 	case hook.PreKilling:
 		_, err = c.PreKilling(ctx, hook.TaskPreKillingRequest{RequestMeta: g, Alloc: a, Task: task})
 	case hook.Exited:
-		l.exitCount++
+		s.exitCount++
 		exit := driver.ExitResult{ExitCode: 137, Signal: 9}
-		_, err = c.Exited(ctx, hook.TaskExitedRequest{RequestMeta: g, Alloc: a, Task: task, Exit: exit, WillRestart: l.exitCount == 1})
+		_, err = c.Exited(ctx, hook.TaskExitedRequest{RequestMeta: g, Alloc: a, Task: task, Exit: exit, WillRestart: s.exitCount == 1})
 	case hook.Stop:
-		_, err = c.Stop(ctx, hook.TaskStopRequest{RequestMeta: g, Alloc: a, Task: task, Dir: l.taskDir, PreviousState: maps.Clone(l.prestartState)})
+		_, err = c.Stop(ctx, hook.TaskStopRequest{RequestMeta: g, Alloc: a, Task: task, Dir: s.taskDir, PreviousState: maps.Clone(s.prestartState)})
 	case hook.Shutdown:
 		_, err = c.Shutdown(ctx, hook.TaskShutdownRequest{RequestMeta: g, Alloc: a, Task: task})
 	default:
@@ -197,22 +197,22 @@ func (l *allocScenario) callHookPointWithoutDeadline(ctx context.Context, t tb, 
 
 // callPrestart calls Prestart with the state that the previous Prestart returned, and stores the new state. It does
 // nothing after a Prestart that returned Done.
-func (l *allocScenario) callPrestart(ctx context.Context, c *hookwire.Client) error {
-	if l.isPrestartDone {
+func (s *allocScenario) callPrestart(ctx context.Context, c *hookwire.Client) error {
+	if s.isPrestartDone {
 		return nil
 	}
 	answer, err := c.Prestart(ctx, hook.TaskPrestartRequest{
-		RequestMeta: l.requestMeta, Alloc: l.alloc, Task: l.task, Dir: l.taskDir, Env: maps.Clone(l.taskEnv),
+		RequestMeta: s.requestMeta, Alloc: s.alloc, Task: s.task, Dir: s.taskDir, Env: maps.Clone(s.taskEnv),
 		Resources:     driver.Resources{CPUShares: 100, MemoryMB: 64, Ports: []driver.PortMapping{{Label: "http", Value: 20000, To: 80, HostIP: "127.0.0.1"}}},
-		PreviousState: maps.Clone(l.prestartState), Running: l.isTaskRestored,
+		PreviousState: maps.Clone(s.prestartState), Running: s.isTaskRestored,
 	})
 	if ctx.Err() != nil {
 		return err
 	}
-	l.prestartState = answer.State
+	s.prestartState = answer.State
 	if err != nil {
 		return err
 	}
-	l.isPrestartDone = answer.Done
+	s.isPrestartDone = answer.Done
 	return answer.Fault()
 }

@@ -98,9 +98,9 @@ type faultyDriverTask struct {
 	waitCount  int
 }
 
-func (n *faultyDriver) PluginInfo(context.Context) (*base.Info, error) {
+func (f *faultyDriver) PluginInfo(context.Context) (*base.Info, error) {
 	info := &base.Info{Type: base.TypeDriver, APIVersions: []string{"v0.1.0"}, Version: "0.1.0", Name: "naive"}
-	switch n.fault {
+	switch f.fault {
 	case "has an odd version":
 		info.Version = "new"
 	case "speaks another version":
@@ -109,39 +109,39 @@ func (n *faultyDriver) PluginInfo(context.Context) (*base.Info, error) {
 	return info, nil
 }
 
-func (n *faultyDriver) ConfigSchema(context.Context) (*hclspec.Spec, error) {
+func (f *faultyDriver) ConfigSchema(context.Context) (*hclspec.Spec, error) {
 	return hclspec.Object(nil), nil
 }
 
-func (n *faultyDriver) SetConfig(context.Context, *base.Config) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.configCount++
-	if n.fault == "takes its configuration once" && n.configCount > 1 {
+func (f *faultyDriver) SetConfig(context.Context, *base.Config) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.configCount++
+	if f.fault == "takes its configuration once" && f.configCount > 1 {
 		return errors.New("configured already")
 	}
 	return nil
 }
 
-func (n *faultyDriver) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
+func (f *faultyDriver) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
 	name := "command"
-	if n.fault == "has another schema" {
+	if f.fault == "has another schema" {
 		name = "program"
 	}
 	return hclspec.Object(map[string]*hclspec.Spec{name: hclspec.Attr(name, "string", true), "args": hclspec.Attr("args", "list(string)", false)}), nil
 }
 
-func (n *faultyDriver) Capabilities(context.Context) (*driver.Capabilities, error) {
+func (f *faultyDriver) Capabilities(context.Context) (*driver.Capabilities, error) {
 	return &driver.Capabilities{SendSignals: true}, nil
 }
 
-func (n *faultyDriver) Init(context.Context) error { return nil }
+func (f *faultyDriver) Init(context.Context) error { return nil }
 
-func (n *faultyDriver) Shutdown(context.Context) error {
-	if n.fault == "stops its tasks when it is shut down" {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		for _, t := range n.tasks {
+func (f *faultyDriver) Shutdown(context.Context) error {
+	if f.fault == "stops its tasks when it is shut down" {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, t := range f.tasks {
 			t.cmd.Process.Kill()
 			<-t.done
 		}
@@ -149,23 +149,23 @@ func (n *faultyDriver) Shutdown(context.Context) error {
 	return nil
 }
 
-func (n *faultyDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
+func (f *faultyDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
 	c := make(chan driver.Fingerprint, 1)
 	c <- driver.Fingerprint{Health: driver.HealthHealthy}
-	if n.fault == "ends its fingerprints" {
+	if f.fault == "ends its fingerprints" {
 		close(c)
 	}
 	return c, nil
 }
 
-func (n *faultyDriver) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, error) {
+func (f *faultyDriver) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, error) {
 	return make(chan *driver.TaskEvent), nil
 }
 
-func (n *faultyDriver) StartTask(_ context.Context, c *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.tasks[c.ID] != nil && n.fault != "starts twice" {
+func (f *faultyDriver) StartTask(_ context.Context, c *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.tasks[c.ID] != nil && f.fault != "starts twice" {
 		return nil, nil, errors.New("already started")
 	}
 	var config struct {
@@ -190,7 +190,7 @@ func (n *faultyDriver) StartTask(_ context.Context, c *driver.TaskConfig) (*driv
 		return nil, nil, err
 	}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	switch n.fault {
+	switch f.fault {
 	case "starts elsewhere":
 		cmd.Dir = "/"
 	case "passes its environment on":
@@ -209,12 +209,12 @@ func (n *faultyDriver) StartTask(_ context.Context, c *driver.TaskConfig) (*driv
 	if err := cmd.Start(); err != nil {
 		return nil, nil, err
 	}
-	if n.fault != "holds the output" {
+	if f.fault != "holds the output" {
 		stdout.Close()
 		stderr.Close()
 	}
 	t := &faultyDriverTask{config: c, cmd: cmd, startedAt: time.Now(), done: make(chan struct{})}
-	n.tasks[c.ID] = t
+	f.tasks[c.ID] = t
 	go func() {
 		cmd.Wait()
 		ws := cmd.ProcessState.Sys().(syscall.WaitStatus)
@@ -222,88 +222,88 @@ func (n *faultyDriver) StartTask(_ context.Context, c *driver.TaskConfig) (*driv
 		if ws.Signaled() {
 			t.exitResult = driver.ExitResult{ExitCode: 128 + int(ws.Signal()), Signal: int(ws.Signal())}
 		}
-		if n.fault == "forgets the exit code" {
+		if f.fault == "forgets the exit code" {
 			t.exitResult = driver.ExitResult{}
 		}
 		t.endedAt = time.Now()
 		close(t.done)
 	}()
 	handle := &driver.Handle{Version: 1, Config: c, State: driver.TaskRunning}
-	if n.fault == "returns another handle" {
+	if f.fault == "returns another handle" {
 		handle.Config = &driver.TaskConfig{ID: "other"}
 	}
 	return handle, nil, nil
 }
 
-func (n *faultyDriver) findTask(id string) (*faultyDriverTask, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if t := n.tasks[id]; t != nil {
+func (f *faultyDriver) findTask(id string) (*faultyDriverTask, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if t := f.tasks[id]; t != nil {
 		return t, nil
 	}
-	if n.fault == "has its own words" {
+	if f.fault == "has its own words" {
 		return nil, errors.New("never heard of it")
 	}
 	return nil, driver.ErrTaskNotFound
 }
 
-func (n *faultyDriver) RecoverTask(_ context.Context, handle *driver.Handle) error {
-	if _, err := n.findTask(handle.Config.ID); err == nil || n.fault != "recovers what is gone" {
+func (f *faultyDriver) RecoverTask(_ context.Context, handle *driver.Handle) error {
+	if _, err := f.findTask(handle.Config.ID); err == nil || f.fault != "recovers what is gone" {
 		return err
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	t := &faultyDriverTask{config: handle.Config, done: make(chan struct{}), startedAt: time.Now(), endedAt: time.Now()}
 	close(t.done)
-	n.tasks[handle.Config.ID] = t
+	f.tasks[handle.Config.ID] = t
 	return nil
 }
 
-func (n *faultyDriver) WaitTask(ctx context.Context, id string) (*driver.ExitResult, error) {
-	t, err := n.findTask(id)
+func (f *faultyDriver) WaitTask(ctx context.Context, id string) (*driver.ExitResult, error) {
+	t, err := f.findTask(id)
 	if err != nil {
 		return nil, err
 	}
-	n.mu.Lock()
+	f.mu.Lock()
 	t.waitCount++
 	waits := t.waitCount
-	n.mu.Unlock()
-	if n.fault == "is waited for once" && waits > 1 {
+	f.mu.Unlock()
+	if f.fault == "is waited for once" && waits > 1 {
 		return nil, errors.New("another call waits already")
 	}
 	select {
 	case <-t.done:
 		return &t.exitResult, nil
 	case <-ctx.Done():
-		if n.fault == "ends with its waiter" {
+		if f.fault == "ends with its waiter" {
 			t.cmd.Process.Kill()
 		}
 		return nil, ctx.Err()
 	}
 }
 
-func (n *faultyDriver) StopTask(_ context.Context, id string, timeout time.Duration, signal string) error {
-	t, err := n.findTask(id)
+func (f *faultyDriver) StopTask(_ context.Context, id string, timeout time.Duration, signal string) error {
+	t, err := f.findTask(id)
 	if err != nil {
 		return err
 	}
 	select {
 	case <-t.done:
-		if n.fault == "cannot stop what has ended" {
+		if f.fault == "cannot stop what has ended" {
 			return os.ErrProcessDone
 		}
 		return nil
 	default:
 	}
 	sig := syscall.SIGINT
-	if signal == "SIGUSR1" && n.fault != "stops by its own signal" {
+	if signal == "SIGUSR1" && f.fault != "stops by its own signal" {
 		sig = syscall.SIGUSR1
 	}
 	t.cmd.Process.Signal(sig)
-	if n.fault == "stops early" {
+	if f.fault == "stops early" {
 		return nil
 	}
-	if n.fault == "has no patience" {
+	if f.fault == "has no patience" {
 		timeout = 0
 	}
 	select {
@@ -315,18 +315,18 @@ func (n *faultyDriver) StopTask(_ context.Context, id string, timeout time.Durat
 	return nil
 }
 
-func (n *faultyDriver) DestroyTask(_ context.Context, id string, force bool) error {
-	t, err := n.findTask(id)
+func (f *faultyDriver) DestroyTask(_ context.Context, id string, force bool) error {
+	t, err := f.findTask(id)
 	if err != nil {
 		return err
 	}
 	select {
 	case <-t.done:
 	default:
-		if !force && n.fault != "destroys without force" {
+		if !force && f.fault != "destroys without force" {
 			return errors.New("it runs")
 		}
-		if n.fault == "leaves children" {
+		if f.fault == "leaves children" {
 			t.cmd.Process.Kill()
 		} else {
 			syscall.Kill(-t.cmd.Process.Pid, syscall.SIGKILL)
@@ -334,23 +334,23 @@ func (n *faultyDriver) DestroyTask(_ context.Context, id string, force bool) err
 		}
 		<-t.done
 	}
-	if n.fault != "remembers what was destroyed" {
-		n.mu.Lock()
-		delete(n.tasks, id)
-		n.mu.Unlock()
+	if f.fault != "remembers what was destroyed" {
+		f.mu.Lock()
+		delete(f.tasks, id)
+		f.mu.Unlock()
 	}
 	return nil
 }
 
-func (n *faultyDriver) InspectTask(_ context.Context, id string) (*driver.TaskStatus, error) {
-	t, err := n.findTask(id)
+func (f *faultyDriver) InspectTask(_ context.Context, id string) (*driver.TaskStatus, error) {
+	t, err := f.findTask(id)
 	if err != nil {
 		return nil, err
 	}
 	s := &driver.TaskStatus{ID: id, Name: t.config.Name, State: driver.TaskRunning, StartedAt: t.startedAt}
 	select {
 	case <-t.done:
-		if n.fault != "does not see the end" {
+		if f.fault != "does not see the end" {
 			s.State, s.CompletedAt, s.ExitResult = driver.TaskExited, t.endedAt, &t.exitResult
 		}
 	default:
@@ -358,8 +358,8 @@ func (n *faultyDriver) InspectTask(_ context.Context, id string) (*driver.TaskSt
 	return s, nil
 }
 
-func (n *faultyDriver) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *driver.TaskStats, error) {
-	t, err := n.findTask(id)
+func (f *faultyDriver) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *driver.TaskStats, error) {
+	t, err := f.findTask(id)
 	if err != nil {
 		return nil, err
 	}
@@ -367,7 +367,7 @@ func (n *faultyDriver) TaskStats(ctx context.Context, id string, interval time.D
 	go func() {
 		defer close(c)
 		for i := 0; ; i++ {
-			if n.fault == "is measured once" && i == 1 {
+			if f.fault == "is measured once" && i == 1 {
 				return
 			}
 			select {
@@ -381,33 +381,33 @@ func (n *faultyDriver) TaskStats(ctx context.Context, id string, interval time.D
 	return c, nil
 }
 
-func (n *faultyDriver) SignalTask(_ context.Context, id, signal string) error {
-	t, err := n.findTask(id)
+func (f *faultyDriver) SignalTask(_ context.Context, id, signal string) error {
+	t, err := f.findTask(id)
 	if err != nil {
 		return err
 	}
 	switch {
 	case signal == "SIGHUP":
 		return t.cmd.Process.Signal(syscall.SIGHUP)
-	case n.fault == "knows every signal":
+	case f.fault == "knows every signal":
 		return t.cmd.Process.Signal(syscall.SIGINT)
 	}
 	return errors.New("unknown signal")
 }
 
-func (n *faultyDriver) ExecTask(context.Context, string, []string, time.Duration) (*driver.ExecResult, error) {
+func (f *faultyDriver) ExecTask(context.Context, string, []string, time.Duration) (*driver.ExecResult, error) {
 	return nil, errors.New("ExecTask is not supported by this driver")
 }
 
-func (n *faultyDriver) ExecTaskStreaming(context.Context, string, driver.Exec) (*driver.ExitResult, error) {
+func (f *faultyDriver) ExecTaskStreaming(context.Context, string, driver.Exec) (*driver.ExitResult, error) {
 	return nil, errors.New("driver does not support exec")
 }
 
-func (n *faultyDriver) CreateNetwork(context.Context, string, string) (*driver.NetworkIsolation, bool, error) {
+func (f *faultyDriver) CreateNetwork(context.Context, string, string) (*driver.NetworkIsolation, bool, error) {
 	return nil, false, errors.New("CreateNetwork RPC not supported by driver")
 }
 
-func (n *faultyDriver) DestroyNetwork(context.Context, string, *driver.NetworkIsolation) error {
+func (f *faultyDriver) DestroyNetwork(context.Context, string, *driver.NetworkIsolation) error {
 	return errors.New("DestroyNetwork RPC not supported by driver")
 }
 

@@ -98,18 +98,18 @@ func cloneMountWithoutLinks(path string) (detachedMount, error) {
 
 // setAttributes sets attributes and the propagation of all mounts of the tree. A propagation of 0 keeps the
 // propagation of each mount.
-func (t detachedMount) setAttributes(attributes, propagation uint64) error {
+func (d detachedMount) setAttributes(attributes, propagation uint64) error {
 	attr := &unix.MountAttr{Attr_set: attributes, Propagation: propagation}
-	if err := unix.MountSetattr(int(t), "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr); err != nil {
+	if err := unix.MountSetattr(int(d), "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr); err != nil {
 		return fmt.Errorf("set the attributes of a mount: %w", err)
 	}
 	return nil
 }
 
 // attach mounts the tree on a path, and closes the file descriptor.
-func (t detachedMount) attach(path string) error {
-	err := unix.MoveMount(int(t), "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_SYMLINKS)
-	unix.Close(int(t))
+func (d detachedMount) attach(path string) error {
+	err := unix.MoveMount(int(d), "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_SYMLINKS)
+	unix.Close(int(d))
 	if err != nil {
 		return fmt.Errorf("mount on %s: %w", path, err)
 	}
@@ -173,11 +173,11 @@ func newDetachedFileSystem(kind string, attributes int) (detachedMount, error) {
 }
 
 // attachToDir mounts the tree on a directory of the root directory, which is made if necessary.
-func (t detachedMount) attachToDir(path string) error {
+func (d detachedMount) attachToDir(path string) error {
 	if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	return t.attach(path)
+	return d.attach(path)
 }
 
 // hiddenPaths are paths in /proc that reveal data of the machine or its kernel, or change them,

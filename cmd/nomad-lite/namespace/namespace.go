@@ -265,12 +265,12 @@ type namespaceSpec struct {
 	} `hcl:"capabilities,block"`
 }
 
-func (spec namespaceSpec) toNamespace() api.Namespace {
-	n := api.Namespace{Name: spec.Name, Description: spec.Description, Quota: spec.Quota}
-	if spec.Meta != nil {
-		n.Meta = spec.Meta.Values
+func (s namespaceSpec) toNamespace() api.Namespace {
+	n := api.Namespace{Name: s.Name, Description: s.Description, Quota: s.Quota}
+	if s.Meta != nil {
+		n.Meta = s.Meta.Values
 	}
-	if c := spec.Capabilities; c != nil {
+	if c := s.Capabilities; c != nil {
 		n.Capabilities = &api.NamespaceCapabilities{
 			EnabledTaskDrivers:   c.EnabledTaskDrivers,
 			DisabledTaskDrivers:  c.DisabledTaskDrivers,

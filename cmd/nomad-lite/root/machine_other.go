@@ -15,7 +15,7 @@ func newMachineCommands(*cli.Streams) machineCommands {
 	return machineCommands{
 		agent: newLinuxCommand("agent"), config: newLinuxCommand("config"), plugin: newLinuxCommand("plugin"), run: newLinuxCommand("run"),
 		state: newLinuxCommand("state"), validate: newLinuxCommand("validate"),
-		ofJob: []*cobra.Command{newLinuxCommand("schema"), newLinuxCommand("validate")},
+		jobSubcommands: []*cobra.Command{newLinuxCommand("schema"), newLinuxCommand("validate")},
 	}
 }
 

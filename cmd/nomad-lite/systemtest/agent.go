@@ -191,41 +191,41 @@ const SleepForeverScript = `trap 'exit 0' TERM INT; while :; do sleep 1000 & wai
 
 // RunJob registers a job of the type kind with one group that has the tasks, waits until its allocation has the client
 // status, and returns the allocation.
-func (s *TestAgent) RunJob(id, kind, status string, tasks ...*api.Task) *api.Allocation {
-	s.T.Helper()
+func (t *TestAgent) RunJob(id, kind, status string, tasks ...*api.Task) *api.Allocation {
+	t.T.Helper()
 	group := api.NewTaskGroup("g", 1)
 	for _, task := range tasks {
 		group.AddTask(task)
 	}
-	return s.RunGroup(id, kind, status, group)
+	return t.RunGroup(id, kind, status, group)
 }
 
 // RunGroup registers a job of the type kind with one group, waits until its allocation has the client status, and
 // returns the allocation.
-func (s *TestAgent) RunGroup(id, kind, status string, group *api.TaskGroup) *api.Allocation {
-	s.T.Helper()
-	s.RegisterGroup(id, kind, group)
-	return s.WaitAlloc(id, status)
+func (t *TestAgent) RunGroup(id, kind, status string, group *api.TaskGroup) *api.Allocation {
+	t.T.Helper()
+	t.RegisterGroup(id, kind, group)
+	return t.WaitAlloc(id, status)
 }
 
 // RegisterGroup registers a job of the type kind with one group.
-func (s *TestAgent) RegisterGroup(id, kind string, group *api.TaskGroup) {
-	s.T.Helper()
+func (t *TestAgent) RegisterGroup(id, kind string, group *api.TaskGroup) {
+	t.T.Helper()
 	job := api.NewServiceJob(id, id, api.GlobalRegion, 50)
 	job.Type = &kind
 	job.AddTaskGroup(group)
-	if _, _, err := s.Jobs().Register(job, nil); err != nil {
-		s.T.Fatal(err)
+	if _, _, err := t.Jobs().Register(job, nil); err != nil {
+		t.T.Fatal(err)
 	}
 }
 
 // WaitAlloc waits until the allocation of a job has the client status, and returns the allocation.
-func (s *TestAgent) WaitAlloc(id, status string) *api.Allocation {
-	s.T.Helper()
+func (t *TestAgent) WaitAlloc(id, status string) *api.Allocation {
+	t.T.Helper()
 	var alloc *api.Allocation
 	change := &api.QueryOptions{WaitTime: time.Second} // the agent responds when the allocations have changed
-	s.WaitUntil(id+" is "+status, func() (string, bool) {
-		stubs, meta, err := s.Jobs().Allocations(id, false, change)
+	t.WaitUntil(id+" is "+status, func() (string, bool) {
+		stubs, meta, err := t.Jobs().Allocations(id, false, change)
 		if err != nil {
 			return fmt.Sprint(err), false
 		}
@@ -236,18 +236,18 @@ func (s *TestAgent) WaitAlloc(id, status string) *api.Allocation {
 		if now := stubs[0]; now.ClientStatus != status {
 			return now.ClientStatus + " " + now.ClientDescription, false
 		}
-		alloc = s.ReadAlloc(stubs[0].ID)
+		alloc = t.ReadAlloc(stubs[0].ID)
 		return alloc.ClientStatus + " " + alloc.ClientDescription, alloc.ClientStatus == status
 	})
 	return alloc
 }
 
 // ReadAlloc returns an allocation.
-func (s *TestAgent) ReadAlloc(id string) *api.Allocation {
-	s.T.Helper()
-	alloc, _, err := s.Allocations().Info(id, nil)
+func (t *TestAgent) ReadAlloc(id string) *api.Allocation {
+	t.T.Helper()
+	alloc, _, err := t.Allocations().Info(id, nil)
 	if err != nil {
-		s.T.Fatal(err)
+		t.T.Fatal(err)
 	}
 	return alloc
 }
@@ -260,15 +260,15 @@ func sleepBetweenChecks(began time.Time, least time.Duration) {
 
 // WaitUntil calls is until it returns true. After WaitTimeout, the test fails with what and the text that is has
 // returned last.
-func (s *TestAgent) WaitUntil(what string, is func() (string, bool)) {
-	s.T.Helper()
+func (t *TestAgent) WaitUntil(what string, is func() (string, bool)) {
+	t.T.Helper()
 	last, ok := "", false
 	for began := time.Now(); ; sleepBetweenChecks(began, 5*time.Millisecond) {
 		if last, ok = is(); ok {
 			return
 		}
 		if time.Since(began) > WaitTimeout {
-			s.T.Fatalf("%s: not within %v, but: %s", what, WaitTimeout, last)
+			t.T.Fatalf("%s: not within %v, but: %s", what, WaitTimeout, last)
 		}
 	}
 }
@@ -279,8 +279,8 @@ func IsErrorResponse(err error, code int, text string) bool {
 }
 
 // ReadLog reads the existing log of a task from an offset relative to origin, "start" or "end".
-func (s *TestAgent) ReadLog(alloc *api.Allocation, task, stream, origin string, offset int64) (string, error) {
-	frames, errs := s.AllocFS().Logs(alloc, false, task, stream, origin, offset, nil, nil)
+func (t *TestAgent) ReadLog(alloc *api.Allocation, task, stream, origin string, offset int64) (string, error) {
+	frames, errs := t.AllocFS().Logs(alloc, false, task, stream, origin, offset, nil, nil)
 	text := ""
 	for {
 		select {
@@ -303,27 +303,27 @@ type rawResponse struct {
 }
 
 // SendGet sends a GET request for a path with its query.
-func (s *TestAgent) SendGet(path string) rawResponse {
-	s.T.Helper()
-	r, err := s.HTTPClient.Get(s.Address + path)
+func (t *TestAgent) SendGet(path string) rawResponse {
+	t.T.Helper()
+	r, err := t.HTTPClient.Get(t.Address + path)
 	if err != nil {
-		s.T.Fatal(err)
+		t.T.Fatal(err)
 	}
 	defer r.Body.Close()
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		s.T.Fatal(err)
+		t.T.Fatal(err)
 	}
 	return rawResponse{r.StatusCode, r.Header, string(body)}
 }
 
 // ExecScript runs a script in the task "web" and returns the output of the script.
-func (s *TestAgent) ExecScript(alloc *api.Allocation, script string) string {
-	s.T.Helper()
+func (t *TestAgent) ExecScript(alloc *api.Allocation, script string) string {
+	t.T.Helper()
 	var out, stderrText bytes.Buffer
-	code, err := s.Allocations().Exec(s.T.Context(), alloc, "web", false, []string{"/bin/sh", "-c", script}, strings.NewReader(""), &out, &stderrText, nil, nil)
+	code, err := t.Allocations().Exec(t.T.Context(), alloc, "web", false, []string{"/bin/sh", "-c", script}, strings.NewReader(""), &out, &stderrText, nil, nil)
 	if err != nil || code != 0 {
-		s.T.Fatalf("%s: %d, %v, %s", script, code, err, stderrText.String())
+		t.T.Fatalf("%s: %d, %v, %s", script, code, err, stderrText.String())
 	}
 	return strings.TrimSpace(out.String())
 }
@@ -342,10 +342,10 @@ type resourceUsage struct {
 }
 
 // ReadResourceUsage returns the present resource usage of the agent.
-func (s *TestAgent) ReadResourceUsage() resourceUsage {
-	s.T.Helper()
+func (t *TestAgent) ReadResourceUsage() resourceUsage {
+	t.T.Helper()
 	var l resourceUsage
-	for pid, command := range ScriptProcesses(s.WorkDir) {
+	for pid, command := range ScriptProcesses(t.WorkDir) {
 		if !strings.HasPrefix(command, "nomad-lite") {
 			continue
 		}
@@ -353,8 +353,8 @@ func (s *TestAgent) ReadResourceUsage() resourceUsage {
 		l.OpenDescriptors += len(open)
 	}
 	var metrics api.MetricsSummary
-	if _, err := s.Raw().Query("/v1/metrics", &metrics, nil); err != nil {
-		s.T.Fatal(err)
+	if _, err := t.Raw().Query("/v1/metrics", &metrics, nil); err != nil {
+		t.T.Fatal(err)
 	}
 	for _, g := range metrics.Gauges {
 		switch {
@@ -369,8 +369,8 @@ func (s *TestAgent) ReadResourceUsage() resourceUsage {
 
 // DisconnectAfterText requests path over a new connection, reads until a line of the response contains until, and
 // resets the connection.
-func (s *TestAgent) DisconnectAfterText(path, until string) error {
-	conn, err := net.Dial("tcp", strings.TrimPrefix(s.Address, "http://"))
+func (t *TestAgent) DisconnectAfterText(path, until string) error {
+	conn, err := net.Dial("tcp", strings.TrimPrefix(t.Address, "http://"))
 	if err != nil {
 		return err
 	}
@@ -389,21 +389,21 @@ func (s *TestAgent) DisconnectAfterText(path, until string) error {
 }
 
 // ReadNode returns the node of the agent.
-func (s *TestAgent) ReadNode() *api.Node {
-	s.T.Helper()
-	node, _, err := s.Nodes().Info(s.NodeID, nil)
+func (t *TestAgent) ReadNode() *api.Node {
+	t.T.Helper()
+	node, _, err := t.Nodes().Info(t.NodeID, nil)
 	if err != nil {
-		s.T.Fatal(err)
+		t.T.Fatal(err)
 	}
 	return node
 }
 
 // WaitRunningAllocID waits until a job has a running allocation, and returns its ID.
-func (s *TestAgent) WaitRunningAllocID(job string) string {
-	s.T.Helper()
+func (t *TestAgent) WaitRunningAllocID(job string) string {
+	t.T.Helper()
 	id := ""
-	s.WaitUntil(job+" runs", func() (string, bool) {
-		stubs, _, err := s.Jobs().Allocations(job, false, nil)
+	t.WaitUntil(job+" runs", func() (string, bool) {
+		stubs, _, err := t.Jobs().Allocations(job, false, nil)
 		for _, stub := range stubs {
 			if stub.ClientStatus == "running" {
 				id = stub.ID

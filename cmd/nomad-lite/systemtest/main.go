@@ -34,10 +34,10 @@ func Main(m testscript.TestingM, programs map[string]func()) {
 // machine, or if the race detector reports a race in one of their processes.
 type leakCheckedTests struct{ tests testscript.TestingM }
 
-func (g leakCheckedTests) Run() int {
+func (l leakCheckedTests) Run() int {
 	before := leftoverPaths()
 	reports := racereport.Collect()
-	code := g.tests.Run()
+	code := l.tests.Run()
 	stopSharedChromium()
 	code = max(code, reports.Print(os.Stderr))
 	left := slices.DeleteFunc(leftoverPaths(), func(trace string) bool { return slices.Contains(before, trace) })

@@ -18,8 +18,8 @@ import (
 )
 
 // ProcessesOfOtherUsers returns the PIDs of the agent and its tasks whose user is none of the given ones.
-func (s *TestAgent) ProcessesOfOtherUsers(users ...int) (found []int) {
-	for pid := range ScriptProcesses(s.WorkDir) {
+func (t *TestAgent) ProcessesOfOtherUsers(users ...int) (found []int) {
+	for pid := range ScriptProcesses(t.WorkDir) {
 		var st unix.Stat_t
 		if unix.Stat(fmt.Sprintf("/proc/%d", pid), &st) == nil && !slices.Contains(users, int(st.Uid)) {
 			found = append(found, pid)
@@ -95,51 +95,51 @@ func StartPersistentAgent(t *testing.T, pluginCommands map[string]string, more .
 
 // Start starts the agent and waits until it is ready. The agent gets a session of its own, because the attackers of
 // tests run in the session of the test.
-func (s *PersistentAgent) Start() {
-	s.T.Helper()
-	log, err := os.OpenFile(s.LogFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+func (p *PersistentAgent) Start() {
+	p.T.Helper()
+	log, err := os.OpenFile(p.LogFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
-		s.T.Fatal(err)
+		p.T.Fatal(err)
 	}
 	defer log.Close()
-	s.agentCmd = exec.Command("nomad-lite", "agent", "-config", s.configFile)
-	s.agentCmd.Env = append(os.Environ(), TestConfigEnvVar+"="+testConfigPath(), WorkDirEnvVar+"="+s.WorkDir)
-	s.agentCmd.Stderr = log
-	s.agentCmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := s.agentCmd.Start(); err != nil {
-		s.T.Fatal(err)
+	p.agentCmd = exec.Command("nomad-lite", "agent", "-config", p.configFile)
+	p.agentCmd.Env = append(os.Environ(), TestConfigEnvVar+"="+testConfigPath(), WorkDirEnvVar+"="+p.WorkDir)
+	p.agentCmd.Stderr = log
+	p.agentCmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := p.agentCmd.Start(); err != nil {
+		p.T.Fatal(err)
 	}
-	s.startCount++
-	s.WaitUntil("the agent is ready", func() (string, bool) {
-		text, err := os.ReadFile(s.LogFile)
-		return fmt.Sprint(err), strings.Count(string(text), "agent is ready") == s.startCount
+	p.startCount++
+	p.WaitUntil("the agent is ready", func() (string, bool) {
+		text, err := os.ReadFile(p.LogFile)
+		return fmt.Sprint(err), strings.Count(string(text), "agent is ready") == p.startCount
 	})
 }
 
 // SignalAndWait sends a signal to the agent and waits until the agent exits.
-func (s *PersistentAgent) SignalAndWait(how unix.Signal) {
-	s.T.Helper()
-	if err := s.agentCmd.Process.Signal(how); err != nil {
-		s.T.Errorf("the agent has ended before it was told to: %v", err)
+func (p *PersistentAgent) SignalAndWait(how unix.Signal) {
+	p.T.Helper()
+	if err := p.agentCmd.Process.Signal(how); err != nil {
+		p.T.Errorf("the agent has ended before it was told to: %v", err)
 	}
-	if err := s.agentCmd.Wait(); err != nil && how != unix.SIGKILL {
-		s.T.Error("the agent: ", err)
+	if err := p.agentCmd.Wait(); err != nil && how != unix.SIGKILL {
+		p.T.Error("the agent: ", err)
 	}
 }
 
 // stopJobs deregisters the jobs that the test has left registered, and waits until their allocations have ended.
-func (s *PersistentAgent) stopJobs() {
-	jobs, _, err := s.Jobs().List(nil)
+func (p *PersistentAgent) stopJobs() {
+	jobs, _, err := p.Jobs().List(nil)
 	if err != nil {
-		s.T.Error(err)
+		p.T.Error(err)
 	}
 	for _, job := range jobs {
-		if _, _, err := s.Jobs().Deregister(job.ID, true, nil); err != nil {
-			s.T.Error(err)
+		if _, _, err := p.Jobs().Deregister(job.ID, true, nil); err != nil {
+			p.T.Error(err)
 		}
 	}
-	s.WaitUntil("all allocations have ended", func() (string, bool) {
-		allocs, _, err := s.Allocations().List(nil)
+	p.WaitUntil("all allocations have ended", func() (string, bool) {
+		allocs, _, err := p.Allocations().List(nil)
 		running := slices.ContainsFunc(allocs, func(a *api.AllocationListStub) bool { return a.ClientStatus == api.AllocClientStatusRunning })
 		return fmt.Sprint(err), err == nil && !running
 	})
@@ -149,24 +149,24 @@ var readyPattern = regexp.MustCompile(`agent is ready: (https?://([^,]+))`)
 
 // KeepPort changes the configuration such that later agents listen on the port of the running one, and returns the
 // address.
-func (s *PersistentAgent) KeepPort() string {
-	s.T.Helper()
-	log, err := os.ReadFile(s.LogFile)
+func (p *PersistentAgent) KeepPort() string {
+	p.T.Helper()
+	log, err := os.ReadFile(p.LogFile)
 	if err != nil {
-		s.T.Fatal(err)
+		p.T.Fatal(err)
 	}
 	found := readyPattern.FindSubmatch(log)
 	if found == nil {
-		s.T.Fatalf("no address in the log:\n%s", log)
+		p.T.Fatalf("no address in the log:\n%s", log)
 	}
-	config, err := os.ReadFile(s.configFile)
+	config, err := os.ReadFile(p.configFile)
 	if err != nil {
-		s.T.Fatal(err)
+		p.T.Fatal(err)
 	}
 	port := bytes.TrimPrefix(found[2], []byte("127.0.0.1:"))
 	config = bytes.Replace(config, []byte("http = 0"), append([]byte("http = "), port...), 1)
-	if err := os.WriteFile(s.configFile, config, 0o600); err != nil {
-		s.T.Fatal(err)
+	if err := os.WriteFile(p.configFile, config, 0o600); err != nil {
+		p.T.Fatal(err)
 	}
 	return string(found[1])
 }

@@ -32,8 +32,8 @@ type TaskReport struct {
 }
 
 // RunningTaskCount returns the number of tasks whose state is running.
-func (v TaskReport) RunningTaskCount() (n int) {
-	for _, alloc := range v.Allocs {
+func (t TaskReport) RunningTaskCount() (n int) {
+	for _, alloc := range t.Allocs {
 		for _, s := range alloc.TaskStates {
 			if s.State == model.TaskRunning {
 				n++
@@ -79,60 +79,60 @@ func LaunchKillableAgent(t testing.TB, cmd *exec.Cmd) *KillableAgent {
 }
 
 // SendCommand sends a command to the agent, and decodes the answer unless answer is nil.
-func (m *KillableAgent) SendCommand(what string, answer any) {
-	m.t.Helper()
-	if _, err := fmt.Fprintln(m.CommandInput, what); err != nil {
-		m.t.Fatal(err)
+func (k *KillableAgent) SendCommand(what string, answer any) {
+	k.t.Helper()
+	if _, err := fmt.Fprintln(k.CommandInput, what); err != nil {
+		k.t.Fatal(err)
 	}
 	if answer == nil {
 		return
 	}
-	if err := m.AnswerDecoder.Decode(answer); err != nil {
-		m.t.Fatalf("%s: %v", what, err)
+	if err := k.AnswerDecoder.Decode(answer); err != nil {
+		k.t.Fatalf("%s: %v", what, err)
 	}
 }
 
 // RegisterJobs registers the jobs with these texts. It writes each text to a job file in dir.
-func (m *KillableAgent) RegisterJobs(dir string, jobs ...string) {
-	m.t.Helper()
+func (k *KillableAgent) RegisterJobs(dir string, jobs ...string) {
+	k.t.Helper()
 	file := filepath.Join(dir, "job.nomad.hcl")
 	for _, text := range jobs {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			m.t.Fatal(err)
+			k.t.Fatal(err)
 		}
-		m.SendCommand("run "+file, new(string))
+		k.SendCommand("run "+file, new(string))
 	}
 }
 
 // WaitTaskReport requests reports from the agent until ok accepts one, and returns it.
-func (m *KillableAgent) WaitTaskReport(what string, ok func(TaskReport) bool) TaskReport {
-	m.t.Helper()
+func (k *KillableAgent) WaitTaskReport(what string, ok func(TaskReport) bool) TaskReport {
+	k.t.Helper()
 	var v TaskReport
 	for deadline := time.Now().Add(WaitTimeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		v = TaskReport{}
-		m.SendCommand("states", &v)
+		k.SendCommand("states", &v)
 		if ok(v) {
 			return v
 		}
 	}
 	text, _ := json.MarshalIndent(v, "", " ")
-	m.t.Fatalf("%s: not within %v: %s", what, WaitTimeout, text)
+	k.t.Fatalf("%s: not within %v: %s", what, WaitTimeout, text)
 	return v
 }
 
 // Kill kills the agent with SIGKILL, and waits for its exit.
-func (m *KillableAgent) Kill() {
-	_ = m.Cmd.Process.Kill()
-	_ = m.Cmd.Wait()
+func (k *KillableAgent) Kill() {
+	_ = k.Cmd.Process.Kill()
+	_ = k.Cmd.Wait()
 }
 
 // SendExitCommand sends a command that makes the agent exit, "leave" or "stop", and waits for the exit.
-func (m *KillableAgent) SendExitCommand(how string) {
-	m.t.Helper()
-	m.SendCommand(how, nil)
-	m.CommandInput.Close()
-	if err := m.Cmd.Wait(); err != nil {
-		m.t.Errorf("%s: %v", how, err)
+func (k *KillableAgent) SendExitCommand(how string) {
+	k.t.Helper()
+	k.SendCommand(how, nil)
+	k.CommandInput.Close()
+	if err := k.Cmd.Wait(); err != nil {
+		k.t.Errorf("%s: %v", how, err)
 	}
 }
 
@@ -328,8 +328,8 @@ func ProcessesOfAlloc(t *testing.T, id string) (found []int) {
 }
 
 // TaskOfJob returns the allocation of a job and the state of its only task, or nil if there is none.
-func (v TaskReport) TaskOfJob(job string) (alloc *api.Allocation, task *api.TaskState) {
-	for _, a := range v.Allocs {
+func (t TaskReport) TaskOfJob(job string) (alloc *api.Allocation, task *api.TaskState) {
+	for _, a := range t.Allocs {
 		if a.JobID == job {
 			for _, s := range a.TaskStates {
 				return a, s

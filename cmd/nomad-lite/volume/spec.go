@@ -90,43 +90,43 @@ func parseSpecification(path string, text []byte) (*api.HostVolume, error) {
 	return spec.toHostVolume(path)
 }
 
-func (spec *volumeSpecification) toHostVolume(path string) (*api.HostVolume, error) {
-	switch spec.Type {
+func (s *volumeSpecification) toHostVolume(path string) (*api.HostVolume, error) {
+	switch s.Type {
 	case "host":
 	case "csi":
 		return nil, fmt.Errorf(`%s: a CSI volume is not supported: storage plugins need a cluster. Write type = "host"`, path)
 	default:
-		return nil, fmt.Errorf(`%s: type is %q: write type = "host"`, path, spec.Type)
+		return nil, fmt.Errorf(`%s: type is %q: write type = "host"`, path, s.Type)
 	}
 	v := &api.HostVolume{
-		ID: spec.ID, Name: spec.Name, Namespace: spec.Namespace, PluginID: spec.PluginID, NodePool: spec.NodePool, NodeID: spec.NodeID, HostPath: spec.HostPath,
+		ID: s.ID, Name: s.Name, Namespace: s.Namespace, PluginID: s.PluginID, NodePool: s.NodePool, NodeID: s.NodeID, HostPath: s.HostPath,
 	}
 	for _, c := range []struct {
 		name  string
 		value cty.Value
 		field *int64
 	}{
-		{"capacity", spec.Capacity, &v.CapacityBytes},
-		{"capacity_min", spec.CapacityMin, &v.RequestedCapacityMinBytes},
-		{"capacity_max", spec.CapacityMax, &v.RequestedCapacityMaxBytes},
+		{"capacity", s.Capacity, &v.CapacityBytes},
+		{"capacity_min", s.CapacityMin, &v.RequestedCapacityMinBytes},
+		{"capacity_max", s.CapacityMax, &v.RequestedCapacityMaxBytes},
 	} {
 		var err error
 		if *c.field, err = parseCapacity(c.value); err != nil {
 			return nil, fmt.Errorf("%s: %s: %w", path, c.name, err)
 		}
 	}
-	for _, c := range spec.Capabilities {
+	for _, c := range s.Capabilities {
 		v.RequestedCapabilities = append(v.RequestedCapabilities, &api.HostVolumeCapability{
 			AccessMode: api.HostVolumeAccessMode(c.AccessMode), AttachmentMode: api.HostVolumeAttachmentMode(c.AttachmentMode),
 		})
 	}
-	for _, c := range spec.Constraints {
+	for _, c := range s.Constraints {
 		if c.Operator == "" {
 			c.Operator = "="
 		}
 		v.Constraints = append(v.Constraints, api.NewConstraint(c.Attribute, c.Operator, c.Value))
 	}
-	for _, p := range spec.Parameters {
+	for _, p := range s.Parameters {
 		attributes, diags := p.Body.JustAttributes()
 		if diags.HasErrors() {
 			return nil, diags

@@ -35,13 +35,13 @@ type checker struct {
 }
 
 // check returns what is wrong in the comments of the work tree, in the order of files and lines.
-func (ix *index) check() []finding {
+func (i *index) check() []finding {
 	var findings []finding
-	for _, importPath := range slices.Sorted(maps.Keys(ix.packages)) {
-		p := ix.packages[importPath]
+	for _, importPath := range slices.Sorted(maps.Keys(i.packages)) {
+		p := i.packages[importPath]
 		for _, f := range p.files {
 			if !f.generated {
-				checker{ix, p, f, &findings}.checkFile()
+				checker{i, p, f, &findings}.checkFile()
 			}
 		}
 	}

@@ -234,7 +234,7 @@ func typeName(expr ast.Expr) string {
 	}
 }
 
-func (ix *index) addWords(p *goPackage, tree *ast.File) {
+func (i *index) addWords(p *goPackage, tree *ast.File) {
 	selected := map[*ast.Ident]bool{}
 	ast.Inspect(tree, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -244,27 +244,27 @@ func (ix *index) addWords(p *goPackage, tree *ast.File) {
 			if n.Tok == token.CONST {
 				for _, spec := range n.Specs {
 					for _, name := range spec.(*ast.ValueSpec).Names {
-						ix.consts[name.Name] = true
+						i.consts[name.Name] = true
 					}
 				}
 			}
 		case *ast.FuncDecl:
-			ix.nonConst[n.Name.Name] = true
+			i.nonConst[n.Name.Name] = true
 		case *ast.TypeSpec:
-			ix.nonConst[n.Name.Name] = true
+			i.nonConst[n.Name.Name] = true
 		case *ast.Field:
 			for _, name := range n.Names {
-				ix.nonConst[name.Name] = true
+				i.nonConst[name.Name] = true
 			}
 		case *ast.Ident:
 			if !selected[n] {
 				p.unqualified[n.Name] = true
 			}
-			ix.words[n.Name], p.words[n.Name] = true, true
+			i.words[n.Name], p.words[n.Name] = true, true
 		case *ast.BasicLit:
 			if n.Kind == token.STRING {
 				for _, word := range wordRegexp.FindAllString(n.Value, -1) {
-					ix.words[word] = true
+					i.words[word] = true
 					p.words[word] = true
 				}
 			}
@@ -291,18 +291,18 @@ func (p *goPackage) has(name, member string) bool {
 }
 
 // find returns the package of an import path, or nil if it belongs to another module.
-func (ix *index) find(importPath string) *goPackage {
-	if p := ix.packages[importPath]; p != nil {
+func (i *index) find(importPath string) *goPackage {
+	if p := i.packages[importPath]; p != nil {
 		return p
 	}
 	if first, _, _ := strings.Cut(importPath, "/"); strings.Contains(first, ".") {
 		return nil
 	}
-	if p, known := ix.standard[importPath]; known {
+	if p, known := i.standard[importPath]; known {
 		return p
 	}
-	ix.standard[importPath] = nil
-	dir := filepath.Join(ix.goroot, "src", filepath.FromSlash(importPath))
+	i.standard[importPath] = nil
+	dir := filepath.Join(i.goroot, "src", filepath.FromSlash(importPath))
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil || len(files) == 0 {
 		return nil
@@ -312,10 +312,10 @@ func (ix *index) find(importPath string) *goPackage {
 		if strings.HasSuffix(file, "_test.go") {
 			continue
 		}
-		if err := p.addFile(ix.fset, file); err != nil {
+		if err := p.addFile(i.fset, file); err != nil {
 			return nil // a part of the names would be no help
 		}
 	}
-	ix.standard[importPath] = p
+	i.standard[importPath] = p
 	return p
 }

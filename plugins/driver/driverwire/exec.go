@@ -124,18 +124,18 @@ type execInput struct {
 
 // sendFrame returns false if the stream no longer accepts frames. The receiver of the
 // stream gets the error.
-func (in *execInput) sendFrame(frame *driverpb.ExecTaskStreamingRequest) bool {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	return in.stream.Send(frame) == nil
+func (e *execInput) sendFrame(frame *driverpb.ExecTaskStreamingRequest) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.stream.Send(frame) == nil
 }
 
 // copyStdin sends all data of r, and then the end of stdin. It returns the error of r.
-func (in *execInput) copyStdin(r io.Reader) error {
+func (e *execInput) copyStdin(r io.Reader) error {
 	buf := make([]byte, maxFrameSize)
 	for r != nil {
 		n, err := r.Read(buf)
-		if n > 0 && !in.sendFrame(stdinFrame(buf[:n], false)) {
+		if n > 0 && !e.sendFrame(stdinFrame(buf[:n], false)) {
 			return nil
 		}
 		if err == io.EOF {
@@ -145,7 +145,7 @@ func (in *execInput) copyStdin(r io.Reader) error {
 			return err
 		}
 	}
-	in.sendFrame(stdinFrame(nil, true))
+	e.sendFrame(stdinFrame(nil, true))
 	return nil
 }
 
@@ -153,14 +153,14 @@ func stdinFrame(data []byte, close bool) *driverpb.ExecTaskStreamingRequest {
 	return &driverpb.ExecTaskStreamingRequest{Stdin: &driverpb.ExecTaskStreamingIOOperation{Data: data, Close: close}}
 }
 
-func (in *execInput) sendTerminalSizes(ctx context.Context, sizes <-chan driver.TerminalSize) {
+func (e *execInput) sendTerminalSizes(ctx context.Context, sizes <-chan driver.TerminalSize) {
 	for {
 		select {
 		case size, ok := <-sizes:
 			if !ok {
 				return
 			}
-			in.sendFrame(&driverpb.ExecTaskStreamingRequest{
+			e.sendFrame(&driverpb.ExecTaskStreamingRequest{
 				TtySize: &driverpb.ExecTaskStreamingRequest_TerminalSize{Height: int32(size.Height), Width: int32(size.Width)},
 			})
 		case <-ctx.Done():

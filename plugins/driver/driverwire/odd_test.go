@@ -38,47 +38,47 @@ type malformedServer struct {
 	execHandler            func(execServerStream) error
 }
 
-func (o *malformedServer) TaskConfigSchema(context.Context, *driverpb.TaskConfigSchemaRequest) (*driverpb.TaskConfigSchemaResponse, error) {
-	return &driverpb.TaskConfigSchemaResponse{Spec: o.spec}, o.callOnSchemaOrCapabilities()
+func (m *malformedServer) TaskConfigSchema(context.Context, *driverpb.TaskConfigSchemaRequest) (*driverpb.TaskConfigSchemaResponse, error) {
+	return &driverpb.TaskConfigSchemaResponse{Spec: m.spec}, m.callOnSchemaOrCapabilities()
 }
 
-func (o *malformedServer) Capabilities(context.Context, *driverpb.CapabilitiesRequest) (*driverpb.CapabilitiesResponse, error) {
-	return &driverpb.CapabilitiesResponse{}, o.callOnSchemaOrCapabilities()
+func (m *malformedServer) Capabilities(context.Context, *driverpb.CapabilitiesRequest) (*driverpb.CapabilitiesResponse, error) {
+	return &driverpb.CapabilitiesResponse{}, m.callOnSchemaOrCapabilities()
 }
 
-func (o *malformedServer) callOnSchemaOrCapabilities() error {
-	if o.onSchemaOrCapabilities == nil {
+func (m *malformedServer) callOnSchemaOrCapabilities() error {
+	if m.onSchemaOrCapabilities == nil {
 		return nil
 	}
-	return o.onSchemaOrCapabilities()
+	return m.onSchemaOrCapabilities()
 }
 
-func (o *malformedServer) Fingerprint(_ *driverpb.FingerprintRequest, stream grpc.ServerStreamingServer[driverpb.FingerprintResponse]) error {
-	for _, f := range o.fingerprints {
+func (m *malformedServer) Fingerprint(_ *driverpb.FingerprintRequest, stream grpc.ServerStreamingServer[driverpb.FingerprintResponse]) error {
+	for _, f := range m.fingerprints {
 		if err := stream.Send(f); err != nil {
 			return err
 		}
 	}
-	return o.fingerprintErr
+	return m.fingerprintErr
 }
 
-func (o *malformedServer) StartTask(context.Context, *driverpb.StartTaskRequest) (*driverpb.StartTaskResponse, error) {
-	return &driverpb.StartTaskResponse{Result: o.startResult, DriverErrorMsg: "nobody reads this"}, o.startErr
+func (m *malformedServer) StartTask(context.Context, *driverpb.StartTaskRequest) (*driverpb.StartTaskResponse, error) {
+	return &driverpb.StartTaskResponse{Result: m.startResult, DriverErrorMsg: "nobody reads this"}, m.startErr
 }
 
-func (o *malformedServer) RecoverTask(context.Context, *driverpb.RecoverTaskRequest) (*driverpb.RecoverTaskResponse, error) {
+func (m *malformedServer) RecoverTask(context.Context, *driverpb.RecoverTaskRequest) (*driverpb.RecoverTaskResponse, error) {
 	return &driverpb.RecoverTaskResponse{}, nil
 }
 
-func (o *malformedServer) WaitTask(context.Context, *driverpb.WaitTaskRequest) (*driverpb.WaitTaskResponse, error) {
-	return o.waitResponse, o.waitErr
+func (m *malformedServer) WaitTask(context.Context, *driverpb.WaitTaskRequest) (*driverpb.WaitTaskResponse, error) {
+	return m.waitResponse, m.waitErr
 }
 
-func (o *malformedServer) InspectTask(context.Context, *driverpb.InspectTaskRequest) (*driverpb.InspectTaskResponse, error) {
+func (m *malformedServer) InspectTask(context.Context, *driverpb.InspectTaskRequest) (*driverpb.InspectTaskResponse, error) {
 	return &driverpb.InspectTaskResponse{}, nil
 }
 
-func (o *malformedServer) TaskStats(_ *driverpb.TaskStatsRequest, stream grpc.ServerStreamingServer[driverpb.TaskStatsResponse]) error {
+func (m *malformedServer) TaskStats(_ *driverpb.TaskStatsRequest, stream grpc.ServerStreamingServer[driverpb.TaskStatsResponse]) error {
 	for _, r := range []*driverpb.TaskStatsResponse{
 		{},
 		{Stats: &driverpb.TaskStats{}},
@@ -94,19 +94,19 @@ func (o *malformedServer) TaskStats(_ *driverpb.TaskStatsRequest, stream grpc.Se
 	return nil
 }
 
-func (o *malformedServer) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.ServerStreamingServer[driverpb.DriverTaskEvent]) error {
+func (m *malformedServer) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.ServerStreamingServer[driverpb.DriverTaskEvent]) error {
 	return stream.Send(&driverpb.DriverTaskEvent{})
 }
 
-func (o *malformedServer) ExecTask(context.Context, *driverpb.ExecTaskRequest) (*driverpb.ExecTaskResponse, error) {
+func (m *malformedServer) ExecTask(context.Context, *driverpb.ExecTaskRequest) (*driverpb.ExecTaskResponse, error) {
 	return &driverpb.ExecTaskResponse{}, nil
 }
 
-func (o *malformedServer) ExecTaskStreaming(stream execServerStream) error {
-	return o.execHandler(stream)
+func (m *malformedServer) ExecTaskStreaming(stream execServerStream) error {
+	return m.execHandler(stream)
 }
 
-func (o *malformedServer) CreateNetwork(context.Context, *driverpb.CreateNetworkRequest) (*driverpb.CreateNetworkResponse, error) {
+func (m *malformedServer) CreateNetwork(context.Context, *driverpb.CreateNetworkRequest) (*driverpb.CreateNetworkResponse, error) {
 	return &driverpb.CreateNetworkResponse{}, nil
 }
 

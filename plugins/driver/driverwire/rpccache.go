@@ -30,18 +30,18 @@ type inflightRequest[T any] struct {
 
 // get returns the cached value, or requests it. Callers that wait for a failed request get
 // its error, and the next caller makes a new request.
-func (t *rpcCache[T]) get(ctx context.Context, conn *basewire.Conn, ask func() (*T, error)) (*T, error) {
+func (r *rpcCache[T]) get(ctx context.Context, conn *basewire.Conn, ask func() (*T, error)) (*T, error) {
 	for {
 		select {
 		case <-conn.Done():
 			return nil, driver.ErrPluginDown
 		default:
 		}
-		q, leader := t.findOrStartRequest()
+		q, leader := r.findOrStartRequest()
 		if leader {
 			q.response, q.err = ask()
 			// The plugin can return DeadlineExceeded before ctx has ended in this process.
-			t.finishRequest(q, ctx.Err() != nil || errors.Is(q.err, context.DeadlineExceeded))
+			r.finishRequest(q, ctx.Err() != nil || errors.Is(q.err, context.DeadlineExceeded))
 			return q.response, q.err
 		}
 		select {
@@ -57,20 +57,20 @@ func (t *rpcCache[T]) get(ctx context.Context, conn *basewire.Conn, ask func() (
 
 // findOrStartRequest returns the request in flight or the successful one. If there is none,
 // it returns a new request, which the caller must make because leader is true.
-func (t *rpcCache[T]) findOrStartRequest() (q *inflightRequest[T], leader bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.sharedRequest == nil {
-		t.sharedRequest, leader = &inflightRequest[T]{done: make(chan struct{})}, true
+func (r *rpcCache[T]) findOrStartRequest() (q *inflightRequest[T], leader bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.sharedRequest == nil {
+		r.sharedRequest, leader = &inflightRequest[T]{done: make(chan struct{})}, true
 	}
-	return t.sharedRequest, leader
+	return r.sharedRequest, leader
 }
 
-func (t *rpcCache[T]) finishRequest(q *inflightRequest[T], givenUp bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (r *rpcCache[T]) finishRequest(q *inflightRequest[T], givenUp bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if q.err != nil {
-		q.cancelled, t.sharedRequest = givenUp, nil
+		q.cancelled, r.sharedRequest = givenUp, nil
 	}
 	close(q.done)
 }

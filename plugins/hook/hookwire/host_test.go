@@ -27,14 +27,14 @@ type fakeHost struct {
 	err      error
 }
 
-func (b *fakeHost) recordCall(asked ...any) error { b.lastCall = asked; return b.err }
+func (f *fakeHost) recordCall(asked ...any) error { f.lastCall = asked; return f.err }
 
-func (b *fakeHost) Exec(_ context.Context, s hook.Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
-	return &driver.ExecResult{Stdout: []byte("out"), Stderr: []byte("err"), Exit: driver.ExitResult{ExitCode: 3, Signal: 4}}, b.recordCall(s, command, timeout)
+func (f *fakeHost) Exec(_ context.Context, s hook.Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
+	return &driver.ExecResult{Stdout: []byte("out"), Stderr: []byte("err"), Exit: driver.ExitResult{ExitCode: 3, Signal: 4}}, f.recordCall(s, command, timeout)
 }
 
-func (b *fakeHost) Stats(ctx context.Context, s hook.Scope, interval time.Duration) (<-chan hook.Usage, error) {
-	if err := b.recordCall(s, interval); err != nil {
+func (f *fakeHost) Stats(ctx context.Context, s hook.Scope, interval time.Duration) (<-chan hook.Usage, error) {
+	if err := f.recordCall(s, interval); err != nil {
 		return nil, err
 	}
 	samples := make(chan hook.Usage, 2)
@@ -44,37 +44,37 @@ func (b *fakeHost) Stats(ctx context.Context, s hook.Scope, interval time.Durati
 	return samples, nil
 }
 
-func (b *fakeHost) State(_ context.Context, s hook.Scope) (*hook.AllocState, error) {
+func (f *fakeHost) State(_ context.Context, s hook.Scope) (*hook.AllocState, error) {
 	state := newFilledValue[hook.AllocState]()
-	return &state, b.recordCall(s)
+	return &state, f.recordCall(s)
 }
 
-func (b *fakeHost) Interpolate(_ context.Context, s hook.Scope, text string) (string, error) {
-	return "<" + text + ">", b.recordCall(s, text)
+func (f *fakeHost) Interpolate(_ context.Context, s hook.Scope, text string) (string, error) {
+	return "<" + text + ">", f.recordCall(s, text)
 }
 
-func (b *fakeHost) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) error {
-	return b.recordCall(s, event)
+func (f *fakeHost) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) error {
+	return f.recordCall(s, event)
 }
 
-func (b *fakeHost) Restart(_ context.Context, s hook.Scope, reason string, failure bool) error {
-	return b.recordCall(s, "restart", reason, failure)
+func (f *fakeHost) Restart(_ context.Context, s hook.Scope, reason string, failure bool) error {
+	return f.recordCall(s, "restart", reason, failure)
 }
 
-func (b *fakeHost) Signal(_ context.Context, s hook.Scope, signal, reason string) error {
-	return b.recordCall(s, "signal", signal, reason)
+func (f *fakeHost) Signal(_ context.Context, s hook.Scope, signal, reason string) error {
+	return f.recordCall(s, "signal", signal, reason)
 }
 
-func (b *fakeHost) Kill(_ context.Context, s hook.Scope, reason string) error {
-	return b.recordCall(s, "kill", reason)
+func (f *fakeHost) Kill(_ context.Context, s hook.Scope, reason string) error {
+	return f.recordCall(s, "kill", reason)
 }
 
-func (b *fakeHost) SetHealth(_ context.Context, s hook.Scope, healthy bool, reason string) error {
-	return b.recordCall(s, healthy, reason)
+func (f *fakeHost) SetHealth(_ context.Context, s hook.Scope, healthy bool, reason string) error {
+	return f.recordCall(s, healthy, reason)
 }
 
-func (b *fakeHost) Variable(_ context.Context, s hook.Scope, path string, after uint64) (map[string]string, uint64, error) {
-	switch err := b.recordCall(s, path, after); path {
+func (f *fakeHost) Variable(_ context.Context, s hook.Scope, path string, after uint64) (map[string]string, uint64, error) {
+	switch err := f.recordCall(s, path, after); path {
 	case "missing":
 		return nil, 8, err
 	case "empty":
@@ -84,12 +84,12 @@ func (b *fakeHost) Variable(_ context.Context, s hook.Scope, path string, after 
 	}
 }
 
-func (b *fakeHost) Variables(_ context.Context, s hook.Scope, prefix string, after uint64) ([]string, uint64, error) {
-	return []string{"a", "b"}, 9, b.recordCall(s, prefix, after)
+func (f *fakeHost) Variables(_ context.Context, s hook.Scope, prefix string, after uint64) ([]string, uint64, error) {
+	return []string{"a", "b"}, 9, f.recordCall(s, prefix, after)
 }
 
-func (b *fakeHost) Services(_ context.Context, s hook.Scope, name string, after uint64) ([]hook.Service, uint64, error) {
-	return []hook.Service{newFilledValue[hook.Service]()}, 9, b.recordCall(s, name, after)
+func (f *fakeHost) Services(_ context.Context, s hook.Scope, name string, after uint64) ([]hook.Service, uint64, error) {
+	return []hook.Service{newFilledValue[hook.Service]()}, 9, f.recordCall(s, name, after)
 }
 
 func dialFakeHost(t *testing.T, b *fakeHost) *hookwire.HostClient {

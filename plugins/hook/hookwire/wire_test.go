@@ -128,61 +128,61 @@ type recordingHook struct {
 	panics      bool
 }
 
-func (e *recordingHook) recordRequest(request any) error {
-	if e.panics {
+func (h *recordingHook) recordRequest(request any) error {
+	if h.panics {
 		panic("not today")
 	}
-	e.lastRequest = request
-	return e.err
+	h.lastRequest = request
+	return h.err
 }
 
-func (e *recordingHook) Prerun(_ context.Context, r hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	return hook.AllocPrerunResponse{}, e.recordRequest(r)
+func (h *recordingHook) Prerun(_ context.Context, r hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	return hook.AllocPrerunResponse{}, h.recordRequest(r)
 }
-func (e *recordingHook) UpdateAlloc(_ context.Context, r hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
-	return hook.AllocUpdateResponse{}, e.recordRequest(r)
+func (h *recordingHook) UpdateAlloc(_ context.Context, r hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+	return hook.AllocUpdateResponse{}, h.recordRequest(r)
 }
-func (e *recordingHook) PreTaskRestart(_ context.Context, r hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
-	return hook.AllocPreTaskRestartResponse{}, e.recordRequest(r)
+func (h *recordingHook) PreTaskRestart(_ context.Context, r hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
+	return hook.AllocPreTaskRestartResponse{}, h.recordRequest(r)
 }
-func (e *recordingHook) PreKill(_ context.Context, r hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
-	return hook.AllocPreKillResponse{}, e.recordRequest(r)
+func (h *recordingHook) PreKill(_ context.Context, r hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+	return hook.AllocPreKillResponse{}, h.recordRequest(r)
 }
-func (e *recordingHook) Postrun(_ context.Context, r hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
-	return hook.AllocPostrunResponse{}, e.recordRequest(r)
+func (h *recordingHook) Postrun(_ context.Context, r hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	return hook.AllocPostrunResponse{}, h.recordRequest(r)
 }
-func (e *recordingHook) Destroy(_ context.Context, r hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
-	return hook.AllocDestroyResponse{}, e.recordRequest(r)
+func (h *recordingHook) Destroy(_ context.Context, r hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+	return hook.AllocDestroyResponse{}, h.recordRequest(r)
 }
-func (e *recordingHook) ShutdownAlloc(_ context.Context, r hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
-	return hook.AllocShutdownResponse{}, e.recordRequest(r)
+func (h *recordingHook) ShutdownAlloc(_ context.Context, r hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
+	return hook.AllocShutdownResponse{}, h.recordRequest(r)
 }
-func (e *recordingHook) Prestart(_ context.Context, r hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	return e.response, e.recordRequest(r)
+func (h *recordingHook) Prestart(_ context.Context, r hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	return h.response, h.recordRequest(r)
 }
-func (e *recordingHook) Poststart(_ context.Context, r hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-	return hook.TaskPoststartResponse{}, e.recordRequest(r)
+func (h *recordingHook) Poststart(_ context.Context, r hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	return hook.TaskPoststartResponse{}, h.recordRequest(r)
 }
-func (e *recordingHook) Update(_ context.Context, r hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
-	return hook.TaskUpdateResponse{}, e.recordRequest(r)
+func (h *recordingHook) Update(_ context.Context, r hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
+	return hook.TaskUpdateResponse{}, h.recordRequest(r)
 }
-func (e *recordingHook) PreKilling(_ context.Context, r hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
-	return hook.TaskPreKillingResponse{}, e.recordRequest(r)
+func (h *recordingHook) PreKilling(_ context.Context, r hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
+	return hook.TaskPreKillingResponse{}, h.recordRequest(r)
 }
-func (e *recordingHook) Exited(_ context.Context, r hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	return hook.TaskExitedResponse{}, e.recordRequest(r)
+func (h *recordingHook) Exited(_ context.Context, r hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	return hook.TaskExitedResponse{}, h.recordRequest(r)
 }
-func (e *recordingHook) Stop(_ context.Context, r hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	return hook.TaskStopResponse{}, e.recordRequest(r)
+func (h *recordingHook) Stop(_ context.Context, r hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	return hook.TaskStopResponse{}, h.recordRequest(r)
 }
-func (e *recordingHook) Shutdown(_ context.Context, r hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
-	return hook.TaskShutdownResponse{}, e.recordRequest(r)
+func (h *recordingHook) Shutdown(_ context.Context, r hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
+	return hook.TaskShutdownResponse{}, h.recordRequest(r)
 }
 
-func (e *recordingHook) Describe(context.Context) (*hook.Description, error) {
+func (h *recordingHook) Describe(context.Context) (*hook.Description, error) {
 	return nil, errors.New("unused")
 }
-func (e *recordingHook) Configure(_ context.Context, c hook.Config) error { return e.recordRequest(c) }
+func (h *recordingHook) Configure(_ context.Context, c hook.Config) error { return h.recordRequest(c) }
 
 // callHookMethod calls the client's method for a hook point with a request whose fields are all
 // set.
@@ -248,8 +248,8 @@ type stopOnlyHook struct {
 	description hook.Description
 }
 
-func (l *stopOnlyHook) Describe(context.Context) (*hook.Description, error) {
-	return &l.description, nil
+func (s *stopOnlyHook) Describe(context.Context) (*hook.Description, error) {
+	return &s.description, nil
 }
 
 func (*stopOnlyHook) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.TaskStopResponse, error) {

@@ -267,15 +267,15 @@ func (b *PluginBlock) entryWithoutFile(dir string) Entry {
 }
 
 // shouldStartWithoutBlock reports whether a file without a plugin block is started.
-func (cfg *Config) shouldStartWithoutBlock(f dirEntry, builtins map[string]bool) bool {
+func (c *Config) shouldStartWithoutBlock(f dirEntry, builtins map[string]bool) bool {
 	bare := strings.TrimPrefix(f.pluginName, DriverPrefix)
 	switch {
-	case !slices.Contains(cfg.RequestedNames, f.pluginName) && !slices.Contains(cfg.RequestedNames, bare):
-		cfg.Logger.Debug("plugin file is not named by a plugin block, not started", "plugin", f.pluginName, "path", f.path)
+	case !slices.Contains(c.RequestedNames, f.pluginName) && !slices.Contains(c.RequestedNames, bare):
+		c.Logger.Debug("plugin file is not named by a plugin block, not started", "plugin", f.pluginName, "path", f.path)
 		return false
 	case builtins[bare]:
 		// A job must not be able to choose a file over a builtin.
-		cfg.Logger.Info("plugin file has the name of a builtin and no plugin block, the builtin is used", "plugin", f.pluginName, "path", f.path)
+		c.Logger.Info("plugin file has the name of a builtin and no plugin block, the builtin is used", "plugin", f.pluginName, "path", f.path)
 		return false
 	}
 	return true

@@ -19,13 +19,13 @@ func hasChildren() bool {
 
 // processesWithTasks returns the keeper and its spawned or adopted processes, but only
 // those with a living child that is not itself such a process. The child can be a task.
-func (k *server) processesWithTasks() []osprocess.ID {
-	k.forkMu.Lock() // without forkMu, spawnedProcs could lack a child that has just been forked
-	defer k.forkMu.Unlock()
-	k.mu.Lock()
-	own := append([]osprocess.ID{k.hello.Process}, k.spawnedProcs...)
-	own = append(own, k.managedProcs...)
-	k.mu.Unlock()
+func (se *server) processesWithTasks() []osprocess.ID {
+	se.forkMu.Lock() // without forkMu, spawnedProcs could lack a child that has just been forked
+	defer se.forkMu.Unlock()
+	se.mu.Lock()
+	own := append([]osprocess.ID{se.hello.Process}, se.spawnedProcs...)
+	own = append(own, se.managedProcs...)
+	se.mu.Unlock()
 	started := make(map[int]bool, len(own))
 	for _, p := range own {
 		started[p.PID] = p.Alive()

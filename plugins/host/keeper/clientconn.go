@@ -46,41 +46,41 @@ func newClientConn(ctx context.Context, socket *net.UnixConn, own framing.Hello)
 }
 
 // closeAndWait closes the connection and waits until readResponses has returned.
-func (l *clientConn) closeAndWait() {
-	l.conn.Close()
-	l.wg.Wait()
+func (c *clientConn) closeAndWait() {
+	c.conn.Close()
+	c.wg.Wait()
 }
 
 // call sends a request and waits for its response. The caller must close the received
 // descriptors, and remains the owner of the passed ones.
-func (l *clientConn) call(ctx context.Context, req *request, fds ...int) (*response, []int, error) {
+func (c *clientConn) call(ctx context.Context, req *request, fds ...int) (*response, []int, error) {
 	r := *req
-	res, err := l.Call(ctx, func(id uint64) error {
+	res, err := c.Call(ctx, func(id uint64) error {
 		r.ID = id
-		err := l.conn.Send(&r, fds...)
+		err := c.conn.Send(&r, fds...)
 		if errors.Is(err, framing.ErrDown) {
 			return errConnDown
 		}
 		return err
 	})
 	if err != nil && ctx.Err() != nil {
-		_ = l.conn.Send(&request{ID: r.ID, Op: opCancelWait}) // Send fails only if the connection has ended
+		_ = c.conn.Send(&request{ID: r.ID, Op: opCancelWait}) // Send fails only if the connection has ended
 	}
 	return res.resp, res.fds, err
 }
 
 // readResponses passes each response to the caller of its request, until the connection ends.
-func (l *clientConn) readResponses() {
-	defer l.End()
-	defer l.conn.Close()
+func (c *clientConn) readResponses() {
+	defer c.End()
+	defer c.conn.Close()
 	for {
 		resp := &response{}
-		fds, err := l.conn.Receive(resp)
+		fds, err := c.conn.Receive(resp)
 		if errors.Is(err, framing.ErrNoFreeDescriptors) {
 			resp = &response{ID: resp.ID, Error: err.Error(), Errno: int(unix.EMFILE)}
 		} else if err != nil {
 			return
 		}
-		l.DeliverResponse(resp.ID, callResult{resp, fds})
+		c.DeliverResponse(resp.ID, callResult{resp, fds})
 	}
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // acceptConns serves connections until the listener is closed.
-func (k *server) acceptConns(listener *net.UnixListener) {
+func (se *server) acceptConns(listener *net.UnixListener) {
 	for {
 		conn, err := listener.AcceptUnix()
 		if err != nil {
@@ -34,11 +34,11 @@ func (k *server) acceptConns(listener *net.UnixListener) {
 			conn.Close()
 			continue
 		}
-		c := &serverConn{server: k, conn: framing.NewConn(conn, messageLimits), procByWaitRequestID: map[uint64]osprocess.ID{}, killOnDisconnect: map[osprocess.ID]bool{}, responseReady: make(chan struct{}, 1)}
-		k.mu.Lock()
-		k.conns[c] = true
-		k.mu.Unlock()
-		k.wg.Go(c.serveRequests)
+		c := &serverConn{server: se, conn: framing.NewConn(conn, messageLimits), procByWaitRequestID: map[uint64]osprocess.ID{}, killOnDisconnect: map[osprocess.ID]bool{}, responseReady: make(chan struct{}, 1)}
+		se.mu.Lock()
+		se.conns[c] = true
+		se.mu.Unlock()
+		se.wg.Go(c.serveRequests)
 	}
 }
 

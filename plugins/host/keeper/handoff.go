@@ -61,16 +61,16 @@ const drainDelay = 2 * time.Second
 // execNewProgram executes another program in place of this one. The children, the listening socket,
 // the stored descriptors and the recorded statuses are kept. execNewProgram returns only on failure,
 // and then the keeper continues unchanged. Clients reconnect.
-func (k *server) execNewProgram(args []string, fds []int) error {
+func (se *server) execNewProgram(args []string, fds []int) error {
 	if len(fds) != 1 || len(args) == 0 {
 		return fmt.Errorf("replace keeper: %d descriptors and %d arguments came", len(fds), len(args))
 	}
 	// While the locks are held, no goroutine forks, reaps a child or changes the state.
-	k.forkMu.Lock()
-	defer k.forkMu.Unlock()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.rejectSpawns {
+	se.forkMu.Lock()
+	defer se.forkMu.Unlock()
+	se.mu.Lock()
+	defer se.mu.Unlock()
+	if se.rejectSpawns {
 		return errors.New("replace keeper: it is ending")
 	}
 
@@ -87,47 +87,47 @@ func (k *server) execNewProgram(args []string, fds []int) error {
 		inheritableFDs = append(inheritableFDs, fd)
 		return nil
 	}
-	socket, err := duplicateFile(k.endpoint.listener) // listener.File would make the listening socket blocking
+	socket, err := duplicateFile(se.endpoint.listener) // listener.File would make the listening socket blocking
 	if err != nil {
 		return fmt.Errorf("replace keeper: %w", err)
 	}
 	defer unix.Close(socket)
-	stateFile, err := k.handoffStateLocked().writeMemfd()
+	stateFile, err := se.handoffStateLocked().writeMemfd()
 	if err != nil {
 		return fmt.Errorf("replace keeper: %w", err)
 	}
 	defer stateFile.Close()
-	next := execHandoff{ListenerFD: socket, StateFD: int(stateFile.Fd()), LockFD: int(k.endpoint.lockedPIDFile.Fd()), DirFD: int(k.endpoint.dataDir.handle.Fd())}
+	next := execHandoff{ListenerFD: socket, StateFD: int(stateFile.Fd()), LockFD: int(se.endpoint.lockedPIDFile.Fd()), DirFD: int(se.endpoint.dataDir.handle.Fd())}
 	errs := []error{keep(next.ListenerFD), keep(next.StateFD), keep(next.LockFD), keep(next.DirFD)}
-	for _, h := range k.storedFDs {
+	for _, h := range se.storedFDs {
 		errs = append(errs, keep(h.fd))
 	}
-	for _, fd := range k.programFDs {
+	for _, fd := range se.programFDs {
 		errs = append(errs, keep(fd))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("replace keeper: keep descriptors open: %w", err)
 	}
 
-	s := k.setup
-	s.Ephemeral, s.Handoff = k.ephemeral.Load(), &next
+	s := se.setup
+	s.Ephemeral, s.Handoff = se.ephemeral.Load(), &next
 	conf, err := json.Marshal(s)
 	if err != nil {
 		return fmt.Errorf("replace keeper: %w", err)
 	}
 	env := append(GoRuntimeEnv(), envSetup+"="+string(conf), "GOMAXPROCS=1")
-	setOOMScore(k.childOOMScore) // the new program protects itself, and uses the score that it inherits for its children
-	defer setProtectedOOMScore(k.childOOMScore)
+	setOOMScore(se.childOOMScore) // the new program protects itself, and uses the score that it inherits for its children
+	defer setProtectedOOMScore(se.childOOMScore)
 	err = syscall.Exec(safepath.ProcPath(fds[0]), args, env)
 	return fmt.Errorf("replace keeper: execute: %w", err)
 }
 
-func (k *server) handoffStateLocked() *handoffState {
-	e := &handoffState{Version: k.hello.Version, ManagedProcs: k.managedProcs, SpawnedProcs: k.spawnedProcs, SessionLeaderStatuses: k.exitStatuses.sessionLeaders.recordsOldestFirst(), NonLeaderStatuses: k.exitStatuses.nonSessionLeaders.recordsOldestFirst()}
-	for key, h := range k.storedFDs {
+func (se *server) handoffStateLocked() *handoffState {
+	e := &handoffState{Version: se.hello.Version, ManagedProcs: se.managedProcs, SpawnedProcs: se.spawnedProcs, SessionLeaderStatuses: se.exitStatuses.sessionLeaders.recordsOldestFirst(), NonLeaderStatuses: se.exitStatuses.nonSessionLeaders.recordsOldestFirst()}
+	for key, h := range se.storedFDs {
 		e.StoredFDs = append(e.StoredFDs, storedFDRecord{key, h.fd, h.drainWithoutAgent})
 	}
-	for p, fd := range k.programFDs {
+	for p, fd := range se.programFDs {
 		e.Programs = append(e.Programs, programRecord{p, fd})
 	}
 	return e
@@ -135,8 +135,8 @@ func (k *server) handoffStateLocked() *handoffState {
 
 // writeMemfd writes the state into a memfd, and sets the offset back to the start of the
 // file.
-func (e *handoffState) writeMemfd() (*os.File, error) {
-	b, err := json.Marshal(e)
+func (ha *handoffState) writeMemfd() (*os.File, error) {
+	b, err := json.Marshal(ha)
 	if err != nil {
 		return nil, err
 	}
@@ -158,11 +158,11 @@ func (e *handoffState) writeMemfd() (*os.File, error) {
 
 // readState reads the handoffState, and sets close-on-exec on the descriptors in it, because [closeInheritedFDs]
 // closes every inherited descriptor without that flag.
-func (l *execHandoff) readState() (*handoffState, error) {
-	if l == nil {
+func (ex *execHandoff) readState() (*handoffState, error) {
+	if ex == nil {
 		return &handoffState{}, nil
 	}
-	f := os.NewFile(uintptr(l.StateFD), "keeper state")
+	f := os.NewFile(uintptr(ex.StateFD), "keeper state")
 	defer f.Close()
 	e := &handoffState{}
 	if err := json.NewDecoder(f).Decode(e); err != nil {
@@ -181,21 +181,21 @@ func (l *execHandoff) readState() (*handoffState, error) {
 }
 
 // restoreTo copies the state to a server whose method run was not called yet.
-func (e *handoffState) restoreTo(k *server) {
-	k.managedProcs, k.spawnedProcs = e.ManagedProcs, e.SpawnedProcs
-	for _, r := range e.Programs {
+func (ha *handoffState) restoreTo(k *server) {
+	k.managedProcs, k.spawnedProcs = ha.ManagedProcs, ha.SpawnedProcs
+	for _, r := range ha.Programs {
 		k.programFDs[r.Process] = r.FD
 	}
-	for _, s := range e.SessionLeaderStatuses {
+	for _, s := range ha.SessionLeaderStatuses {
 		k.exitStatuses.add(s.Process, s.Status, true)
 	}
-	for _, s := range e.NonLeaderStatuses {
+	for _, s := range ha.NonLeaderStatuses {
 		k.exitStatuses.add(s.Process, s.Status, false)
 	}
-	if len(e.StoredFDs) == 0 {
+	if len(ha.StoredFDs) == 0 {
 		return
 	}
-	for _, h := range e.StoredFDs {
+	for _, h := range ha.StoredFDs {
 		k.storedFDs[h.Key] = &storedFD{fd: h.FD, drainWithoutAgent: h.DrainWithoutAgent}
 	}
 	time.AfterFunc(drainDelay, func() {

@@ -18,28 +18,28 @@ type storedFD struct {
 	drainReader       *os.File // duplicate of fd from which the keeper reads while it drains fd; nil otherwise
 }
 
-func (k *server) storeFDLocked(key string, fd int, drain bool) {
-	k.removeFDLocked(key)
+func (se *server) storeFDLocked(key string, fd int, drain bool) {
+	se.removeFDLocked(key)
 	h := &storedFD{fd: fd, drainWithoutAgent: drain}
-	k.storedFDs[key] = h
-	if k.agentConns.connected == 0 {
-		k.startDrainLocked(h)
+	se.storedFDs[key] = h
+	if se.agentConns.connected == 0 {
+		se.startDrainLocked(h)
 	}
 }
 
-func (k *server) removeFDLocked(key string) {
-	h := k.storedFDs[key]
+func (se *server) removeFDLocked(key string) {
+	h := se.storedFDs[key]
 	if h == nil {
 		return
 	}
 	stopDrain(h)
 	unix.Close(h.fd)
-	delete(k.storedFDs, key)
+	delete(se.storedFDs, key)
 }
 
 // getFDsLocked returns duplicates of the descriptors under the requested keys. If one key
 // has no descriptor, it returns no descriptors and an error response.
-func (k *server) getFDsLocked(req *request) ([]int, *response) {
+func (se *server) getFDsLocked(req *request) ([]int, *response) {
 	resp := &response{}
 	if len(req.Keys) > maxMessageFDs {
 		resp.Error = fmt.Sprintf("take of %d descriptors at once is over the limit of %d", len(req.Keys), maxMessageFDs)
@@ -47,7 +47,7 @@ func (k *server) getFDsLocked(req *request) ([]int, *response) {
 	}
 	var fds []int
 	for _, key := range req.Keys {
-		h := k.storedFDs[key]
+		h := se.storedFDs[key]
 		if h == nil {
 			framing.CloseAll(fds)
 			resp.Code = codeFDNotStored
@@ -65,8 +65,8 @@ func (k *server) getFDsLocked(req *request) ([]int, *response) {
 }
 
 // storedFDsInUseLocked reports whether the other end of any stored descriptor is open.
-func (k *server) storedFDsInUseLocked() bool {
-	for _, h := range k.storedFDs {
+func (se *server) storedFDsInUseLocked() bool {
+	for _, h := range se.storedFDs {
 		poll := []unix.PollFd{{Fd: int32(h.fd), Events: unix.POLLIN}}
 		if _, err := unix.Poll(poll, 0); err != nil {
 			continue
@@ -84,20 +84,20 @@ func (k *server) storedFDsInUseLocked() bool {
 
 // startAllDrainsLocked starts to drain the stored descriptors that have drainWithoutAgent. It is called when no agent is
 // connected.
-func (k *server) startAllDrainsLocked() {
-	for _, h := range k.storedFDs {
-		k.startDrainLocked(h)
+func (se *server) startAllDrainsLocked() {
+	for _, h := range se.storedFDs {
+		se.startDrainLocked(h)
 	}
 }
 
 // stopAllDrainsLocked stops draining all descriptors. It is called when an agent has connected, which reads the data.
-func (k *server) stopAllDrainsLocked() {
-	for _, h := range k.storedFDs {
+func (se *server) stopAllDrainsLocked() {
+	for _, h := range se.storedFDs {
 		stopDrain(h)
 	}
 }
 
-func (k *server) startDrainLocked(h *storedFD) {
+func (se *server) startDrainLocked(h *storedFD) {
 	if !h.drainWithoutAgent || h.drainReader != nil {
 		return
 	}
@@ -113,7 +113,7 @@ func (k *server) startDrainLocked(h *storedFD) {
 	}
 	f := os.NewFile(uintptr(fd), "sink")
 	h.drainReader = f
-	k.wg.Go(func() {
+	se.wg.Go(func() {
 		buf := make([]byte, 8<<10)
 		for {
 			if _, err := f.Read(buf); err != nil {

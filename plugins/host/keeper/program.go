@@ -15,11 +15,11 @@ import (
 
 // openProgramLocked returns a descriptor of the file that the process p executes. p is the keeper itself, or a
 // process that the keeper has started from a descriptor; for other processes the response is an error.
-func (k *server) openProgramLocked(p osprocess.ID) ([]int, *response) {
+func (se *server) openProgramLocked(p osprocess.ID) ([]int, *response) {
 	fd, err := -1, error(nil)
-	held, found := k.programFDs[p]
+	held, found := se.programFDs[p]
 	switch {
-	case p == k.hello.Process:
+	case p == se.hello.Process:
 		fd, err = unix.Open(selfExePath, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	case found:
 		fd, err = duplicateFD(held)

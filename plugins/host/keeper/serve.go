@@ -114,8 +114,8 @@ type keeperEndpoint struct {
 }
 
 // writeLockOwner writes the keeper's osprocess.ID to the PID file, from which [Directory.LockedBy] reads it.
-func (p *keeperEndpoint) writeLockOwner(self osprocess.ID) error {
-	return WriteLockOwner(p.lockedPIDFile, self)
+func (k *keeperEndpoint) writeLockOwner(self osprocess.ID) error {
+	return WriteLockOwner(k.lockedPIDFile, self)
 }
 
 // openInheritedEndpoint takes ownership of the inherited descriptors and closes all others.
@@ -238,27 +238,27 @@ func newServer(s keeperSetup, hello framing.Hello) *server {
 }
 
 // run serves clients until [server.shouldExit] returns that the keeper must exit.
-func (k *server) run(ctx context.Context) error {
+func (se *server) run(ctx context.Context) error {
 	sigs := make(chan os.Signal, 8)
 	// The signals are handled and not ignored, because children would inherit that they are ignored.
 	signal.Notify(sigs, unix.SIGCHLD, unix.SIGHUP, unix.SIGINT, unix.SIGTERM)
 	defer signal.Stop(sigs)
 
-	k.trimmer = memtrim.New(25, 25)
-	defer k.trimmer.Stop()
-	timer := time.NewTimer(k.idleTimeout())
+	se.trimmer = memtrim.New(25, 25)
+	defer se.trimmer.Stop()
+	timer := time.NewTimer(se.idleTimeout())
 	defer timer.Stop()
-	listener := k.endpoint.listener
-	k.wg.Go(func() { k.acceptConns(listener) })
-	k.reapChildren() // reaps children that have ended before signal.Notify
+	listener := se.endpoint.listener
+	se.wg.Go(func() { se.acceptConns(listener) })
+	se.reapChildren() // reaps children that have ended before signal.Notify
 	terminated := false
 	for {
-		if exit, _ := k.shouldExit(terminated); exit {
+		if exit, _ := se.shouldExit(terminated); exit {
 			// A client that starts a keeper holds the lock until it has connected.
 			// Therefore the condition is checked again under the lock.
-			lock := k.lockDataDir()
-			if exit, killAll := k.shouldExit(terminated); exit {
-				k.shutDown(lock != nil, killAll)
+			lock := se.lockDataDir()
+			if exit, killAll := se.shouldExit(terminated); exit {
+				se.shutDown(lock != nil, killAll)
 				return nil
 			}
 			if lock != nil {
@@ -271,58 +271,58 @@ func (k *server) run(ctx context.Context) error {
 		case sig := <-sigs:
 			switch sig {
 			case unix.SIGCHLD:
-				k.reapChildren()
+				se.reapChildren()
 			case unix.SIGHUP:
-				k.recreateSocket()
+				se.recreateSocket()
 			case unix.SIGTERM:
 				// SIGTERM has no effect while an agent is connected: "killall nomad-lite"
 				// must not kill the tasks before the agent has stopped them in order.
 				terminated = true
 			}
 		case <-timer.C:
-		case <-k.wakeRun:
+		case <-se.wakeRun:
 		}
-		timer.Reset(k.idleTimeout())
+		timer.Reset(se.idleTimeout())
 	}
 }
 
 // shouldExit reports whether the keeper must shut down, and whether it must then kill all its descendants. terminated
 // means that the keeper has received SIGTERM, or that the context of Serve has ended.
-func (k *server) shouldExit(terminated bool) (exit, killAll bool) {
-	if k.mustExitWithoutTasks() && len(k.processesWithTasks()) == 0 {
+func (se *server) shouldExit(terminated bool) (exit, killAll bool) {
+	if se.mustExitWithoutTasks() && len(se.processesWithTasks()) == 0 {
 		return true, true
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.agentConns.connected > 0 {
+	se.mu.Lock()
+	defer se.mu.Unlock()
+	if se.agentConns.connected > 0 {
 		return false, false
 	}
-	idle := time.Since(k.agentConns.lastDisconnectAt) >= k.idleTimeout()
-	if k.ephemeral.Load() {
-		return k.agentConns.everConnected || terminated || idle, true
+	idle := time.Since(se.agentConns.lastDisconnectAt) >= se.idleTimeout()
+	if se.ephemeral.Load() {
+		return se.agentConns.everConnected || terminated || idle, true
 	}
-	return terminated || idle && !hasChildren() && !k.storedFDsInUseLocked(), false
+	return terminated || idle && !hasChildren() && !se.storedFDsInUseLocked(), false
 }
 
 // mustExitWithoutTasks reports whether no agent is connected, and the last agent has sent opEndWithoutTasks.
-func (k *server) mustExitWithoutTasks() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.agentConns.connected == 0 && k.agentConns.exitWithoutTasks
+func (se *server) mustExitWithoutTasks() bool {
+	se.mu.Lock()
+	defer se.mu.Unlock()
+	return se.agentConns.connected == 0 && se.agentConns.exitWithoutTasks
 }
 
 // idleTimeout returns how long the keeper runs without a connected agent. For an ephemeral
 // keeper it is at most ten seconds, because its agent connects immediately or not at all.
-func (k *server) idleTimeout() time.Duration {
-	if k.ephemeral.Load() {
-		return min(k.setup.IdleTimeout, 10*time.Second)
+func (se *server) idleTimeout() time.Duration {
+	if se.ephemeral.Load() {
+		return min(se.setup.IdleTimeout, 10*time.Second)
 	}
-	return k.setup.IdleTimeout
+	return se.setup.IdleTimeout
 }
 
 // lockDataDir returns the lock that a client holds while it starts a keeper, or nil if locking fails.
-func (k *server) lockDataDir() *os.File {
-	lock, err := k.endpoint.dataDir.Lock(lockFileName, unix.LOCK_EX)
+func (se *server) lockDataDir() *os.File {
+	lock, err := se.endpoint.dataDir.Lock(lockFileName, unix.LOCK_EX)
 	if err != nil {
 		return nil
 	}
@@ -331,49 +331,49 @@ func (k *server) lockDataDir() *os.File {
 
 // recreateSocket creates the socket again after its removal. Existing connections are not
 // affected.
-func (k *server) recreateSocket() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	listener, err := k.endpoint.dataDir.Listen("unix", socketName)
+func (se *server) recreateSocket() {
+	se.mu.Lock()
+	defer se.mu.Unlock()
+	listener, err := se.endpoint.dataDir.Listen("unix", socketName)
 	if err != nil {
 		return // a SIGHUP has no response; a client that waits for the socket gives up after listenTimeout
 	}
-	k.endpoint.listener.Close()
-	k.endpoint.listener = listener
-	k.wg.Go(func() { k.acceptConns(listener) })
+	se.endpoint.listener.Close()
+	se.endpoint.listener = listener
+	se.wg.Go(func() { se.acceptConns(listener) })
 }
 
 // shutDown closes all connections and removes the keeper's socket. If killAll is true, it first kills all descendants
 // of the keeper, and finally removes all files of the keeper. Without the lock of lockFileName (locked is false) it
 // removes no file, because a client may be starting another keeper. The process holds the lock of its PID file until
 // it has exited.
-func (k *server) shutDown(locked, killAll bool) {
-	dir := k.endpoint.dataDir
-	k.forkMu.Lock()
-	k.rejectSpawns = true
+func (se *server) shutDown(locked, killAll bool) {
+	dir := se.endpoint.dataDir
+	se.forkMu.Lock()
+	se.rejectSpawns = true
 	if killAll {
-		k.mu.Lock()
-		managedProcs := k.managedProcs
-		k.mu.Unlock()
+		se.mu.Lock()
+		managedProcs := se.managedProcs
+		se.mu.Unlock()
 		for _, p := range managedProcs {
 			killProcessTree(p)
 		}
 		killDescendants()
 	}
-	k.forkMu.Unlock()
+	se.forkMu.Unlock()
 	if locked {
 		dir.RemoveSocket(socketName)
 	}
-	k.mu.Lock()
-	k.endpoint.listener.Close()
-	for c := range k.conns {
+	se.mu.Lock()
+	se.endpoint.listener.Close()
+	for c := range se.conns {
 		c.conn.Close()
 	}
-	for key := range k.storedFDs {
-		k.removeFDLocked(key)
+	for key := range se.storedFDs {
+		se.removeFDLocked(key)
 	}
-	k.mu.Unlock()
-	k.wg.Wait()
+	se.mu.Unlock()
+	se.wg.Wait()
 	if killAll && locked {
 		dir.RemoveSocketDir()
 		for _, name := range []string{logFileName, pidFileName, lockFileName} {
@@ -382,9 +382,9 @@ func (k *server) shutDown(locked, killAll bool) {
 	}
 }
 
-func (k *server) wakeRunLoop() {
+func (se *server) wakeRunLoop() {
 	select {
-	case k.wakeRun <- struct{}{}:
+	case se.wakeRun <- struct{}{}:
 	default:
 	}
 }

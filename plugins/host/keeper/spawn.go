@@ -13,11 +13,11 @@ import (
 )
 
 // handleSpawn starts a child with the descriptors fds of the request, and does not close fds.
-func (k *server) handleSpawn(p *spawnParams, fds []int) *response {
+func (se *server) handleSpawn(p *spawnParams, fds []int) *response {
 	if p == nil {
 		return &response{Error: "spawn: no command"}
 	}
-	child, err := k.startChild(p, fds)
+	child, err := se.startChild(p, fds)
 	var errno syscall.Errno
 	switch {
 	case errors.As(err, &errno):
@@ -30,7 +30,7 @@ func (k *server) handleSpawn(p *spawnParams, fds []int) *response {
 
 // startChild starts a child of the keeper. Its error is a syscall.Errno only if the program
 // could not be executed.
-func (k *server) startChild(p *spawnParams, fds []int) (osprocess.ID, error) {
+func (se *server) startChild(p *spawnParams, fds []int) (osprocess.ID, error) {
 	exec, stdio, err := p.assignFDs(fds)
 	if err != nil {
 		return osprocess.ID{}, err
@@ -63,14 +63,14 @@ func (k *server) startChild(p *spawnParams, fds []int) (osprocess.ID, error) {
 		argv = []string{path}
 	}
 
-	k.forkMu.Lock()
-	defer k.forkMu.Unlock()
-	if k.rejectSpawns {
+	se.forkMu.Lock()
+	defer se.forkMu.Unlock()
+	if se.rejectSpawns {
 		return osprocess.ID{}, errors.New("the keeper is ending")
 	}
-	setOOMScore(k.childOOMScore)
+	setOOMScore(se.childOOMScore)
 	pid, err := syscall.ForkExec(path, argv, attr)
-	setProtectedOOMScore(k.childOOMScore)
+	setProtectedOOMScore(se.childOOMScore)
 	if err != nil {
 		return osprocess.ID{}, err
 	}
@@ -81,14 +81,14 @@ func (k *server) startChild(p *spawnParams, fds []int) (osprocess.ID, error) {
 		_ = unix.Kill(pid, unix.SIGKILL)
 		return child, fmt.Errorf("read start time of pid %d: %v", pid, err)
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.spawnedProcs = append(k.spawnedProcs, child)
+	se.mu.Lock()
+	defer se.mu.Unlock()
+	se.spawnedProcs = append(se.spawnedProcs, child)
 	if exec >= 0 {
 		// An error means that no descriptor is free. The keeper then does not record the program, and an agent that
 		// cannot read the program from /proc replaces the process.
 		if fd, err := duplicateFD(exec); err == nil {
-			k.programFDs[child] = fd
+			se.programFDs[child] = fd
 		}
 	}
 	return child, nil

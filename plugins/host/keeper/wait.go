@@ -20,11 +20,11 @@ type exitWaiter struct {
 
 // handleWaitLocked returns the response to a wait request. If the process still runs, it registers the request and
 // returns nil; the keeper sends the response when the process has ended.
-func (k *server) handleWaitLocked(c *serverConn, id uint64, p osprocess.ID) *response {
+func (se *server) handleWaitLocked(c *serverConn, id uint64, p osprocess.ID) *response {
 	if len(c.procByWaitRequestID) >= maxWaitsPerConn {
 		return &response{Error: fmt.Sprintf("more than %d waits on one connection", maxWaitsPerConn)}
 	}
-	if status, ok := k.exitStatuses.get(p); ok {
+	if status, ok := se.exitStatuses.get(p); ok {
 		return &response{Status: status}
 	}
 	fd, err := p.Open()
@@ -37,13 +37,13 @@ func (k *server) handleWaitLocked(c *serverConn, id uint64, p osprocess.ID) *res
 			return &response{Code: codeExitStatusUnknown}
 		}
 	}
-	k.exitWaiters[p] = append(k.exitWaiters[p], exitWaiter{c, id})
+	se.exitWaiters[p] = append(se.exitWaiters[p], exitWaiter{c, id})
 	c.procByWaitRequestID[id] = p
 	switch {
 	case fd == nil:
-	case k.watchedPidfds[p] == nil:
-		k.watchedPidfds[p] = fd
-		k.wg.Go(func() { k.watchProcess(p, fd) })
+	case se.watchedPidfds[p] == nil:
+		se.watchedPidfds[p] = fd
+		se.wg.Go(func() { se.watchProcess(p, fd) })
 	default:
 		fd.Close()
 	}
@@ -51,21 +51,21 @@ func (k *server) handleWaitLocked(c *serverConn, id uint64, p osprocess.ID) *res
 }
 
 // reapChildren reaps every child that has ended and records its exit status.
-func (k *server) reapChildren() {
+func (se *server) reapChildren() {
 	for {
-		k.forkMu.Lock()
+		se.forkMu.Lock()
 		pid, err := findZombieChild()
 		if err != nil || pid == 0 {
-			k.forkMu.Unlock()
+			se.forkMu.Unlock()
 			return
 		}
 		st, statErr := osprocess.ReadStat(pid)
 		var waitStatus unix.WaitStatus
 		_, err = unix.Wait4(pid, &waitStatus, 0, nil)
 		if err == nil && statErr == nil {
-			k.recordExit(osprocess.ID{PID: pid, StartTime: st.StartTime}, osprocess.ParseWaitStatus(int(waitStatus)), st.Session == pid)
+			se.recordExit(osprocess.ID{PID: pid, StartTime: st.StartTime}, osprocess.ParseWaitStatus(int(waitStatus)), st.Session == pid)
 		}
-		k.forkMu.Unlock()
+		se.forkMu.Unlock()
 	}
 }
 
@@ -77,52 +77,52 @@ func findZombieChild() (int, error) {
 }
 
 // recordExit records the exit status of a process, and sends it to the waiters.
-func (k *server) recordExit(p osprocess.ID, status osprocess.ExitStatus, leader bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.spawnedProcs = slices.DeleteFunc(k.spawnedProcs, func(s osprocess.ID) bool { return s == p })
-	if fd, found := k.programFDs[p]; found {
+func (se *server) recordExit(p osprocess.ID, status osprocess.ExitStatus, leader bool) {
+	se.mu.Lock()
+	defer se.mu.Unlock()
+	se.spawnedProcs = slices.DeleteFunc(se.spawnedProcs, func(s osprocess.ID) bool { return s == p })
+	if fd, found := se.programFDs[p]; found {
 		unix.Close(fd)
-		delete(k.programFDs, p)
+		delete(se.programFDs, p)
 	}
-	k.exitStatuses.add(p, status, leader)
-	k.respondToWaitersLocked(p, response{Status: status})
+	se.exitStatuses.add(p, status, leader)
+	se.respondToWaitersLocked(p, response{Status: status})
 }
 
 // respondToWaitersLocked sends a response to all wait requests for a process, and removes the requests.
-func (k *server) respondToWaitersLocked(p osprocess.ID, resp response) {
-	for _, w := range k.exitWaiters[p] {
+func (se *server) respondToWaitersLocked(p osprocess.ID, resp response) {
+	for _, w := range se.exitWaiters[p] {
 		own := resp // a copy for each waiter, because the queued responses have different ids
 		own.ID = w.requestID
 		w.conn.queueResponse(&own, nil)
 		delete(w.conn.procByWaitRequestID, w.requestID)
 	}
-	k.removeWaitersLocked(p)
+	se.removeWaitersLocked(p)
 }
 
 // removeWaitersLocked removes all wait requests for a process, and closes the pidfd of the process.
-func (k *server) removeWaitersLocked(p osprocess.ID) {
-	delete(k.exitWaiters, p)
-	if fd := k.watchedPidfds[p]; fd != nil {
+func (se *server) removeWaitersLocked(p osprocess.ID) {
+	delete(se.exitWaiters, p)
+	if fd := se.watchedPidfds[p]; fd != nil {
 		fd.Close()
-		delete(k.watchedPidfds, p)
+		delete(se.watchedPidfds, p)
 	}
 }
 
 // watchProcess waits until a process has ended, and sends the responses to the wait requests for it. The process may
 // not be a child of the keeper: it can be the child of a living driver, or a process that an earlier keeper has
 // started. watchProcess returns early when the last wait request for the process is removed.
-func (k *server) watchProcess(p osprocess.ID, fd *osprocess.Pidfd) {
+func (se *server) watchProcess(p osprocess.ID, fd *osprocess.Pidfd) {
 	if err := fd.Wait(context.Background()); err != nil {
 		return // Wait has failed because removeWaitersLocked has closed the pidfd
 	}
 
 	// While forkMu is locked, an ended child of the keeper either is a zombie in /proc, or has a recorded status.
-	k.forkMu.Lock()
-	defer k.forkMu.Unlock()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if len(k.exitWaiters[p]) == 0 {
+	se.forkMu.Lock()
+	defer se.forkMu.Unlock()
+	se.mu.Lock()
+	defer se.mu.Unlock()
+	if len(se.exitWaiters[p]) == 0 {
 		return
 	}
 	if st, err := osprocess.ReadStat(p.PID); err == nil && st.StartTime == p.StartTime && st.PPID == os.Getpid() {
@@ -130,18 +130,18 @@ func (k *server) watchProcess(p osprocess.ID, fd *osprocess.Pidfd) {
 	}
 	status, ok := p.ExitStatus(fd)
 	if !ok {
-		k.respondToWaitersLocked(p, response{Code: codeExitStatusUnknown})
+		se.respondToWaitersLocked(p, response{Code: codeExitStatusUnknown})
 		return
 	}
-	k.exitStatuses.add(p, status, true)
-	k.respondToWaitersLocked(p, response{Status: status})
+	se.exitStatuses.add(p, status, true)
+	se.respondToWaitersLocked(p, response{Status: status})
 }
 
 // removeWaiterLocked removes the wait request of a connection with the given request ID.
-func (k *server) removeWaiterLocked(c *serverConn, id uint64, p osprocess.ID) {
+func (se *server) removeWaiterLocked(c *serverConn, id uint64, p osprocess.ID) {
 	delete(c.procByWaitRequestID, id)
-	k.exitWaiters[p] = slices.DeleteFunc(k.exitWaiters[p], func(w exitWaiter) bool { return w == exitWaiter{c, id} })
-	if len(k.exitWaiters[p]) == 0 {
-		k.removeWaitersLocked(p)
+	se.exitWaiters[p] = slices.DeleteFunc(se.exitWaiters[p], func(w exitWaiter) bool { return w == exitWaiter{c, id} })
+	if len(se.exitWaiters[p]) == 0 {
+		se.removeWaitersLocked(p)
 	}
 }

@@ -105,9 +105,9 @@ func newInProcessKeeper(t testing.TB) *inProcessKeeper {
 	return d
 }
 
-func (d *inProcessKeeper) KeepProcessAfterDisconnect(context.Context, osprocess.ID) error { return nil }
+func (i *inProcessKeeper) KeepProcessAfterDisconnect(context.Context, osprocess.ID) error { return nil }
 
-func (d *inProcessKeeper) Spawn(_ context.Context, c keeper.Command) (osprocess.ID, error) {
+func (i *inProcessKeeper) Spawn(_ context.Context, c keeper.Command) (osprocess.ID, error) {
 	path := c.Path
 	if c.Executable != nil {
 		path = "/proc/self/fd/" + strconv.Itoa(int(c.Executable.Fd()))
@@ -129,10 +129,10 @@ func (d *inProcessKeeper) Spawn(_ context.Context, c keeper.Command) (osprocess.
 		return osprocess.ID{}, err
 	}
 	k := &keeperChild{done: make(chan struct{})}
-	d.mu.Lock()
-	d.children[p] = k
-	d.spawnCount++
-	d.mu.Unlock()
+	i.mu.Lock()
+	i.children[p] = k
+	i.spawnCount++
+	i.mu.Unlock()
 	go func() {
 		_ = cmd.Wait()
 		ws := cmd.ProcessState.Sys().(syscall.WaitStatus)
@@ -146,10 +146,10 @@ func (d *inProcessKeeper) Spawn(_ context.Context, c keeper.Command) (osprocess.
 	return p, nil
 }
 
-func (d *inProcessKeeper) Wait(ctx context.Context, p osprocess.ID) (osprocess.ExitStatus, error) {
-	d.mu.Lock()
-	k := d.children[p]
-	d.mu.Unlock()
+func (i *inProcessKeeper) Wait(ctx context.Context, p osprocess.ID) (osprocess.ExitStatus, error) {
+	i.mu.Lock()
+	k := i.children[p]
+	i.mu.Unlock()
 	if k == nil {
 		return osprocess.ExitStatus{}, keeper.ErrExitStatusUnknown
 	}
@@ -161,7 +161,7 @@ func (d *inProcessKeeper) Wait(ctx context.Context, p osprocess.ID) (osprocess.E
 	}
 }
 
-func (d *inProcessKeeper) StoreAndDrainFD(_ context.Context, key string, f *os.File) error {
+func (i *inProcessKeeper) StoreAndDrainFD(_ context.Context, key string, f *os.File) error {
 	fd, err := syscall.Dup(int(f.Fd()))
 	if err != nil {
 		return err
@@ -170,16 +170,16 @@ func (d *inProcessKeeper) StoreAndDrainFD(_ context.Context, key string, f *os.F
 	if err := syscall.SetNonblock(fd, true); err != nil {
 		return err
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.storedFDs[key] = os.NewFile(uintptr(fd), key)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.storedFDs[key] = os.NewFile(uintptr(fd), key)
 	return nil
 }
 
-func (d *inProcessKeeper) GetFD(key string) (*os.File, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	f := d.storedFDs[key]
+func (i *inProcessKeeper) GetFD(key string) (*os.File, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	f := i.storedFDs[key]
 	if f == nil {
 		return nil, keeper.ErrFDNotStored
 	}
@@ -193,15 +193,15 @@ func (d *inProcessKeeper) GetFD(key string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), key), nil
 }
 
-func (d *inProcessKeeper) SameExecutable(_ context.Context, p osprocess.ID, file *os.File) (bool, error) {
+func (i *inProcessKeeper) SameExecutable(_ context.Context, p osprocess.ID, file *os.File) (bool, error) {
 	return p.SameExecutable(file)
 }
 
-func (d *inProcessKeeper) RemoveFD(_ context.Context, key string) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if f := d.storedFDs[key]; f != nil {
-		delete(d.storedFDs, key)
+func (i *inProcessKeeper) RemoveFD(_ context.Context, key string) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if f := i.storedFDs[key]; f != nil {
+		delete(i.storedFDs, key)
 		return f.Close()
 	}
 	return nil
@@ -218,14 +218,14 @@ type dyingKeeper struct {
 	firstChild osprocess.ID
 }
 
-func (l *dyingKeeper) Spawn(ctx context.Context, c keeper.Command) (osprocess.ID, error) {
+func (d *dyingKeeper) Spawn(ctx context.Context, c keeper.Command) (osprocess.ID, error) {
 	err := errors.New("")
-	l.dieOnce.Do(func() {
-		if l.firstChild, err = l.inProcessKeeper.Spawn(ctx, c); err == nil {
+	d.dieOnce.Do(func() {
+		if d.firstChild, err = d.inProcessKeeper.Spawn(ctx, c); err == nil {
 			err = fmt.Errorf("spawn: %w", keeper.ErrKeeperDied)
 		}
-		for deadline := time.Now().Add(10 * time.Second); l.socketDir != "" && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-			entries, _ := os.ReadDir(l.socketDir)
+		for deadline := time.Now().Add(10 * time.Second); d.socketDir != "" && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+			entries, _ := os.ReadDir(d.socketDir)
 			if slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Type()&os.ModeSocket != 0 }) {
 				break
 			}
@@ -234,5 +234,5 @@ func (l *dyingKeeper) Spawn(ctx context.Context, c keeper.Command) (osprocess.ID
 	if errors.Is(err, keeper.ErrKeeperDied) {
 		return osprocess.ID{}, err
 	}
-	return l.inProcessKeeper.Spawn(ctx, c)
+	return d.inProcessKeeper.Spawn(ctx, c)
 }

@@ -282,22 +282,22 @@ func withSocketDir(env []string, dir string) []string {
 
 // appendFirstStdoutLine appends text from stdout to the first line, and reports whether the line is complete or has the
 // maximum length.
-func (s *processOutput) appendFirstStdoutLine(text []byte) (complete bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.firstStdoutLine = append(s.firstStdoutLine, text...)
-	if i := bytes.IndexByte(s.firstStdoutLine, '\n'); i >= 0 {
-		s.firstStdoutLine = s.firstStdoutLine[:i]
+func (p *processOutput) appendFirstStdoutLine(text []byte) (complete bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.firstStdoutLine = append(p.firstStdoutLine, text...)
+	if i := bytes.IndexByte(p.firstStdoutLine, '\n'); i >= 0 {
+		p.firstStdoutLine = p.firstStdoutLine[:i]
 		return true
 	}
-	return len(s.firstStdoutLine) >= maxHandshakeSize
+	return len(p.firstStdoutLine) >= maxHandshakeSize
 }
 
 // copyFirstStdoutLine returns the first line of stdout, as far as the plugin has written it.
-func (s *processOutput) copyFirstStdoutLine() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return string(s.firstStdoutLine)
+func (p *processOutput) copyFirstStdoutLine() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return string(p.firstStdoutLine)
 }
 
 // readStdout reads the first line of stdout, closes lineRead, and then discards the output

@@ -28,25 +28,25 @@ type memoryRecordStore struct {
 	readError func(call int) error // fails: returns the error of the given call of Plugins; may be nil
 }
 
-func (l *memoryRecordStore) Plugins() (map[string]Record, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.readCount++
-	if l.readError != nil {
-		if err := l.readError(l.readCount); err != nil {
+func (m *memoryRecordStore) Plugins() (map[string]Record, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.readCount++
+	if m.readError != nil {
+		if err := m.readError(m.readCount); err != nil {
 			return nil, err
 		}
 	}
-	return maps.Clone(l.records), nil
+	return maps.Clone(m.records), nil
 }
 
 // failReads makes the calls of Plugins with the given numbers fail. The next call has number
 // 1.
-func (l *memoryRecordStore) failReads(err error, calls ...int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.readCount = 0
-	l.readError = func(call int) error {
+func (m *memoryRecordStore) failReads(err error, calls ...int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.readCount = 0
+	m.readError = func(call int) error {
 		if slices.Contains(calls, call) {
 			return err
 		}
@@ -54,21 +54,21 @@ func (l *memoryRecordStore) failReads(err error, calls ...int) {
 	}
 }
 
-func (l *memoryRecordStore) PutPlugin(key string, r Record) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.records == nil {
-		l.records = map[string]Record{}
+func (m *memoryRecordStore) PutPlugin(key string, r Record) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.records == nil {
+		m.records = map[string]Record{}
 	}
-	l.records[key] = r
-	l.history = append(l.history, r)
+	m.records[key] = r
+	m.history = append(m.history, r)
 	return nil
 }
 
-func (l *memoryRecordStore) DeletePlugin(key string) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.records, key)
+func (m *memoryRecordStore) DeletePlugin(key string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.records, key)
 	return nil
 }
 

@@ -78,16 +78,16 @@ func parseHookRule(block *configItem) (rule pluginhooks.Rule, err error) {
 
 // hookSettingError returns an error with the range of the setting in a hook block that caused it, or, in JSON, with the range of
 // the block.
-func (block *configItem) hookSettingError(setting *configItem, err error) error {
+func (i *configItem) hookSettingError(setting *configItem, err error) error {
 	var innerErr *errorWithRange
-	at := block.sourceRange
+	at := i.sourceRange
 	switch {
 	case errors.As(err, &innerErr):
 		at, err = innerErr.sourceRange, innerErr.err
-	case block.jsonValue == nil && setting.sourceRange.Filename != "":
+	case i.jsonValue == nil && setting.sourceRange.Filename != "":
 		at = setting.sourceRange
 	}
-	return &errorWithRange{at, fmt.Errorf("hook %q: %s %w", block.name, setting.name, err)}
+	return &errorWithRange{at, fmt.Errorf("hook %q: %s %w", i.name, setting.name, err)}
 }
 
 // parseHookOrder parses a hook order, which must be greater than runnerhooks.OrderFirst and less than runnerhooks.OrderLast.

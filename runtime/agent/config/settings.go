@@ -135,7 +135,7 @@ func invertedBooleanSetting(field func(*Config) *bool) settingSpec {
 // effect in part. It is reported as a warning.
 type replacedValueWarning struct{ text string }
 
-func (e *replacedValueWarning) Error() string { return e.text }
+func (r *replacedValueWarning) Error() string { return r.text }
 
 func setMinTLSVersion(c *Config, i configItem) error {
 	name, err := i.parseString()

@@ -47,33 +47,33 @@ type connClass struct {
 // addConn adds a connection of a client. If the class is full, addConn first removes and returns a connection of the client
 // with most connections: the oldest idle connection, or the newest if none is idle. If the client with most connections is the
 // one whose connection is new, and none of its connections is idle, addConn returns false and changes nothing.
-func (s *connClass) addConn(c *Conn, name string) (evicted *Conn, ok bool) {
-	if s.connCount >= s.maxConns {
-		if evicted = s.connToEvict(name); evicted == nil {
+func (co *connClass) addConn(c *Conn, name string) (evicted *Conn, ok bool) {
+	if co.connCount >= co.maxConns {
+		if evicted = co.connToEvict(name); evicted == nil {
 			return nil, false
 		}
-		s.removeConn(evicted)
+		co.removeConn(evicted)
 	}
-	s.connsByClient[name] = append(s.connsByClient[name], c)
-	s.connCount++
+	co.connsByClient[name] = append(co.connsByClient[name], c)
+	co.connCount++
 	return evicted, true
 }
 
 // connToEvict returns the connection that addConn removes for a new connection of the client newcomer, or nil if there is
 // none. If several clients have most connections, it selects the client whose first connection is the oldest.
-func (s *connClass) connToEvict(newcomer string) *Conn {
+func (co *connClass) connToEvict(newcomer string) *Conn {
 	var client string
 	var most int // connections of client, including the new connection
-	for name, conns := range s.connsByClient {
+	for name, conns := range co.connsByClient {
 		n := len(conns)
 		if name == newcomer {
 			n++
 		}
-		if n > most || n == most && conns[0].acceptedAt.Before(s.connsByClient[client][0].acceptedAt) {
+		if n > most || n == most && conns[0].acceptedAt.Before(co.connsByClient[client][0].acceptedAt) {
 			client, most = name, n
 		}
 	}
-	conns := s.connsByClient[client]
+	conns := co.connsByClient[client]
 	if i := slices.IndexFunc(conns, (*Conn).isIdleLocked); i >= 0 {
 		return conns[i]
 	}
@@ -84,24 +84,24 @@ func (s *connClass) connToEvict(newcomer string) *Conn {
 }
 
 // removeConn removes a connection of the class.
-func (s *connClass) removeConn(c *Conn) {
+func (co *connClass) removeConn(c *Conn) {
 	name := c.client.Name
-	if s.connsByClient[name] = slices.DeleteFunc(s.connsByClient[name], func(other *Conn) bool { return other == c }); len(s.connsByClient[name]) == 0 {
-		delete(s.connsByClient, name)
+	if co.connsByClient[name] = slices.DeleteFunc(co.connsByClient[name], func(other *Conn) bool { return other == c }); len(co.connsByClient[name]) == 0 {
+		delete(co.connsByClient, name)
 	}
-	s.connCount--
-	s.forgetHeaderBytes(c)
+	co.connCount--
+	co.forgetHeaderBytes(c)
 }
 
 // connWithMostHeaderBytes selects the client whose incomplete requests have most bytes in total, and returns that client's
 // connection with most bytes.
-func (s *connClass) connWithMostHeaderBytes() (most *Conn) {
+func (co *connClass) connWithMostHeaderBytes() (most *Conn) {
 	sums := make(map[string]int)
-	for c, n := range s.headerBytesByConn {
+	for c, n := range co.headerBytesByConn {
 		sums[c.client.Name] += n
 	}
-	for c, n := range s.headerBytesByConn {
-		if most == nil || cmp.Or(cmp.Compare(sums[c.client.Name], sums[most.client.Name]), cmp.Compare(n, s.headerBytesByConn[most])) > 0 {
+	for c, n := range co.headerBytesByConn {
+		if most == nil || cmp.Or(cmp.Compare(sums[c.client.Name], sums[most.client.Name]), cmp.Compare(n, co.headerBytesByConn[most])) > 0 {
 			most = c
 		}
 	}
@@ -109,20 +109,20 @@ func (s *connClass) connWithMostHeaderBytes() (most *Conn) {
 }
 
 // forgetHeaderBytes ends the count of the bytes of a connection's incomplete request.
-func (s *connClass) forgetHeaderBytes(c *Conn) {
-	s.totalHeaderBytes -= s.headerBytesByConn[c]
-	delete(s.headerBytesByConn, c)
+func (co *connClass) forgetHeaderBytes(c *Conn) {
+	co.totalHeaderBytes -= co.headerBytesByConn[c]
+	delete(co.headerBytesByConn, c)
 }
 
 // isWithinClientLimit reports whether a connection is within the limit of connections of its client. The class may already have
 // counted the connection for the client.
-func (s *connClass) isWithinClientLimit(c *Conn, name string) bool {
-	if s.maxConnsPerClient == 0 {
+func (co *connClass) isWithinClientLimit(c *Conn, name string) bool {
+	if co.maxConnsPerClient == 0 {
 		return true
 	}
-	earlier := slices.Index(s.connsByClient[name], c)
+	earlier := slices.Index(co.connsByClient[name], c)
 	if earlier < 0 {
-		earlier = len(s.connsByClient[name])
+		earlier = len(co.connsByClient[name])
 	}
-	return earlier < s.maxConnsPerClient
+	return earlier < co.maxConnsPerClient
 }

@@ -97,23 +97,23 @@ func withCount(n int) func(*api.Job) { return func(j *api.Job) { j.TaskGroups[0]
 
 // registerAndWait submits a job and waits like `job run` for the end of the evaluation and of its
 // deployment, if there is one.
-func (b *clientFixture) registerAndWait(t testing.TB, job *api.Job) (*api.JobRegisterResponse, *api.Evaluation, *api.Deployment) {
+func (c *clientFixture) registerAndWait(t testing.TB, job *api.Job) (*api.JobRegisterResponse, *api.Evaluation, *api.Deployment) {
 	t.Helper()
-	written, _, err := b.Jobs().Register(job, nil)
+	written, _, err := c.Jobs().Register(job, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	eval, deployment := b.waitEvaluation(t, written.EvalID)
+	eval, deployment := c.waitEvaluation(t, written.EvalID)
 	return written, eval, deployment
 }
 
 // waitEvaluation waits for the end of an evaluation, like the monitor of the command line.
-func (b *clientFixture) waitEvaluation(t testing.TB, evalID string) (*api.Evaluation, *api.Deployment) {
+func (c *clientFixture) waitEvaluation(t testing.TB, evalID string) (*api.Evaluation, *api.Deployment) {
 	t.Helper()
 	if evalID == "" {
 		return nil, nil
 	}
-	eval, _, err := b.Evaluations().Info(evalID, nil)
+	eval, _, err := c.Evaluations().Info(evalID, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func (b *clientFixture) waitEvaluation(t testing.TB, evalID string) (*api.Evalua
 	}
 	q := &api.QueryOptions{WaitTime: 5 * time.Second}
 	for range 50 {
-		d, meta, err := b.Deployments().Info(eval.DeploymentID, q)
+		d, meta, err := c.Deployments().Info(eval.DeploymentID, q)
 		if err != nil {
 			t.Fatal(err)
 		}

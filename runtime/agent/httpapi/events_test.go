@@ -120,18 +120,18 @@ func openEventStream(conn net.Conn, query string) (*eventClient, error) {
 }
 
 // nextLine returns the next line of JSON.
-func (w *eventClient) nextLine() (string, error) {
-	for w.lines.Scan() {
-		if line := w.lines.Text(); strings.HasPrefix(line, "{") { // the condition skips the lengths of HTTP chunks
+func (c *eventClient) nextLine() (string, error) {
+	for c.lines.Scan() {
+		if line := c.lines.Text(); strings.HasPrefix(line, "{") { // the condition skips the lengths of HTTP chunks
 			return line, nil
 		}
 	}
-	return "", errors.Join(w.lines.Err(), io.EOF)
+	return "", errors.Join(c.lines.Err(), io.EOF)
 }
 
-func (w *eventClient) wantEvents(t *testing.T, what string) (events []api.Event) {
+func (c *eventClient) wantEvents(t *testing.T, what string) (events []api.Event) {
 	t.Helper()
-	line, err := w.nextLine()
+	line, err := c.nextLine()
 	if err != nil {
 		t.Fatal(err)
 	}

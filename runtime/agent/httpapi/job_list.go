@@ -26,13 +26,13 @@ type jobStub struct {
 	Meta                                                                     map[string]string `json:",omitempty"`
 }
 
-func (h *jobReader) list(r *request) (any, error) {
-	return h.listMatching(r, func(*api.Job) bool { return true })
+func (jo *jobReader) list(r *request) (any, error) {
+	return jo.listMatching(r, func(*api.Job) bool { return true })
 }
 
 // listMatching replies with a page of the jobs for which the function which returns true.
-func (h *jobReader) listMatching(r *request, which func(*api.Job) bool) (any, error) {
-	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+func (jo *jobReader) listMatching(r *request, which func(*api.Job) bool) (any, error) {
+	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Jobs(ws, r.namespace, r.query.Get("prefix")), func(j *api.Job) bool { return !which(j) })
 		stubs, err := listPage(r, found, jobSortKey, func(j *api.Job) jobStub {
 			stub := jobStub{

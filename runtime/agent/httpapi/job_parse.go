@@ -17,7 +17,7 @@ type jobParser interface {
 	Parse(ctx context.Context, text, variables string) (*api.Job, error)
 }
 
-func (h *jobWriter) parse(r *request) (any, error) {
+func (j *jobWriter) parse(r *request) (any, error) {
 	var body struct {
 		JobHCL, Variables string
 		Canonicalize      bool
@@ -28,7 +28,7 @@ func (h *jobWriter) parse(r *request) (any, error) {
 	if body.JobHCL == "" {
 		return nil, badRequestError("Job spec is empty")
 	}
-	job, err := h.jobParser.Parse(r.Context(), body.JobHCL, body.Variables)
+	job, err := j.jobParser.Parse(r.Context(), body.JobHCL, body.Variables)
 	var textErr *confined.ParseError
 	if errors.As(err, &textErr) {
 		return nil, badRequestError("Failed to parse job: " + textErr.Error())

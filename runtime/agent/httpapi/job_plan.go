@@ -18,18 +18,18 @@ type planRequest struct {
 }
 
 // plan returns what the registration of a job would change. It changes nothing.
-func (h *jobWriter) plan(r *request) (any, error) {
+func (j *jobWriter) plan(r *request) (any, error) {
 	var body planRequest
-	job, err := h.checker.decodeCanonicalJob(r, &body, &body.submittedJob)
+	job, err := j.checker.decodeCanonicalJob(r, &body, &body.submittedJob)
 	if err != nil {
 		return nil, err
 	}
-	admitted, err := h.checker.checkAdmission(r.Context(), job)
+	admitted, err := j.checker.checkAdmission(r.Context(), job)
 	if err != nil {
 		return nil, err
 	}
-	index := max(h.store.Snapshot().TableIndex(nil, store.Jobs), 1)
-	plan, current := h.scheduler.DryRun(job)
+	index := max(j.store.Snapshot().TableIndex(nil, store.Jobs), 1)
+	plan, current := j.scheduler.DryRun(job)
 	answer := struct {
 		Annotations        *api.PlanAnnotations
 		FailedTGAllocs     map[string]*api.AllocationMetric

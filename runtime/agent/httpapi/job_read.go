@@ -25,25 +25,25 @@ func replyWithJobData(r *request, state *store.Store, read func(s *store.Snapsho
 	})
 }
 
-func (h *jobReader) read(r *request) (any, error) {
-	return replyWithJobData(r, h.store, func(_ *store.Snapshot, _ store.WatchSet, j *api.Job) (any, uint64) {
+func (jo *jobReader) read(r *request) (any, error) {
+	return replyWithJobData(r, jo.store, func(_ *store.Snapshot, _ store.WatchSet, j *api.Job) (any, uint64) {
 		return j, pointer.Value(j.ModifyIndex)
 	})
 }
 
-func (h *jobReader) summary(r *request) (any, error) {
-	return replyWithJobData(r, h.store, func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64) {
+func (jo *jobReader) summary(r *request) (any, error) {
+	return replyWithJobData(r, jo.store, func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64) {
 		sum := jobsummary.New(s, ws, j)
 		return sum, sum.ModifyIndex
 	})
 }
 
-func (h *jobReader) submission(r *request) (any, error) {
+func (jo *jobReader) submission(r *request) (any, error) {
 	version, err := strconv.ParseUint(r.query.Get("version"), 10, 64)
 	if err != nil {
 		return nil, badRequestError("Unable to parse job submission version parameter")
 	}
-	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		index := s.TableIndex(ws, store.JobSubmissions)
 		submission := s.JobSubmission(ws, r.namespace, r.pathID, version)
 		if submission == nil {
@@ -68,8 +68,8 @@ func (r *request) isListedObjectOfJob(j *api.Job, jobCreateIndex uint64) bool {
 	return err == nil && all || j != nil && jobCreateIndex == pointer.Value(j.CreateIndex)
 }
 
-func (h *jobReader) allocations(r *request) (any, error) {
-	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+func (jo *jobReader) allocations(r *request) (any, error) {
+	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.pathID)
 		found := slices.DeleteFunc(s.AllocationsByJob(ws, r.namespace, r.pathID), func(alloc *api.Allocation) bool {
 			return !r.isListedObjectOfJob(j, pointer.Value(alloc.Job.CreateIndex))
@@ -79,15 +79,15 @@ func (h *jobReader) allocations(r *request) (any, error) {
 	})
 }
 
-func (h *jobReader) evaluations(r *request) (any, error) {
-	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+func (jo *jobReader) evaluations(r *request) (any, error) {
+	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		evals, err := listPage(r, s.EvaluationsByJob(ws, r.namespace, r.pathID), r.evalSortKey, identityStub)
 		return evals, s.TableIndex(ws, store.Evaluations), err
 	})
 }
 
-func (h *jobReader) deployments(r *request) (any, error) {
-	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+func (jo *jobReader) deployments(r *request) (any, error) {
+	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.pathID)
 		found := slices.DeleteFunc(s.DeploymentsByJob(ws, r.namespace, r.pathID), func(d *api.Deployment) bool {
 			return !r.isListedObjectOfJob(j, d.JobCreateIndex)
@@ -97,8 +97,8 @@ func (h *jobReader) deployments(r *request) (any, error) {
 	})
 }
 
-func (h *jobReader) latestDeployment(r *request) (any, error) {
-	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+func (jo *jobReader) latestDeployment(r *request) (any, error) {
+	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		d := s.LatestDeployment(ws, r.namespace, r.pathID)
 		if d == nil {
 			return nil, s.TableIndex(ws, store.Deployments), nil
@@ -107,8 +107,8 @@ func (h *jobReader) latestDeployment(r *request) (any, error) {
 	})
 }
 
-func (h *jobReader) services(r *request) (any, error) {
-	return replyWithJobData(r, h.store, func(s *store.Snapshot, ws store.WatchSet, _ *api.Job) (any, uint64) {
+func (jo *jobReader) services(r *request) (any, error) {
+	return replyWithJobData(r, jo.store, func(s *store.Snapshot, ws store.WatchSet, _ *api.Job) (any, uint64) {
 		return emptyIfNil(s.ServicesByJob(ws, r.namespace, r.pathID)), s.TableIndex(ws, store.Services)
 	})
 }
@@ -119,8 +119,8 @@ type jobAction struct {
 	TaskName, TaskGroupName string
 }
 
-func (h *jobReader) actions(r *request) (any, error) {
-	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+func (jo *jobReader) actions(r *request) (any, error) {
+	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.pathID)
 		if j == nil {
 			//lint:ignore ST1005 the text is Nomad's

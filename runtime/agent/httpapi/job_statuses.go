@@ -41,7 +41,7 @@ type jobStatusDeployment struct {
 	JobVersion                                  uint64
 }
 
-func (h *jobReader) statuses(r *request) (any, error) {
+func (jo *jobReader) statuses(r *request) (any, error) {
 	var body api.JobStatusesRequest
 	if r.Method != "GET" {
 		if err := r.decodeBody(&body, maxBodyBytes, true); err != nil {
@@ -53,7 +53,7 @@ func (h *jobReader) statuses(r *request) (any, error) {
 		return nil, err
 	}
 	children = children || body.IncludeChildren
-	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		jobs := slices.DeleteFunc(s.Jobs(ws, r.namespace, r.query.Get("prefix")), func(j *api.Job) bool {
 			return !children && pointer.Value(j.ParentID) != ""
 		})

@@ -17,7 +17,7 @@ func (b jobIDBody) checkID(r *request) error {
 	return nil
 }
 
-func (h *jobWriter) dispatch(r *request) (any, error) {
+func (j *jobWriter) dispatch(r *request) (any, error) {
 	var body struct {
 		jobIDBody
 		Payload          []byte
@@ -28,23 +28,23 @@ func (h *jobWriter) dispatch(r *request) (any, error) {
 	if err := r.decodeBodyWithID(&body, true); err != nil {
 		return nil, err
 	}
-	return h.sendDispatch(r, scheduler.DispatchRequest{
+	return j.sendDispatch(r, scheduler.DispatchRequest{
 		Payload: body.Payload, Meta: body.Meta, IDPrefix: body.IdPrefixTemplate, Priority: body.Priority,
 	})
 }
 
 // dispatchPayload dispatches a job. Its payload is the complete body of the request, not a field of JSON.
-func (h *jobWriter) dispatchPayload(r *request) (any, error) {
+func (j *jobWriter) dispatchPayload(r *request) (any, error) {
 	payload, err := r.readBodyBytes(maxBodyBytes)
 	if err != nil {
 		return nil, err
 	}
-	return h.sendDispatch(r, scheduler.DispatchRequest{Payload: payload})
+	return j.sendDispatch(r, scheduler.DispatchRequest{Payload: payload})
 }
 
-func (h *jobWriter) sendDispatch(r *request, d scheduler.DispatchRequest) (any, error) {
+func (j *jobWriter) sendDispatch(r *request, d scheduler.DispatchRequest) (any, error) {
 	d.IdempotencyToken = r.query.Get("idempotency_token")
-	out, err := h.scheduler.Dispatch(r.Context(), r.jobKey(), d)
+	out, err := j.scheduler.Dispatch(r.Context(), r.jobKey(), d)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func (h *jobWriter) sendDispatch(r *request, d scheduler.DispatchRequest) (any, 
 	}{out.JobID, out.EvalID, out.EvalCreateIndex, out.JobCreateIndex, r.replyMetaOfWrite(out.Index)}, nil
 }
 
-func (h *jobWriter) evaluate(r *request) (any, error) {
+func (j *jobWriter) evaluate(r *request) (any, error) {
 	var body struct {
 		jobIDBody
 		EvalOptions api.EvalOptions
@@ -65,18 +65,18 @@ func (h *jobWriter) evaluate(r *request) (any, error) {
 	if err := r.decodeBodyWithID(&body, true); err != nil {
 		return nil, err
 	}
-	out, err := h.scheduler.Evaluate(r.Context(), r.jobKey(), body.EvalOptions.ForceReschedule)
+	out, err := j.scheduler.Evaluate(r.Context(), r.jobKey(), body.EvalOptions.ForceReschedule)
 	if err != nil {
 		return nil, err
 	}
 	return r.newJobWriteReply(out), nil
 }
 
-func (h *jobWriter) forcePeriodicLaunch(r *request) (any, error) {
+func (j *jobWriter) forcePeriodicLaunch(r *request) (any, error) {
 	if _, err := r.readBodyBytes(maxBodyBytes); err != nil { // the content of the body is not used
 		return nil, err
 	}
-	out, err := h.scheduler.ForceLaunch(r.Context(), r.jobKey())
+	out, err := j.scheduler.ForceLaunch(r.Context(), r.jobKey())
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (h *jobWriter) forcePeriodicLaunch(r *request) (any, error) {
 	}{out.EvalID, out.EvalCreateIndex, r.replyMetaOfWrite(out.Index)}, nil
 }
 
-func (h *jobWriter) revert(r *request) (any, error) {
+func (j *jobWriter) revert(r *request) (any, error) {
 	var body struct {
 		jobIDBody
 		JobVersion          uint64
@@ -96,14 +96,14 @@ func (h *jobWriter) revert(r *request) (any, error) {
 	if err := r.decodeBodyWithID(&body, false); err != nil {
 		return nil, err
 	}
-	out, err := h.scheduler.Revert(r.Context(), r.jobKey(), body.JobVersion, body.EnforcePriorVersion)
+	out, err := j.scheduler.Revert(r.Context(), r.jobKey(), body.JobVersion, body.EnforcePriorVersion)
 	if err != nil {
 		return nil, err
 	}
 	return r.newJobWriteReply(out), nil
 }
 
-func (h *jobWriter) setStable(r *request) (any, error) {
+func (j *jobWriter) setStable(r *request) (any, error) {
 	var body struct {
 		jobIDBody
 		JobVersion uint64
@@ -112,7 +112,7 @@ func (h *jobWriter) setStable(r *request) (any, error) {
 	if err := r.decodeBodyWithID(&body, false); err != nil {
 		return nil, err
 	}
-	index, err := h.scheduler.SetStable(r.Context(), r.jobKey(), body.JobVersion, body.Stable)
+	index, err := j.scheduler.SetStable(r.Context(), r.jobKey(), body.JobVersion, body.Stable)
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-func (h *jobReader) versions(r *request) (any, error) {
+func (jo *jobReader) versions(r *request) (any, error) {
 	diffs, err := r.boolParam("diffs")
 	if err != nil {
 		return nil, err
@@ -22,7 +22,7 @@ func (h *jobReader) versions(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(jo.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		versions := s.JobVersions(ws, r.namespace, r.pathID)
 		if len(versions) == 0 {
 			return nil, s.TableIndex(ws, store.Jobs), notFoundError("job versions not found")
@@ -93,7 +93,7 @@ func (r *request) splitVersionTagPath() (key scheduler.JobKey, name string, err 
 	return scheduler.JobKey{Namespace: r.namespace, ID: id}, name, nil
 }
 
-func (h *jobWriter) tagVersion(r *request) (any, error) {
+func (j *jobWriter) tagVersion(r *request) (any, error) {
 	key, name, err := r.splitVersionTagPath()
 	if err != nil {
 		return nil, err
@@ -111,16 +111,16 @@ func (h *jobWriter) tagVersion(r *request) (any, error) {
 	} else if body.Version == nil {
 		body.Version = new(uint64(0)) // clients omit zero values
 	}
-	tag, index, err := h.scheduler.TagVersion(r.Context(), key, body.Version, api.JobVersionTag{Name: name, Description: body.Description})
+	tag, index, err := j.scheduler.TagVersion(r.Context(), key, body.Version, api.JobVersionTag{Name: name, Description: body.Description})
 	return replyWithVersionTag(r, tag, index, err)
 }
 
-func (h *jobWriter) untagVersion(r *request) (any, error) {
+func (j *jobWriter) untagVersion(r *request) (any, error) {
 	key, name, err := r.splitVersionTagPath()
 	if err != nil {
 		return nil, err
 	}
-	index, err := h.scheduler.UntagVersion(r.Context(), key, name)
+	index, err := j.scheduler.UntagVersion(r.Context(), key, name)
 	return replyWithVersionTag(r, api.JobVersionTag{}, index, err)
 }
 

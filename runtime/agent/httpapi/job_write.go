@@ -67,18 +67,18 @@ type registerRequest struct {
 	EvalPriority      int
 }
 
-func (h *jobWriter) register(r *request) (any, error) {
+func (j *jobWriter) register(r *request) (any, error) {
 	var body registerRequest
-	job, err := h.checker.decodeCanonicalJob(r, &body, &body.submittedJob)
+	job, err := j.checker.decodeCanonicalJob(r, &body, &body.submittedJob)
 	if err != nil {
 		return nil, err
 	}
-	answer, err := h.checker.checkAdmission(r.Context(), job)
+	answer, err := j.checker.checkAdmission(r.Context(), job)
 	if err != nil {
 		return nil, err
 	}
 	submission, warnings := submissionWithinLimit(body.Submission)
-	out, err := h.scheduler.Register(r.Context(), job, scheduler.RegisterOptions{
+	out, err := j.scheduler.Register(r.Context(), job, scheduler.RegisterOptions{
 		EnforceIndex: body.EnforceIndex, JobModifyIndex: body.JobModifyIndex, PreserveCounts: body.PreserveCounts,
 		PreserveResources: body.PreserveResources, EvalPriority: body.EvalPriority, Submission: submission,
 	})
@@ -88,13 +88,13 @@ func (h *jobWriter) register(r *request) (any, error) {
 	return r.newJobWriteReply(out, slices.Concat(answer.Warnings, warnings, configWarnings(answer.ConfigFaults))...), nil
 }
 
-func (h *jobWriter) validate(r *request) (any, error) {
+func (j *jobWriter) validate(r *request) (any, error) {
 	var body submittedJob
-	job, err := h.checker.decodeCanonicalJob(r, &body, &body)
+	job, err := j.checker.decodeCanonicalJob(r, &body, &body)
 	if err != nil {
 		return nil, err
 	}
-	answer, err := h.checker.checkAdmission(r.Context(), job)
+	answer, err := j.checker.checkAdmission(r.Context(), job)
 	reply := api.JobValidateResponse{Warnings: model.FormatWarnings(answer.Warnings), DriverConfigValidated: answer.ConfigsChecked}
 	if err != nil {
 		reply.Error = err.Error()
@@ -120,7 +120,7 @@ func splitJoinedError(err error) []string {
 	return all
 }
 
-func (h *jobWriter) deregister(r *request) (any, error) {
+func (j *jobWriter) deregister(r *request) (any, error) {
 	purge, err := r.boolParam("purge")
 	if err != nil {
 		return nil, err
@@ -138,7 +138,7 @@ func (h *jobWriter) deregister(r *request) (any, error) {
 			return nil, parameterError("eval_priority", text, "an int", err)
 		}
 	}
-	out, err := h.scheduler.Deregister(r.Context(), r.jobKey(), scheduler.DeregisterOptions{
+	out, err := j.scheduler.Deregister(r.Context(), r.jobKey(), scheduler.DeregisterOptions{
 		Purge: purge, EvalPriority: priority, NoShutdownDelay: skipDelay,
 	})
 	if err != nil {

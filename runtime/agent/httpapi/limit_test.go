@@ -52,16 +52,16 @@ type readingClient struct {
 	received bytes.Buffer
 }
 
-func (l *readingClient) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.received.Write(p)
+func (r *readingClient) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.received.Write(p)
 }
 
-func (l *readingClient) receivedText() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.received.String()
+func (r *readingClient) receivedText() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.received.String()
 }
 
 func startReadingClient(conn net.Conn, says string) *readingClient {
@@ -76,9 +76,9 @@ func startReadingClient(conn net.Conn, says string) *readingClient {
 	return l
 }
 
-func (l *readingClient) isOpen() bool {
+func (r *readingClient) isOpen() bool {
 	select {
-	case <-l.closed:
+	case <-r.closed:
 		return false
 	default:
 		return true

@@ -30,30 +30,30 @@ func (r *request) newCreationSortKey(index uint64, id string) sortKey {
 // newNameSortKey returns the sort key of objects that are listed by name. The namespace may be empty.
 func newNameSortKey(namespace, name string) sortKey { return sortKey{namespace: namespace, name: name} }
 
-func (p sortKey) compare(q sortKey) int {
-	return cmp.Or(cmp.Compare(p.createIndex, q.createIndex), strings.Compare(p.namespace, q.namespace), strings.Compare(p.name, q.name))
+func (s sortKey) compare(q sortKey) int {
+	return cmp.Or(cmp.Compare(s.createIndex, q.createIndex), strings.Compare(s.namespace, q.namespace), strings.Compare(s.name, q.name))
 }
 
-func (p sortKey) pageToken() string {
+func (s sortKey) pageToken() string {
 	switch {
-	case p.createIndex > 0:
-		return strconv.FormatUint(p.createIndex, 10) + "." + p.name
-	case p.namespace != "":
-		return p.namespace + "." + p.name
+	case s.createIndex > 0:
+		return strconv.FormatUint(s.createIndex, 10) + "." + s.name
+	case s.namespace != "":
+		return s.namespace + "." + s.name
 	}
-	return p.name
+	return s.name
 }
 
 // parsePageToken parses a page token. The result has the same fields as p. An invalid token is used as a name.
-func (p sortKey) parsePageToken(token string) sortKey {
+func (s sortKey) parsePageToken(token string) sortKey {
 	before, name, cut := strings.Cut(token, ".")
 	switch {
 	case !cut:
-	case p.createIndex > 0:
+	case s.createIndex > 0:
 		if index, err := strconv.ParseUint(before, 10, 64); err == nil {
 			return sortKey{createIndex: index, name: name}
 		}
-	case p.namespace != "":
+	case s.namespace != "":
 		return sortKey{namespace: before, name: name}
 	}
 	return sortKey{name: token}

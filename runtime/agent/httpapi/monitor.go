@@ -30,16 +30,16 @@ type monitorSink struct {
 	droppedLines chan int // the number of dropped lines; receiving resets it
 }
 
-func (f *monitorSink) Write(line []byte) (int, error) {
+func (m *monitorSink) Write(line []byte) (int, error) {
 	select {
-	case f.lines <- append([]byte(nil), line...):
+	case m.lines <- append([]byte(nil), line...):
 	default:
 		n := 0
 		select {
-		case n = <-f.droppedLines:
+		case n = <-m.droppedLines:
 		default:
 		}
-		f.droppedLines <- n + 1 // the send does not block because the logger writes one line at a time
+		m.droppedLines <- n + 1 // the send does not block because the logger writes one line at a time
 	}
 	return len(line), nil
 }
@@ -100,15 +100,15 @@ func (h *debugHandler) monitor(r *request) (any, error) {
 
 // forwardLines calls write for each log line, and beat, which may be nil, in each heartbeatInterval, until ctx ends or one of them
 // fails.
-func (f *monitorSink) forwardLines(ctx context.Context, write func(line []byte) error, beat func() error) error {
+func (m *monitorSink) forwardLines(ctx context.Context, write func(line []byte) error, beat func() error) error {
 	ticker := time.NewTicker(heartbeatInterval)
 	defer ticker.Stop()
 	for {
 		var err error
 		select {
-		case line := <-f.lines:
+		case line := <-m.lines:
 			err = write(line)
-		case n := <-f.droppedLines:
+		case n := <-m.droppedLines:
 			err = write(fmt.Appendf(nil, "[%d lines were dropped: they came faster than they were read]\n", n))
 		case <-ticker.C:
 			if beat != nil {

@@ -242,10 +242,10 @@ func (a *API) newRoutes() []route {
 var publicPaths = map[string]bool{"/v1/agent/health": true, loginPath: true}
 
 // matchPath returns the id in a path that matches the pattern.
-func (rt route) matchPath(path string) (id string, ok bool) {
-	before, rest, variable := strings.Cut(rt.pattern, "{id")
+func (r route) matchPath(path string) (id string, ok bool) {
+	before, rest, variable := strings.Cut(r.pattern, "{id")
 	if !variable {
-		return "", path == rt.pattern
+		return "", path == r.pattern
 	}
 	_, after, _ := strings.Cut(rest, "}")
 	id, ok = strings.CutPrefix(path, before)
@@ -257,13 +257,13 @@ func (rt route) matchPath(path string) (id string, ok bool) {
 }
 
 // allowsMethod reports whether the route supports the method.
-func (rt route) allowsMethod(method string) bool {
-	return slices.Contains(strings.Fields(rt.methods), method)
+func (r route) allowsMethod(method string) bool {
+	return slices.Contains(strings.Fields(r.methods), method)
 }
 
 // literalLength returns the length of the pattern without its variables.
-func (rt route) literalLength() int {
-	before, rest, _ := strings.Cut(rt.pattern, "{")
+func (r route) literalLength() int {
+	before, rest, _ := strings.Cut(r.pattern, "{")
 	_, after, _ := strings.Cut(rest, "}")
 	return len(before) + len(after)
 }

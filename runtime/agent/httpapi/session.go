@@ -254,44 +254,44 @@ type execInput struct {
 
 // readMessages handles the client's messages until the connection fails, and returns the reason. The
 // failure also ends the command.
-func (in *execInput) readMessages(ctx context.Context) error {
-	defer in.stdin.CloseWithError(errClientGone)
+func (e *execInput) readMessages(ctx context.Context) error {
+	defer e.stdin.CloseWithError(errClientGone)
 	for {
-		_, text, err := in.conn.Read(ctx)
+		_, text, err := e.conn.Read(ctx)
 		if err != nil {
 			return errClientGone
 		}
-		if err := in.handleMessage(text); err != nil {
+		if err := e.handleMessage(text); err != nil {
 			return err
 		}
 	}
 }
 
 // handleMessage handles one message of the client: input, a terminal size, or a heartbeat.
-func (in *execInput) handleMessage(text []byte) error {
-	in.lastMessageTime.Store(time.Now().UnixNano())
+func (e *execInput) handleMessage(text []byte) error {
+	e.lastMessageTime.Store(time.Now().UnixNano())
 	var frame api.ExecStreamingInput
 	if err := json.Unmarshal(text, &frame); err != nil {
 		return execError("failed to decode input: %v", err)
 	}
 	if size := frame.TTYSize; size != nil && size.Height > 0 && size.Width > 0 {
 		select {
-		case <-in.terminalSizes: // discards a previous size that was not applied
+		case <-e.terminalSizes: // discards a previous size that was not applied
 		default:
 		}
-		in.terminalSizes <- driver.TerminalSize{Height: size.Height, Width: size.Width}
+		e.terminalSizes <- driver.TerminalSize{Height: size.Height, Width: size.Width}
 	}
 	if frame.Stdin == nil {
 		return nil // a heartbeat
 	}
 	if len(frame.Stdin.Data) > 0 {
-		in.isStdinBlocked.Store(true)
-		_, _ = in.stdin.Write(frame.Stdin.Data) // the write fails if the command has closed its input
-		in.isStdinBlocked.Store(false)
-		in.lastMessageTime.Store(time.Now().UnixNano())
+		e.isStdinBlocked.Store(true)
+		_, _ = e.stdin.Write(frame.Stdin.Data) // the write fails if the command has closed its input
+		e.isStdinBlocked.Store(false)
+		e.lastMessageTime.Store(time.Now().UnixNano())
 	}
 	if frame.Stdin.Close {
-		_ = in.stdin.Close()
+		_ = e.stdin.Close()
 	}
 	return nil
 }
@@ -299,7 +299,7 @@ func (in *execInput) handleMessage(text []byte) error {
 // awaitDisconnect returns true if the client has disconnected without a close frame, and false if ctx ends.
 // A client whose terminal is stopped accepts no output and replies to no ping, but still sends its
 // heartbeat.
-func (in *execInput) awaitDisconnect(ctx context.Context) (gone bool) {
+func (e *execInput) awaitDisconnect(ctx context.Context) (gone bool) {
 	ticker := time.NewTicker(blockedStdinPingInterval)
 	defer ticker.Stop()
 	for next := time.Now().Add(pingInterval); ; {
@@ -308,19 +308,19 @@ func (in *execInput) awaitDisconnect(ctx context.Context) (gone bool) {
 		case <-ctx.Done():
 			return false
 		}
-		if !in.isStdinBlocked.Load() && time.Now().Before(next) {
+		if !e.isStdinBlocked.Load() && time.Now().Before(next) {
 			continue
 		}
 		next = time.Now().Add(pingInterval)
 		ping, end := context.WithTimeout(ctx, blockedStdinPingInterval)
-		err := in.conn.Ping(ping)
+		err := e.conn.Ping(ping)
 		end()
-		switch quiet := time.Since(time.Unix(0, in.lastMessageTime.Load())); {
+		switch quiet := time.Since(time.Unix(0, e.lastMessageTime.Load())); {
 		case err == nil:
-			in.lastMessageTime.Store(time.Now().UnixNano())
+			e.lastMessageTime.Store(time.Now().UnixNano())
 		case ctx.Err() != nil:
 			return false
-		case !errors.Is(err, context.DeadlineExceeded), quiet > idleExecTimeout && !in.isStdinBlocked.Load():
+		case !errors.Is(err, context.DeadlineExceeded), quiet > idleExecTimeout && !e.isStdinBlocked.Load():
 			return true
 		}
 	}

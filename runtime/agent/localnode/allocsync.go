@@ -69,12 +69,12 @@ func NewAllocSync(s *store.Store, logger hclog.Logger) *AllocSync {
 // Allocs implements noderunner.AssignmentSource. An allocation that was deleted before the
 // first call, and is still on the disk, is assigned in the first call and missing
 // in the second call, so that the node runner removes its directory.
-func (r *AllocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
-	r.mu.Lock()
-	changed, first := r.allocsChanged, !r.pendingRemovalsAssigned
-	r.pendingRemovalsAssigned = true
-	r.mu.Unlock()
-	s := r.store.Snapshot()
+func (al *AllocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
+	al.mu.Lock()
+	changed, first := al.allocsChanged, !al.pendingRemovalsAssigned
+	al.pendingRemovalsAssigned = true
+	al.mu.Unlock()
+	s := al.store.Snapshot()
 	var pendingRemovals []*api.Allocation
 	if first { // PendingRemovals also has allocations that were deleted since Open, which the node runner has not seen either
 		pendingRemovals = s.PendingRemovals()
@@ -82,7 +82,7 @@ func (r *AllocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 	var assignments []noderunner.Assignment
 	for _, a := range scheduler.DesiredAllocs(s.Reader) {
 		assignments = append(assignments, noderunner.Assignment{
-			Alloc: a, AllocEnded: s.AllocationEnded(a.ID), StartedByEarlierAgent: r.allocsStartedEarlier[a.ID],
+			Alloc: a, AllocEnded: s.AllocationEnded(a.ID), StartedByEarlierAgent: al.allocsStartedEarlier[a.ID],
 			JobPurged:        a.ServerTerminalStatus() && s.Job(nil, a.Namespace, a.JobID) == nil,
 			CollectWhenEnded: s.IsAllocationDirRemovedAtEnd(a.ID),
 		})
@@ -91,23 +91,23 @@ func (r *AllocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 		assignments = append(assignments, noderunner.Assignment{Alloc: a, AllocEnded: true})
 	}
 	if len(pendingRemovals) > 0 {
-		r.AllocsChanged()
+		al.AllocsChanged()
 	}
 	return assignments, changed
 }
 
 // AllocsChanged wakes the node runner, which then calls Allocs again. The scheduler must call it when the desired allocations
 // have changed.
-func (r *AllocSync) AllocsChanged() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	close(r.allocsChanged)
-	r.allocsChanged = make(chan struct{})
+func (al *AllocSync) AllocsChanged() {
+	al.mu.Lock()
+	defer al.mu.Unlock()
+	close(al.allocsChanged)
+	al.allocsChanged = make(chan struct{})
 }
 
 // Report implements noderunner.AssignmentSource. It does not wait for the write.
-func (r *AllocSync) Report(u allocrunner.StatusUpdate) {
-	r.addReport(u.AllocID, func() bool { return r.isUrgentLocked(u) }, func(report *scheduler.AllocReport) {
+func (al *AllocSync) Report(u allocrunner.StatusUpdate) {
+	al.addReport(u.AllocID, func() bool { return al.isUrgentLocked(u) }, func(report *scheduler.AllocReport) {
 		report.ClientStatus, report.ClientDescription = u.ClientStatus, u.ClientDescription
 		report.TaskStates, report.NetworkStatus = u.TaskStates, u.NetworkStatus
 		if h := u.Health; h != nil {
@@ -117,8 +117,8 @@ func (r *AllocSync) Report(u allocrunner.StatusUpdate) {
 }
 
 // ReportEnded implements noderunner.AssignmentSource. It does not wait for the write.
-func (r *AllocSync) ReportEnded(allocID string, err error) {
-	r.addReport(allocID, func() bool { return true }, func(report *scheduler.AllocReport) {
+func (al *AllocSync) ReportEnded(allocID string, err error) {
+	al.addReport(allocID, func() bool { return true }, func(report *scheduler.AllocReport) {
 		report.TasksEnded = true
 		if err != nil {
 			report.ClientStatus = api.AllocClientStatusFailed
@@ -128,8 +128,8 @@ func (r *AllocSync) ReportEnded(allocID string, err error) {
 }
 
 // CollectAtEnd implements noderunner.AssignmentSource. It returns when the request is stored.
-func (r *AllocSync) CollectAtEnd(ctx context.Context, allocID string) error {
-	_, err := r.store.Update(ctx, func(tx *store.Txn) error {
+func (al *AllocSync) CollectAtEnd(ctx context.Context, allocID string) error {
+	_, err := al.store.Update(ctx, func(tx *store.Txn) error {
 		tx.RemoveAllocationDirAtEnd(allocID)
 		return nil
 	})
@@ -137,30 +137,30 @@ func (r *AllocSync) CollectAtEnd(ctx context.Context, allocID string) error {
 }
 
 // ReportCollected implements noderunner.AssignmentSource. It does not wait for the write.
-func (r *AllocSync) ReportCollected(allocID, reason string) {
-	r.mu.Lock()
-	if r.gcReasonsByAlloc == nil {
-		r.gcReasonsByAlloc = make(map[string]string)
+func (al *AllocSync) ReportCollected(allocID, reason string) {
+	al.mu.Lock()
+	if al.gcReasonsByAlloc == nil {
+		al.gcReasonsByAlloc = make(map[string]string)
 	}
-	r.gcReasonsByAlloc[allocID] = reason
-	r.mu.Unlock()
-	r.wakeWriter()
+	al.gcReasonsByAlloc[allocID] = reason
+	al.mu.Unlock()
+	al.wakeWriter()
 }
 
 // ReportRemoved implements noderunner.AssignmentSource. It does not wait for the write.
-func (r *AllocSync) ReportRemoved(allocID string) {
-	r.mu.Lock()
-	r.removedAllocIDs = append(r.removedAllocIDs, allocID)
-	r.mu.Unlock()
-	r.wakeWriter()
+func (al *AllocSync) ReportRemoved(allocID string) {
+	al.mu.Lock()
+	al.removedAllocIDs = append(al.removedAllocIDs, allocID)
+	al.mu.Unlock()
+	al.wakeWriter()
 }
 
 // isUrgentLocked reports whether an update must be written at once, because it changes the status of the allocation or the
 // state of a task, or has the first health of the allocation. Other updates only add events. A report that writeReports is
 // writing counts as stored.
-func (r *AllocSync) isUrgentLocked(u allocrunner.StatusUpdate) bool {
-	known := r.store.Snapshot().Allocation(nil, u.AllocID)
-	if w, found := r.reportsInWrite[u.AllocID]; found && known != nil && w.ClientStatus != "" {
+func (al *AllocSync) isUrgentLocked(u allocrunner.StatusUpdate) bool {
+	known := al.store.Snapshot().Allocation(nil, u.AllocID)
+	if w, found := al.reportsInWrite[u.AllocID]; found && known != nil && w.ClientStatus != "" {
 		stored := *known
 		stored.ClientStatus, stored.TaskStates = w.ClientStatus, w.TaskStates
 		known = &stored
@@ -184,42 +184,42 @@ func (r *AllocSync) isUrgentLocked(u allocrunner.StatusUpdate) bool {
 }
 
 // addReport calls edit with the pending report of an allocation, or with a new report if none is pending.
-func (r *AllocSync) addReport(allocID string, urgent func() bool, edit func(*scheduler.AllocReport)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	report, waits := r.pendingReports[allocID]
+func (al *AllocSync) addReport(allocID string, urgent func() bool, edit func(*scheduler.AllocReport)) {
+	al.mu.Lock()
+	defer al.mu.Unlock()
+	report, waits := al.pendingReports[allocID]
 	if !waits {
 		report.AllocID = allocID
-		r.pendingReportOrder = append(r.pendingReportOrder, allocID)
+		al.pendingReportOrder = append(al.pendingReportOrder, allocID)
 	}
 	edit(&report)
-	r.pendingReports[allocID] = report
+	al.pendingReports[allocID] = report
 	switch {
 	case urgent():
-		r.urgentReportIDs[allocID] = true
-		r.wakeWriter()
-	case r.flushTimer == nil:
-		r.flushTimer = time.AfterFunc(maxReportDelay, r.markAllReportsUrgent)
+		al.urgentReportIDs[allocID] = true
+		al.wakeWriter()
+	case al.flushTimer == nil:
+		al.flushTimer = time.AfterFunc(maxReportDelay, al.markAllReportsUrgent)
 	}
 }
 
 // markAllReportsUrgent makes Run write all pending reports.
-func (r *AllocSync) markAllReportsUrgent() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.flushTimer = nil
-	for _, id := range r.pendingReportOrder {
-		r.urgentReportIDs[id] = true
+func (al *AllocSync) markAllReportsUrgent() {
+	al.mu.Lock()
+	defer al.mu.Unlock()
+	al.flushTimer = nil
+	for _, id := range al.pendingReportOrder {
+		al.urgentReportIDs[id] = true
 	}
-	r.wakeWriter()
+	al.wakeWriter()
 }
 
 // maxReportDelay is the maximum delay of a report that is not urgent.
 const maxReportDelay = 100 * time.Millisecond
 
-func (r *AllocSync) wakeWriter() {
+func (al *AllocSync) wakeWriter() {
 	select {
-	case r.reportsAvailable <- struct{}{}:
+	case al.reportsAvailable <- struct{}{}:
 	default:
 	}
 }
@@ -229,23 +229,23 @@ const retryDelay = time.Second
 
 // Run passes the reports to the scheduler until ctx ends. Then it tries once to pass the reports that are still pending, and
 // returns.
-func (r *AllocSync) Run(ctx context.Context, to allocReporter) {
+func (al *AllocSync) Run(ctx context.Context, to allocReporter) {
 	for {
 		select {
-		case <-r.reportsAvailable:
+		case <-al.reportsAvailable:
 		case <-ctx.Done():
-			r.markAllReportsUrgent()
-			if err := r.writeReports(context.WithoutCancel(ctx), to); err != nil {
-				r.logger.Error("last states of allocations not stored", "error", err)
+			al.markAllReportsUrgent()
+			if err := al.writeReports(context.WithoutCancel(ctx), to); err != nil {
+				al.logger.Error("last states of allocations not stored", "error", err)
 			}
 			return
 		}
 		for {
-			err := r.writeReports(ctx, to)
+			err := al.writeReports(ctx, to)
 			if err == nil || ctx.Err() != nil {
 				break
 			}
-			r.logger.Error("states of allocations not stored", "error", err)
+			al.logger.Error("states of allocations not stored", "error", err)
 			select {
 			case <-time.After(retryDelay):
 			case <-ctx.Done():
@@ -256,42 +256,42 @@ func (r *AllocSync) Run(ctx context.Context, to allocReporter) {
 
 // takeUrgentReports removes and returns the urgent reports and the ids of the removed allocations. Other reports stay pending,
 // so that they do not delay the urgent reports.
-func (r *AllocSync) takeUrgentReports() (reports []scheduler.AllocReport, removed []string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (al *AllocSync) takeUrgentReports() (reports []scheduler.AllocReport, removed []string) {
+	al.mu.Lock()
+	defer al.mu.Unlock()
 	var notUrgent []string
-	r.reportsInWrite = make(map[string]scheduler.AllocReport)
-	for _, id := range r.pendingReportOrder {
-		if r.urgentReportIDs[id] {
-			reports = append(reports, r.pendingReports[id])
-			r.reportsInWrite[id] = r.pendingReports[id]
-			delete(r.pendingReports, id)
+	al.reportsInWrite = make(map[string]scheduler.AllocReport)
+	for _, id := range al.pendingReportOrder {
+		if al.urgentReportIDs[id] {
+			reports = append(reports, al.pendingReports[id])
+			al.reportsInWrite[id] = al.pendingReports[id]
+			delete(al.pendingReports, id)
 		} else {
 			notUrgent = append(notUrgent, id)
 		}
 	}
-	removed = r.removedAllocIDs
-	r.pendingReportOrder, r.removedAllocIDs = notUrgent, nil
-	clear(r.urgentReportIDs)
+	removed = al.removedAllocIDs
+	al.pendingReportOrder, al.removedAllocIDs = notUrgent, nil
+	clear(al.urgentReportIDs)
 	return reports, removed
 }
 
 // writeReports stores the urgent reports. If they cannot be stored, it makes them pending again, except reports of
 // allocations of which a newer report has arrived.
-func (r *AllocSync) writeReports(ctx context.Context, to allocReporter) error {
-	reports, removed := r.takeUrgentReports()
+func (al *AllocSync) writeReports(ctx context.Context, to allocReporter) error {
+	reports, removed := al.takeUrgentReports()
 	if len(reports) > 0 {
 		_, err := to.Report(ctx, reports...)
-		r.mu.Lock()
-		r.reportsInWrite = nil
-		r.mu.Unlock()
+		al.mu.Lock()
+		al.reportsInWrite = nil
+		al.mu.Unlock()
 		if err != nil {
-			r.requeueReports(reports, removed)
+			al.requeueReports(reports, removed)
 			return err
 		}
 	}
 	if len(removed) > 0 {
-		_, err := r.store.Update(ctx, func(tx *store.Txn) error {
+		_, err := al.store.Update(ctx, func(tx *store.Txn) error {
 			for _, id := range removed {
 				if tx.Allocation(nil, id) == nil {
 					tx.FinishAllocationRemoval(id)
@@ -300,24 +300,24 @@ func (r *AllocSync) writeReports(ctx context.Context, to allocReporter) error {
 			return nil
 		})
 		if err != nil {
-			r.requeueReports(nil, removed)
+			al.requeueReports(nil, removed)
 			return err
 		}
 	}
-	return r.writeGCEvents(ctx)
+	return al.writeGCEvents(ctx)
 }
 
 // writeGCEvents adds events to the tasks of allocations whose directories were removed. It must be called after the reports
 // were stored, because the last report of an allocation replaces its events.
-func (r *AllocSync) writeGCEvents(ctx context.Context) error {
-	r.mu.Lock()
-	collected := r.gcReasonsByAlloc
-	r.gcReasonsByAlloc = nil
-	r.mu.Unlock()
+func (al *AllocSync) writeGCEvents(ctx context.Context) error {
+	al.mu.Lock()
+	collected := al.gcReasonsByAlloc
+	al.gcReasonsByAlloc = nil
+	al.mu.Unlock()
 	if len(collected) == 0 {
 		return nil
 	}
-	_, err := r.store.Update(ctx, func(tx *store.Txn) error {
+	_, err := al.store.Update(ctx, func(tx *store.Txn) error {
 		for id, reason := range collected {
 			if old := tx.Allocation(nil, id); old != nil {
 				tx.PutReportedAllocation(withDirRemovedEvent(old, reason, time.Now()))
@@ -326,12 +326,12 @@ func (r *AllocSync) writeGCEvents(ctx context.Context) error {
 		return nil
 	})
 	if err != nil {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		for id, reason := range r.gcReasonsByAlloc {
+		al.mu.Lock()
+		defer al.mu.Unlock()
+		for id, reason := range al.gcReasonsByAlloc {
 			collected[id] = reason
 		}
-		r.gcReasonsByAlloc = collected
+		al.gcReasonsByAlloc = collected
 	}
 	return err
 }
@@ -349,14 +349,14 @@ func withDirRemovedEvent(old *api.Allocation, reason string, now time.Time) *api
 }
 
 // requeueReports makes reports and removals that were not stored pending and urgent again. A newer report of an allocation wins.
-func (r *AllocSync) requeueReports(reports []scheduler.AllocReport, removed []string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.removedAllocIDs = append(removed, r.removedAllocIDs...)
+func (al *AllocSync) requeueReports(reports []scheduler.AllocReport, removed []string) {
+	al.mu.Lock()
+	defer al.mu.Unlock()
+	al.removedAllocIDs = append(removed, al.removedAllocIDs...)
 	var newOrder []string
 	for _, old := range reports {
 		id := old.AllocID
-		newer, waits := r.pendingReports[id]
+		newer, waits := al.pendingReports[id]
 		if !waits {
 			newOrder = append(newOrder, id)
 		}
@@ -365,7 +365,7 @@ func (r *AllocSync) requeueReports(reports []scheduler.AllocReport, removed []st
 			newer = old
 		}
 		newer.TasksEnded = ended
-		r.pendingReports[id], r.urgentReportIDs[id] = newer, true
+		al.pendingReports[id], al.urgentReportIDs[id] = newer, true
 	}
-	r.pendingReportOrder = append(newOrder, r.pendingReportOrder...)
+	al.pendingReportOrder = append(newOrder, al.pendingReportOrder...)
 }

@@ -50,8 +50,8 @@ type allocSyncFixture struct {
 	nodeID    string
 }
 
-func (r *allocSyncFixture) writeReports(ctx context.Context) error {
-	return r.AllocSync.writeReports(ctx, r.scheduler)
+func (f *allocSyncFixture) writeReports(ctx context.Context) error {
+	return f.AllocSync.writeReports(ctx, f.scheduler)
 }
 
 // openAllocSync returns an AllocSync on a store without a node.
@@ -101,19 +101,19 @@ func newAllocSyncFixture(t testing.TB, count int) (*allocSyncFixture, *flakyStor
 }
 
 // startWriter runs the writer until the caller calls stop.
-func (r *allocSyncFixture) startWriter(t testing.TB) (stop func()) {
+func (f *allocSyncFixture) startWriter(t testing.TB) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var writerWG sync.WaitGroup
-	writerWG.Go(func() { r.Run(ctx, r.scheduler) })
+	writerWG.Go(func() { f.Run(ctx, f.scheduler) })
 	return func() {
 		cancel()
 		writerWG.Wait()
 	}
 }
 
-func (r *allocSyncFixture) ids(t testing.TB) []string {
+func (f *allocSyncFixture) ids(t testing.TB) []string {
 	t.Helper()
-	wanted, _ := r.Allocs()
+	wanted, _ := f.Allocs()
 	var ids []string
 	for _, a := range wanted {
 		if a.StartedByEarlierAgent {

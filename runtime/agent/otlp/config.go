@@ -71,12 +71,12 @@ var metricSignal = signal{
 }
 
 // exporterEnvName returns the name of the environment variable whose value names the exporter.
-func (g *signal) exporterEnvName() string { return "OTEL_" + g.envNamePart + "_EXPORTER" }
+func (s *signal) exporterEnvName() string { return "OTEL_" + s.envNamePart + "_EXPORTER" }
 
 // envNames returns the names of the environment variables with a suffix: the variable for this signal, then the variable for all
 // signals.
-func (g *signal) envNames(suffix string) []string {
-	return []string{"OTEL_EXPORTER_OTLP_" + g.envNamePart + "_" + suffix, "OTEL_EXPORTER_OTLP_" + suffix}
+func (s *signal) envNames(suffix string) []string {
+	return []string{"OTEL_EXPORTER_OTLP_" + s.envNamePart + "_" + suffix, "OTEL_EXPORTER_OTLP_" + suffix}
 }
 
 // defaultEndpoints are the base URLs for each protocol if an export is enabled and no endpoint is set.
@@ -205,11 +205,11 @@ func (s Settings) endpointURL(g *signal, getenv func(string) string, protocol, e
 }
 
 // endpointURL returns the URL for the signal below the base URL of a collector.
-func (g *signal) endpointURL(base, protocol string) string {
+func (s *signal) endpointURL(base, protocol string) string {
 	if protocol == ProtocolGRPC {
 		return base
 	}
-	return strings.TrimSuffix(base, "/") + g.urlPath
+	return strings.TrimSuffix(base, "/") + s.urlPath
 }
 
 func firstSetEnv(getenv func(string) string, names ...string) (name, value string) {

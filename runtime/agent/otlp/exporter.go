@@ -243,38 +243,38 @@ type exportLog struct {
 	lostSpansLoggedAt time.Time
 }
 
-func (r *exportLog) logSuccess() {
-	if r.isFailing {
-		r.isFailing = false
-		r.logger.Info("traces are exported again", "lost_spans", r.lostSpans)
-		r.lostSpans = 0
+func (e *exportLog) logSuccess() {
+	if e.isFailing {
+		e.isFailing = false
+		e.logger.Info("traces are exported again", "lost_spans", e.lostSpans)
+		e.lostSpans = 0
 	}
-	r.logLostSpansAfter(dropLogInterval)
+	e.logLostSpansAfter(dropLogInterval)
 }
 
-func (r *exportLog) logFailure(err *sendError) {
-	if !r.isFailing {
-		r.isFailing = true
-		r.logger.Warn("traces are not exported", "error", err, "retry", err.canRetry)
+func (e *exportLog) logFailure(err *sendError) {
+	if !e.isFailing {
+		e.isFailing = true
+		e.logger.Warn("traces are not exported", "error", err, "retry", err.canRetry)
 	}
-	r.logLostSpansAfter(dropLogInterval)
+	e.logLostSpansAfter(dropLogInterval)
 }
 
-func (r *exportLog) countLostSpans(spans int) {
-	r.lostSpans += spans
+func (e *exportLog) countLostSpans(spans int) {
+	e.lostSpans += spans
 	metrics.LostSpans.Add(spans)
 }
 
-func (r *exportLog) logLostSpansAfter(interval time.Duration) {
-	if time.Since(r.lostSpansLoggedAt) >= interval {
-		r.logLostSpans()
+func (e *exportLog) logLostSpansAfter(interval time.Duration) {
+	if time.Since(e.lostSpansLoggedAt) >= interval {
+		e.logLostSpans()
 	}
 }
 
-func (r *exportLog) logLostSpans() {
-	if r.lostSpans == 0 {
+func (e *exportLog) logLostSpans() {
+	if e.lostSpans == 0 {
 		return
 	}
-	r.logger.Warn("spans were lost: the collector has not accepted them", "lost_spans", r.lostSpans)
-	r.lostSpans, r.lostSpansLoggedAt = 0, time.Now()
+	e.logger.Warn("spans were lost: the collector has not accepted them", "lost_spans", e.lostSpans)
+	e.lostSpans, e.lostSpansLoggedAt = 0, time.Now()
 }

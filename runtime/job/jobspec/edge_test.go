@@ -44,10 +44,10 @@ const (
 	envPath    = taskPath + ".Env"
 )
 
-func (e parseCase) parse(t *testing.T) (*File, hcl.Diagnostics) {
+func (p parseCase) parse(t *testing.T) (*File, hcl.Diagnostics) {
 	t.Helper()
-	src := Source{Name: "in.hcl", Text: []byte(e.text), Vars: e.vars, Environ: e.environVars, FileFunctions: true, RejectsUndeclared: !e.lax}
-	for i, text := range e.files {
+	src := Source{Name: "in.hcl", Text: []byte(p.text), Vars: p.vars, Environ: p.environVars, FileFunctions: true, RejectsUndeclared: !p.lax}
+	for i, text := range p.files {
 		path := filepath.Join(t.TempDir(), []string{"one.hcl", "two.hcl"}[i])
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -57,48 +57,48 @@ func (e parseCase) parse(t *testing.T) (*File, hcl.Diagnostics) {
 	return Parse(src)
 }
 
-func (e parseCase) run(t *testing.T) {
-	file, diags := e.parse(t)
-	for _, want := range e.wantWarnings {
+func (p parseCase) run(t *testing.T) {
+	file, diags := p.parse(t)
+	for _, want := range p.wantWarnings {
 		if !slices.ContainsFunc(diags, func(d *hcl.Diagnostic) bool {
 			return d.Severity == hcl.DiagWarning && strings.Contains(d.Error(), want)
 		}) {
 			t.Errorf("no warning %q in %v", want, diags.Error())
 		}
 	}
-	if len(e.wantErrors) > 0 {
-		e.checkErrors(t, diags)
+	if len(p.wantErrors) > 0 {
+		p.checkErrors(t, diags)
 		return
 	}
 	if diags.HasErrors() {
 		t.Fatal(DiagnosticsText(diags))
 	}
-	if e.at == "" {
+	if p.at == "" {
 		return
 	}
 	var b bytes.Buffer
 	if err := EncodeJSON(&b, file.Job); err != nil {
 		t.Fatal(err)
 	}
-	got := jsonValueAt(t, b.Bytes(), e.at)
+	got := jsonValueAt(t, b.Bytes(), p.at)
 	var want any
-	if err := json.Unmarshal([]byte(e.want), &want); err != nil {
-		t.Fatalf("want %s: %v", e.want, err)
+	if err := json.Unmarshal([]byte(p.want), &want); err != nil {
+		t.Fatalf("want %s: %v", p.want, err)
 	}
 	if !reflect.DeepEqual(got, want) {
 		text, err := json.Marshal(got)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Errorf("%s is %s, want %s", e.at, text, e.want)
+		t.Errorf("%s is %s, want %s", p.at, text, p.want)
 	}
 }
 
 // checkErrors compares the lines of Nomad's text with the expected lines, in any order.
-func (e parseCase) checkErrors(t *testing.T, diags hcl.Diagnostics) {
+func (p parseCase) checkErrors(t *testing.T, diags hcl.Diagnostics) {
 	t.Helper()
 	text := DiagnosticsText(diags)
-	for _, want := range e.wantErrors {
+	for _, want := range p.wantErrors {
 		if !strings.Contains(text, want) {
 			t.Errorf("got %s\nwant %s", text, want)
 		}

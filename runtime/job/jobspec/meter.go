@@ -38,35 +38,35 @@ type evaluationBudget struct {
 
 // chargeValue counts the size of a value and returns a diagnostic when the budget is
 // exceeded for the first time.
-func (m *evaluationBudget) chargeValue(val cty.Value, rng hcl.Range) *hcl.Diagnostic {
-	if m.exceededDiagnostic != nil {
+func (e *evaluationBudget) chargeValue(val cty.Value, rng hcl.Range) *hcl.Diagnostic {
+	if e.exceededDiagnostic != nil {
 		return nil
 	}
-	if reason := m.measureValue(val, 0); reason != "" {
-		m.exceededDiagnostic = errorAt("Evaluation too large", reason, rng)
+	if reason := e.measureValue(val, 0); reason != "" {
+		e.exceededDiagnostic = errorAt("Evaluation too large", reason, rng)
 	}
-	return m.exceededDiagnostic
+	return e.exceededDiagnostic
 }
 
 // chargeCost counts work that creates no value.
-func (m *evaluationBudget) chargeCost(n int, rng hcl.Range) *hcl.Diagnostic {
-	if m.exceededDiagnostic != nil {
+func (e *evaluationBudget) chargeCost(n int, rng hcl.Range) *hcl.Diagnostic {
+	if e.exceededDiagnostic != nil {
 		return nil
 	}
-	if m.usedCost += n; m.usedCost > m.maxCost {
-		m.exceededDiagnostic = errorAt("Evaluation too large", overBudgetReason, rng)
+	if e.usedCost += n; e.usedCost > e.maxCost {
+		e.exceededDiagnostic = errorAt("Evaluation too large", overBudgetReason, rng)
 	}
-	return m.exceededDiagnostic
+	return e.exceededDiagnostic
 }
 
 const overBudgetReason = "The expressions of this file make values that are too large. Are locals, for expressions or dynamic blocks multiplying each other?"
 
 // measureValue counts the size of a value. If the value is rejected, it returns the
 // reason, otherwise "".
-func (m *evaluationBudget) measureValue(val cty.Value, depth int) string {
-	m.usedCost += valueCost
+func (e *evaluationBudget) measureValue(val cty.Value, depth int) string {
+	e.usedCost += valueCost
 	switch {
-	case m.usedCost > m.maxCost:
+	case e.usedCost > e.maxCost:
 		return overBudgetReason
 	case depth > maxValueDepth:
 		return fmt.Sprintf("A value may nest %d levels deep at most.", maxValueDepth)
@@ -76,16 +76,16 @@ func (m *evaluationBudget) measureValue(val cty.Value, depth int) string {
 	val, _ = val.Unmark()
 	switch ty := val.Type(); {
 	case ty == cty.String:
-		m.usedCost += len(val.AsString())
+		e.usedCost += len(val.AsString())
 	case ty == cty.Number:
-		return m.measureNumber(val)
+		return e.measureNumber(val)
 	case ty.IsCollectionType() || ty.IsTupleType() || ty.IsObjectType():
 		for it := val.ElementIterator(); it.Next(); {
 			key, element := it.Element()
 			if key.Type() == cty.String && key.IsKnown() {
-				m.usedCost += len(key.AsString())
+				e.usedCost += len(key.AsString())
 			}
-			if reason := m.measureValue(element, depth+1); reason != "" {
+			if reason := e.measureValue(element, depth+1); reason != "" {
 				return reason
 			}
 		}
@@ -95,7 +95,7 @@ func (m *evaluationBudget) measureValue(val cty.Value, depth int) string {
 
 // measureNumber rejects a number whose decimal text would be too long, and counts the length of the text
 // otherwise.
-func (m *evaluationBudget) measureNumber(val cty.Value) string {
+func (e *evaluationBudget) measureNumber(val cty.Value) string {
 	f := val.AsBigFloat()
 	if f.IsInf() {
 		return ""
@@ -107,13 +107,13 @@ func (m *evaluationBudget) measureNumber(val cty.Value) string {
 	if exp > maxNumberBits {
 		return "A number is too large or too small to be written out."
 	}
-	m.usedCost += numberCost + exp
+	e.usedCost += numberCost + exp
 	return ""
 }
 
 // checkForEach rejects the for_each value of a dynamic block with more than maxForEach elements, before the block is
 // expanded.
-func (m *evaluationBudget) checkForEach(val cty.Value, expr hcl.Expression, _ *hcl.EvalContext) hcl.Diagnostics {
+func (e *evaluationBudget) checkForEach(val cty.Value, expr hcl.Expression, _ *hcl.EvalContext) hcl.Diagnostics {
 	val, _ = val.Unmark()
 	if !val.IsKnown() || val.IsNull() || !val.CanIterateElements() || val.LengthInt() <= maxForEach {
 		return nil

@@ -61,11 +61,11 @@ func CheckGraph(nodes []GraphTask) []GraphProblem {
 
 // whyNeverSatisfied returns why task n can never start if it waits for condition c
 // on the other task (the parameter of), or "". Cycles are found by findCycle.
-func (n GraphTask) whyNeverSatisfied(of GraphTask, c Condition) string {
+func (g GraphTask) whyNeverSatisfied(of GraphTask, c Condition) string {
 	ends := c == ConditionSuccess || c == ConditionExited
-	last := n.Stage == PoststopTask && of.Stage != PoststopTask // a poststop task starts when all other tasks have ended
+	last := g.Stage == PoststopTask && of.Stage != PoststopTask // a poststop task starts when all other tasks have ended
 	switch {
-	case n.Name == of.Name:
+	case g.Name == of.Name:
 		return "it is the same task"
 	case c == ConditionSuccess && of.RunsUntilStopped && last:
 		return fmt.Sprintf("%q runs until it is stopped, and then has no result. Write exited or started", of.Name)

@@ -46,18 +46,18 @@ func (p Phase) Next(t StageStates) Phase {
 // OpensStage reports whether tasks of stage s may start in phase p.
 func (p Phase) OpensStage(s Stage) bool { return phaseTable[p].open&s != 0 }
 
-func (t StageStates) allPending() bool { return t.allTasksIn(allStages, newStateSet(Pending)) }
+func (st StageStates) allPending() bool { return st.allTasksIn(allStages, newStateSet(Pending)) }
 
-func (t StageStates) prestartDone() bool {
-	return t.allTasksIn(PrestartEphemeral, newStateSet(Succeeded)) && t.allTasksIn(PrestartSidecar, newStateSet(Running))
+func (st StageStates) prestartDone() bool {
+	return st.allTasksIn(PrestartEphemeral, newStateSet(Succeeded)) && st.allTasksIn(PrestartSidecar, newStateSet(Running))
 }
 
-func (t StageStates) mainStarted() bool {
-	return t.allTasksIn(MainTask, newStateSet(Running, Succeeded, Failed))
+func (st StageStates) mainStarted() bool {
+	return st.allTasksIn(MainTask, newStateSet(Running, Succeeded, Failed))
 }
 
-func (t StageStates) poststartDone() bool {
-	return t.allTasksIn(PoststartEphemeral, newStateSet(Succeeded, Failed))
+func (st StageStates) poststartDone() bool {
+	return st.allTasksIn(PoststartEphemeral, newStateSet(Succeeded, Failed))
 }
 
 func phaseNeverDone(StageStates) bool { return false }

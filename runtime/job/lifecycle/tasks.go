@@ -107,14 +107,14 @@ func newStateSet(of ...State) stateSet {
 type StageStates [6]stateSet
 
 // AddTask adds one task.
-func (t *StageStates) AddTask(stage Stage, s State) {
-	t[bits.TrailingZeros8(uint8(stage))] |= newStateSet(s)
+func (st *StageStates) AddTask(stage Stage, s State) {
+	st[bits.TrailingZeros8(uint8(stage))] |= newStateSet(s)
 }
 
 // allTasksIn reports whether every task of the stages is in one of the states. It returns true
 // for a stage without tasks.
-func (t StageStates) allTasksIn(stages Stage, of stateSet) bool {
-	for i, have := range t {
+func (st StageStates) allTasksIn(stages Stage, of stateSet) bool {
+	for i, have := range st {
 		if stages&(1<<i) != 0 && have&^of != 0 {
 			return false
 		}

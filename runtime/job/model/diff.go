@@ -261,6 +261,6 @@ func newTaskSpecIndex(job *api.Job) taskSpecIndex {
 	return ids
 }
 
-func (ids taskSpecIndex) specOf(group, task string) immutableTaskSpec {
-	return immutableTaskSpecOf(ids.job, ids.groups[group], ids.tasks[[2]string{group, task}])
+func (t taskSpecIndex) specOf(group, task string) immutableTaskSpec {
+	return immutableTaskSpecOf(t.job, t.groups[group], t.tasks[[2]string{group, task}])
 }

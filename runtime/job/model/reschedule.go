@@ -130,12 +130,12 @@ func newAttemptTimes(function string, delay, ceiling time.Duration) attemptTimes
 }
 
 // timeOfAttempt returns the time of attempt i, counted from 0.
-func (s attemptTimes) timeOfAttempt(i int) time.Duration {
-	if i < len(s.timesInFirstInterval) {
-		return s.timesInFirstInterval[i]
+func (a attemptTimes) timeOfAttempt(i int) time.Duration {
+	if i < len(a.timesInFirstInterval) {
+		return a.timesInFirstInterval[i]
 	}
-	last := s.timesInFirstInterval[len(s.timesInFirstInterval)-1]
-	rest := saturatingMulDuration(i-len(s.timesInFirstInterval)+1, s.interval)
+	last := a.timesInFirstInterval[len(a.timesInFirstInterval)-1]
+	rest := saturatingMulDuration(i-len(a.timesInFirstInterval)+1, a.interval)
 	if rest > 1<<63-1-last {
 		return 1<<63 - 1
 	}
@@ -143,12 +143,12 @@ func (s attemptTimes) timeOfAttempt(i int) time.Duration {
 }
 
 // countAttemptsUntil returns the number of attempts that are not later than limit.
-func (s attemptTimes) countAttemptsUntil(limit time.Duration) int {
-	for i, slot := range s.timesInFirstInterval {
+func (a attemptTimes) countAttemptsUntil(limit time.Duration) int {
+	for i, slot := range a.timesInFirstInterval {
 		if slot > limit {
 			return i
 		}
 	}
-	last := s.timesInFirstInterval[len(s.timesInFirstInterval)-1]
-	return len(s.timesInFirstInterval) + int((limit-last)/s.interval)
+	last := a.timesInFirstInterval[len(a.timesInFirstInterval)-1]
+	return len(a.timesInFirstInterval) + int((limit-last)/a.interval)
 }

@@ -17,28 +17,28 @@ func newReconcileSignal() *reconcileSignal {
 
 // requestReconcile requests a reconcile after a change of a task or of the allocation. Several requests may lead to one
 // reconcile. It does not block.
-func (c *reconcileSignal) requestReconcile() {
+func (r *reconcileSignal) requestReconcile() {
 	select {
-	case c.reconcileRequested <- struct{}{}:
+	case r.reconcileRequested <- struct{}{}:
 	default: // a reconcile is requested already
 	}
 }
 
 // nextReconcile returns a channel that is closed at the end of the next reconcile.
-func (c *reconcileSignal) nextReconcile() <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (r *reconcileSignal) nextReconcile() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	w := make(chan struct{})
-	c.nextReconcileWaiters = append(c.nextReconcileWaiters, w)
+	r.nextReconcileWaiters = append(r.nextReconcileWaiters, w)
 	return w
 }
 
 // wakeWaiters closes the channels that nextReconcile has returned.
-func (c *reconcileSignal) wakeWaiters() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, w := range c.nextReconcileWaiters {
+func (r *reconcileSignal) wakeWaiters() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range r.nextReconcileWaiters {
 		close(w)
 	}
-	c.nextReconcileWaiters = nil
+	r.nextReconcileWaiters = nil
 }

@@ -35,45 +35,45 @@ func newUnavailableDrivers(w *fakeDrivers) *unavailableDrivers {
 var errBackOff = errors.New("exit status 2 (next try in 5s)")
 
 // Driver implements Drivers. It returns an error during an outage.
-func (o *unavailableDrivers) Driver(ctx context.Context, name string) (driver.Driver, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+func (u *unavailableDrivers) Driver(ctx context.Context, name string) (driver.Driver, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	switch {
-	case o.withoutPlugin:
-		return nil, &driver.UnavailableError{Err: errors.New("no such driver"), Changed: o.changed}
-	case o.unavailable:
-		return nil, &driver.UnavailableError{Plugin: `plugin "fake"`, Builtin: o.builtin, Err: fmt.Errorf("plugin %q: %w", "fake", errBackOff), Changed: o.changed}
+	case u.withoutPlugin:
+		return nil, &driver.UnavailableError{Err: errors.New("no such driver"), Changed: u.changed}
+	case u.unavailable:
+		return nil, &driver.UnavailableError{Plugin: `plugin "fake"`, Builtin: u.builtin, Err: fmt.Errorf("plugin %q: %w", "fake", errBackOff), Changed: u.changed}
 	}
-	return o.fakeDrivers.Driver(ctx, name)
+	return u.fakeDrivers.Driver(ctx, name)
 }
 
 // set starts or ends an outage. The start of an outage kills the plugin.
-func (o *unavailableDrivers) set(away bool) {
-	o.mu.Lock()
-	o.unavailable = away
-	close(o.changed)
-	o.changed = make(chan struct{})
-	o.mu.Unlock()
+func (u *unavailableDrivers) set(away bool) {
+	u.mu.Lock()
+	u.unavailable = away
+	close(u.changed)
+	u.changed = make(chan struct{})
+	u.mu.Unlock()
 	if away {
-		o.fakeDrivers.killPlugin()
+		u.fakeDrivers.killPlugin()
 	}
 }
 
 // wakeWaiters makes all callers that wait for the driver retry.
-func (o *unavailableDrivers) wakeWaiters() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	close(o.changed)
-	o.changed = make(chan struct{})
+func (u *unavailableDrivers) wakeWaiters() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	close(u.changed)
+	u.changed = make(chan struct{})
 }
 
 // endTask implements taskrunner.EndTaskFunc: it ends the fake processes of a task without the driver.
-func (o *unavailableDrivers) endTask(exit *driver.ExitResult) taskrunner.EndTaskFunc {
+func (u *unavailableDrivers) endTask(exit *driver.ExitResult) taskrunner.EndTaskFunc {
 	return func(_ context.Context, req taskrunner.EndTaskRequest) (result taskrunner.EndTaskResult, err error) {
-		o.fakeDrivers.recordCall("EndTask %s builtin=%v", req.Task, req.DriverIsBuiltin)
-		o.fakeDrivers.mu.Lock()
-		defer o.fakeDrivers.mu.Unlock()
-		for id, t := range o.fakeDrivers.tasks {
+		u.fakeDrivers.recordCall("EndTask %s builtin=%v", req.Task, req.DriverIsBuiltin)
+		u.fakeDrivers.mu.Lock()
+		defer u.fakeDrivers.mu.Unlock()
+		for id, t := range u.fakeDrivers.tasks {
 			if strings.HasPrefix(id, req.AllocID+"/"+req.Task+"/") {
 				result.FoundProcesses = result.FoundProcesses || !wait.IsClosed(t.exited)
 				t.exit(driver.ExitResult{ExitCode: 137, Signal: 9})

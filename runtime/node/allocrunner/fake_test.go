@@ -98,40 +98,40 @@ func newFakeDrivers() *fakeDrivers {
 }
 
 // Driver implements Drivers.
-func (w *fakeDrivers) Driver(_ context.Context, name string) (driver.Driver, error) {
+func (f *fakeDrivers) Driver(_ context.Context, name string) (driver.Driver, error) {
 	if name != "fake" {
 		return nil, fmt.Errorf("no driver %q", name)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.plugin == nil {
-		w.pluginCount++
-		w.plugin = &fakePlugin{drivers: w, exited: make(chan struct{}), knownTasks: make(map[string]bool), pendingStarts: make(map[string]bool)}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.plugin == nil {
+		f.pluginCount++
+		f.plugin = &fakePlugin{drivers: f, exited: make(chan struct{}), knownTasks: make(map[string]bool), pendingStarts: make(map[string]bool)}
 	}
-	return w.plugin, nil
+	return f.plugin, nil
 }
 
 // DriverRemembersTasks implements recoveryCapabilities.
-func (w *fakeDrivers) DriverRemembersTasks(string) bool { return !w.forgetsTasks }
+func (f *fakeDrivers) DriverRemembersTasks(string) bool { return !f.forgetsTasks }
 
 // DriverFindsLostTasks implements recoveryCapabilities.
-func (w *fakeDrivers) DriverFindsLostTasks(string) bool { return w.findsUnknownTasks }
+func (f *fakeDrivers) DriverFindsLostTasks(string) bool { return f.findsUnknownTasks }
 
 // killPlugin simulates kill -9 of the plugin process. Tasks that cannot be recovered end too.
-func (w *fakeDrivers) killPlugin() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	maps.DeleteFunc(w.tasks, func(_ string, t *fakeTask) bool { return t.Unrecovered })
-	if w.plugin != nil {
-		close(w.plugin.exited)
-		w.plugin = nil
+func (f *fakeDrivers) killPlugin() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	maps.DeleteFunc(f.tasks, func(_ string, t *fakeTask) bool { return t.Unrecovered })
+	if f.plugin != nil {
+		close(f.plugin.exited)
+		f.plugin = nil
 	}
 }
 
-func (w *fakeDrivers) recordCall(format string, args ...any) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.calls = append(w.calls, driverCall{time.Since(w.startTime), fmt.Sprintf(format, args...)})
+func (f *fakeDrivers) recordCall(format string, args ...any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls = append(f.calls, driverCall{time.Since(f.startTime), fmt.Sprintf(format, args...)})
 }
 
 // driverCall is a recorded call of a driver method.
@@ -146,10 +146,10 @@ func (c driverCall) String() string {
 
 // recordedCalls returns the calls of one driver method. Calls at the same time are sorted by their
 // text.
-func (w *fakeDrivers) recordedCalls(method string) (found []string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	calls := slices.Clone(w.calls)
+func (f *fakeDrivers) recordedCalls(method string) (found []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	calls := slices.Clone(f.calls)
 	slices.SortStableFunc(calls, func(a, b driverCall) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.summary, b.summary))
 	})
@@ -161,17 +161,17 @@ func (w *fakeDrivers) recordedCalls(method string) (found []string) {
 	return found
 }
 
-func (w *fakeDrivers) lastConfig(task string) *driver.TaskConfig {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.lastConfigs[task]
+func (f *fakeDrivers) lastConfig(task string) *driver.TaskConfig {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lastConfigs[task]
 }
 
-func (w *fakeDrivers) aliveTasks() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (f *fakeDrivers) aliveTasks() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	var ids []string
-	for id, t := range w.tasks {
+	for id, t := range f.tasks {
 		if !wait.IsClosed(t.exited) {
 			ids = append(ids, id)
 		}

@@ -157,10 +157,10 @@ func lifecycleHookOf(t *api.Task) string {
 func isLongRunning(t *api.Task) bool { return lifecycleHookOf(t) == "" || t.Lifecycle.Sidecar }
 
 // checkStart is called before a process starts and checks whether the start violates a rule.
-func (j *historyChecker) checkStart(name string, alive []string) string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	self, now := j.histories[name], time.Now()
+func (h *historyChecker) checkStart(name string, alive []string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	self, now := h.histories[name], time.Now()
 	defer func() {
 		self.startCount++
 		self.lastStart, self.alive, self.succeeded = now, true, false
@@ -168,18 +168,18 @@ func (j *historyChecker) checkStart(name string, alive []string) string {
 	if slices.Contains(alive, name) {
 		return name + " runs twice"
 	}
-	task := j.tasks[name]
+	task := h.tasks[name]
 	for _, after := range strings.Split(task.Meta["lite_after"], ",") {
 		if after == "" {
 			continue
 		}
 		of, condition, _ := strings.Cut(strings.TrimSpace(after), ":")
-		other := j.histories[of]
+		other := h.histories[of]
 		holds := false
 		switch condition {
 		case "started":
 			over := other.succeeded || lifecycleHookOf(task) == "poststop"
-			holds = other.startCount > 0 && (other.alive || over || j.exitedJustNow(other))
+			holds = other.startCount > 0 && (other.alive || over || h.exitedJustNow(other))
 		case "success":
 			holds = other.succeeded
 		case "exited":
@@ -191,9 +191,9 @@ func (j *historyChecker) checkStart(name string, alive []string) string {
 	}
 	// If an agent dies before it has stored the result of a start, the next agent destroys that start
 	// and repeats it. The repetition is not a restart.
-	again := self.startCount > 0 && !self.lastExit.Equal(j.agentStart)
-	for of, other := range j.histories {
-		t := j.tasks[of]
+	again := self.startCount > 0 && !self.lastExit.Equal(h.agentStart)
+	for of, other := range h.histories {
+		t := h.tasks[of]
 		if lifecycleHookOf(task) == "poststop" && lifecycleHookOf(t) != "poststop" && other.alive {
 			return fmt.Sprintf("%s starts while %s runs", name, of)
 		}
@@ -201,10 +201,10 @@ func (j *historyChecker) checkStart(name string, alive []string) string {
 			(!other.succeeded || other.lastStart.Before(self.lastExit)) {
 			return fmt.Sprintf("%s starts again before %s has run", name, of)
 		}
-		if lifecycleHookOf(task) == "poststart" && again && task.Meta["lite_rerun"] != "" && lifecycleHookOf(t) == "" && !other.alive && !other.succeeded && !j.exitedJustNow(other) {
+		if lifecycleHookOf(task) == "poststart" && again && task.Meta["lite_rerun"] != "" && lifecycleHookOf(t) == "" && !other.alive && !other.succeeded && !h.exitedJustNow(other) {
 			return fmt.Sprintf("%s starts again while %s is down", name, of)
 		}
-		if other.alive && isLongRunning(t) && isLongRunning(task) && again && other.lastStart.Before(self.lastExit) && j.mustRestartWith(of, name) {
+		if other.alive && isLongRunning(t) && isLongRunning(task) && again && other.lastStart.Before(self.lastExit) && h.mustRestartWith(of, name) {
 			return fmt.Sprintf("%s starts again while %s still runs", name, of)
 		}
 	}
@@ -213,23 +213,23 @@ func (j *historyChecker) checkStart(name string, alive []string) string {
 
 // exitedJustNow reports whether a process has ended so recently that the runner cannot have reacted to
 // it.
-func (j *historyChecker) exitedJustNow(l *taskHistory) bool {
+func (h *historyChecker) exitedJustNow(l *taskHistory) bool {
 	now := time.Now()
-	return !l.alive && (l.lastExit.Equal(now) || j.agentStart.Equal(now))
+	return !l.alive && (l.lastExit.Equal(now) || h.agentStart.Equal(now))
 }
 
 // mustRestartWith reports whether a task must restart when another task restarts.
-func (j *historyChecker) mustRestartWith(task, first string) bool {
-	switch j.job.TaskGroups[0].Meta["lite_restart_group"] {
+func (h *historyChecker) mustRestartWith(task, first string) bool {
+	switch h.job.TaskGroups[0].Meta["lite_restart_group"] {
 	case "one_for_all":
 		return task != first
 	case "rest_for_one":
-		return task != first && j.startsAfter(task, first, make(map[string]bool))
+		return task != first && h.startsAfter(task, first, make(map[string]bool))
 	}
 	return false
 }
 
-func (j *historyChecker) startsAfter(task, first string, seen map[string]bool) bool {
+func (h *historyChecker) startsAfter(task, first string, seen map[string]bool) bool {
 	if task == first {
 		return true
 	}
@@ -238,13 +238,13 @@ func (j *historyChecker) startsAfter(task, first string, seen map[string]bool) b
 	}
 	seen[task] = true
 	order := []string{"prestart", "", "poststart"}
-	mine := slices.Index(order, lifecycleHookOf(j.tasks[task]))
-	for name, t := range j.tasks {
+	mine := slices.Index(order, lifecycleHookOf(h.tasks[task]))
+	for name, t := range h.tasks {
 		earlier := mine > 0 && slices.Index(order, lifecycleHookOf(t)) == mine-1
-		waits := slices.ContainsFunc(strings.Split(j.tasks[task].Meta["lite_after"], ","), func(after string) bool {
+		waits := slices.ContainsFunc(strings.Split(h.tasks[task].Meta["lite_after"], ","), func(after string) bool {
 			return strings.HasPrefix(strings.TrimSpace(after), name+":")
 		})
-		if (earlier || waits) && j.startsAfter(name, first, seen) {
+		if (earlier || waits) && h.startsAfter(name, first, seen) {
 			return true
 		}
 	}
@@ -252,16 +252,16 @@ func (j *historyChecker) startsAfter(task, first string, seen map[string]bool) b
 }
 
 // recordExit is called at the end of each process.
-func (j *historyChecker) recordExit(name string, r driver.ExitResult) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	l := j.histories[name]
+func (h *historyChecker) recordExit(name string, r driver.ExitResult) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := h.histories[name]
 	l.alive, l.lastExit, l.succeeded = false, time.Now(), r.Successful()
 }
 
-func (j *historyChecker) observeDrivers(c *Config) {
+func (h *historyChecker) observeDrivers(c *Config) {
 	w := c.Drivers.(*fakeDrivers)
-	w.checkStart, w.onExit = j.checkStart, j.recordExit
+	w.checkStart, w.onExit = h.checkStart, h.recordExit
 }
 
 // runJobUndisturbed runs the job without restarts or kills by the test: no task may wait forever, and no

@@ -229,11 +229,11 @@ type fixedHookFactory struct {
 	task  []runnerhooks.Hook
 }
 
-func (e fixedHookFactory) AllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
-	return newHookEntries(e.alloc)
+func (f fixedHookFactory) AllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+	return newHookEntries(f.alloc)
 }
-func (e fixedHookFactory) TaskHooks(*api.Allocation, *api.Task, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
-	return newHookEntries(e.task)
+func (f fixedHookFactory) TaskHooks(*api.Allocation, *api.Task, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+	return newHookEntries(f.task)
 }
 
 func (fixedHookFactory) PendingLaunches(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {

@@ -43,18 +43,18 @@ type recordingHook struct {
 	returnedCalls []string                 // hook points whose calls have returned
 }
 
-func (s *recordingHook) Name() string { return s.name }
+func (r *recordingHook) Name() string { return r.name }
 
-func (s *recordingHook) record(ctx context.Context, name string) error {
-	s.mu.Lock()
-	s.startedCalls = append(s.startedCalls, name)
-	err, hang, busy := s.errsByPoint[name], s.hangingPoints[name], s.callDurations[name]
-	s.mu.Unlock()
+func (r *recordingHook) record(ctx context.Context, name string) error {
+	r.mu.Lock()
+	r.startedCalls = append(r.startedCalls, name)
+	err, hang, busy := r.errsByPoint[name], r.hangingPoints[name], r.callDurations[name]
+	r.mu.Unlock()
 	time.Sleep(busy)
 	defer func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.returnedCalls = append(s.returnedCalls, name)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.returnedCalls = append(r.returnedCalls, name)
 	}()
 	if hang {
 		<-ctx.Done()
@@ -63,74 +63,74 @@ func (s *recordingHook) record(ctx context.Context, name string) error {
 	return err
 }
 
-func (s *recordingHook) calls() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.startedCalls)
+func (r *recordingHook) calls() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.startedCalls)
 }
 
 // recordingAllocHook is a recordingHook for the hook points of an allocation.
 type recordingAllocHook struct{ *recordingHook }
 
-func (s recordingAllocHook) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	return hook.AllocPrerunResponse{}, s.record(ctx, "prerun")
+func (h recordingAllocHook) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	return hook.AllocPrerunResponse{}, h.record(ctx, "prerun")
 }
-func (s recordingAllocHook) UpdateAlloc(ctx context.Context, r hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
-	return hook.AllocUpdateResponse{}, s.record(ctx, "update "+r.Env["NOMAD_META_version"])
+func (h recordingAllocHook) UpdateAlloc(ctx context.Context, r hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+	return hook.AllocUpdateResponse{}, h.record(ctx, "update "+r.Env["NOMAD_META_version"])
 }
-func (s recordingAllocHook) PreTaskRestart(ctx context.Context, _ hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
-	return hook.AllocPreTaskRestartResponse{}, s.record(ctx, "pretaskrestart")
+func (h recordingAllocHook) PreTaskRestart(ctx context.Context, _ hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
+	return hook.AllocPreTaskRestartResponse{}, h.record(ctx, "pretaskrestart")
 }
-func (s recordingAllocHook) PreKill(ctx context.Context, _ hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
-	return hook.AllocPreKillResponse{}, s.record(ctx, "prekill")
+func (h recordingAllocHook) PreKill(ctx context.Context, _ hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+	return hook.AllocPreKillResponse{}, h.record(ctx, "prekill")
 }
-func (s recordingAllocHook) Postrun(ctx context.Context, _ hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
-	return hook.AllocPostrunResponse{}, s.record(ctx, "postrun")
+func (h recordingAllocHook) Postrun(ctx context.Context, _ hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	return hook.AllocPostrunResponse{}, h.record(ctx, "postrun")
 }
-func (s recordingAllocHook) Destroy(ctx context.Context, _ hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
-	return hook.AllocDestroyResponse{}, s.record(ctx, "destroy")
+func (h recordingAllocHook) Destroy(ctx context.Context, _ hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+	return hook.AllocDestroyResponse{}, h.record(ctx, "destroy")
 }
-func (s recordingAllocHook) ShutdownAlloc(ctx context.Context, _ hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
-	return hook.AllocShutdownResponse{}, s.record(ctx, "shutdown")
+func (h recordingAllocHook) ShutdownAlloc(ctx context.Context, _ hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
+	return hook.AllocShutdownResponse{}, h.record(ctx, "shutdown")
 }
 
 // recordingTaskHook is a recordingHook for the hook points of a task.
 type recordingTaskHook struct{ *recordingHook }
 
-func (s recordingTaskHook) Prestart(ctx context.Context, r hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	s.mu.Lock()
-	s.lastPrestart = r
-	n, give := s.n, s.prestartResponse
-	s.n++
-	s.mu.Unlock()
-	if err := s.record(ctx, "prestart"); err != nil || give == nil {
+func (h recordingTaskHook) Prestart(ctx context.Context, r hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	h.mu.Lock()
+	h.lastPrestart = r
+	n, give := h.n, h.prestartResponse
+	h.n++
+	h.mu.Unlock()
+	if err := h.record(ctx, "prestart"); err != nil || give == nil {
 		return hook.TaskPrestartResponse{}, err
 	}
 	return give(n)
 }
-func (s recordingTaskHook) Poststart(ctx context.Context, _ hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-	return hook.TaskPoststartResponse{}, s.record(ctx, "poststart")
+func (h recordingTaskHook) Poststart(ctx context.Context, _ hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	return hook.TaskPoststartResponse{}, h.record(ctx, "poststart")
 }
-func (s recordingTaskHook) Update(ctx context.Context, _ hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
-	return hook.TaskUpdateResponse{}, s.record(ctx, "update")
+func (h recordingTaskHook) Update(ctx context.Context, _ hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
+	return hook.TaskUpdateResponse{}, h.record(ctx, "update")
 }
-func (s recordingTaskHook) PreKilling(ctx context.Context, _ hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
-	return hook.TaskPreKillingResponse{}, s.record(ctx, "prekilling")
+func (h recordingTaskHook) PreKilling(ctx context.Context, _ hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
+	return hook.TaskPreKillingResponse{}, h.record(ctx, "prekilling")
 }
-func (s recordingTaskHook) Exited(ctx context.Context, _ hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	return hook.TaskExitedResponse{}, s.record(ctx, "exited")
+func (h recordingTaskHook) Exited(ctx context.Context, _ hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	return hook.TaskExitedResponse{}, h.record(ctx, "exited")
 }
-func (s recordingTaskHook) Stop(ctx context.Context, r hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	s.mu.Lock()
-	s.lastStop = r
-	s.mu.Unlock()
+func (h recordingTaskHook) Stop(ctx context.Context, r hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	h.mu.Lock()
+	h.lastStop = r
+	h.mu.Unlock()
 	if ctx.Err() != nil {
-		return hook.TaskStopResponse{}, s.record(ctx, "stop too late")
+		return hook.TaskStopResponse{}, h.record(ctx, "stop too late")
 	}
-	return hook.TaskStopResponse{}, s.record(ctx, "stop")
+	return hook.TaskStopResponse{}, h.record(ctx, "stop")
 }
-func (s recordingTaskHook) Shutdown(ctx context.Context, _ hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
-	return hook.TaskShutdownResponse{}, s.record(ctx, "shutdown")
+func (h recordingTaskHook) Shutdown(ctx context.Context, _ hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
+	return hook.TaskShutdownResponse{}, h.record(ctx, "shutdown")
 }
 
 func withHooks(alloc, task []runnerhooks.Hook) func(*Config) {
@@ -367,14 +367,14 @@ type runningTaskRejectingStore struct {
 	full bool
 }
 
-func (f *runningTaskRejectingStore) PutTask(alloc, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
-	f.mu.Lock()
-	full := f.full
-	f.mu.Unlock()
+func (r *runningTaskRejectingStore) PutTask(alloc, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
+	r.mu.Lock()
+	full := r.full
+	r.mu.Unlock()
 	if full && local.Handle != nil {
 		return func() error { return errors.New("disk full") }
 	}
-	return f.fakeStore.PutTask(alloc, task, local, s, h)
+	return r.fakeStore.PutTask(alloc, task, local, s, h)
 }
 
 // A task's record that the store has rejected is stored when the store has space again. Until then no
@@ -490,10 +490,10 @@ func TestExitStatusIsStoredBeforeDestroy(t *testing.T) {
 }
 
 // storedEvents returns the types of a task's stored events.
-func (l *fakeStore) storedEvents(task string) (types []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if state := l.taskStates[task]; state != nil {
+func (fa *fakeStore) storedEvents(task string) (types []string) {
+	fa.mu.Lock()
+	defer fa.mu.Unlock()
+	if state := fa.taskStates[task]; state != nil {
 		for _, e := range state.Events {
 			types = append(types, e.Type)
 		}
@@ -1099,8 +1099,8 @@ type incompleteHookFactory struct {
 	hooksKnown chan struct{}
 }
 
-func (l incompleteHookFactory) PendingLaunches(a *api.Allocation) func(context.Context, func(*api.TaskEvent)) {
-	return lateHookFactory{l.fixedHookFactory, l.hooksKnown}.PendingLaunches(a)
+func (i incompleteHookFactory) PendingLaunches(a *api.Allocation) func(context.Context, func(*api.TaskEvent)) {
+	return lateHookFactory{i.fixedHookFactory, i.hooksKnown}.PendingLaunches(a)
 }
 
 // Under the next agent, the tasks are recovered before the hooks are known, and the wait for the hooks

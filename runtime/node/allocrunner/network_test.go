@@ -20,29 +20,29 @@ type networkRecords struct {
 	record *state.AllocNetwork
 }
 
-func (s *networkRecords) Networks() []state.AllocNetwork { return nil }
+func (n *networkRecords) Networks() []state.AllocNetwork { return nil }
 
-func (s *networkRecords) Network(string) *state.AllocNetwork {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.record
+func (n *networkRecords) Network(string) *state.AllocNetwork {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.record
 }
 
-func (s *networkRecords) PutNetwork(record state.AllocNetwork) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.record = &record
+func (n *networkRecords) PutNetwork(record state.AllocNetwork) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.record = &record
 	return nil
 }
 
-func (s *networkRecords) DeleteNetwork(string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.record = nil
+func (n *networkRecords) DeleteNetwork(string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.record = nil
 	return nil
 }
 
-func (s *networkRecords) HasAllocation(string) bool { return true }
+func (n *networkRecords) HasAllocation(string) bool { return true }
 
 // withNetworks lets drivers create networks.
 func withNetworks(records *networkRecords, c driver.Capabilities) func(*Config) {

@@ -236,35 +236,35 @@ type asyncRestarts struct {
 }
 
 // allowRestarts makes startRestarts accept restarts, which are canceled with ctx.
-func (d *asyncRestarts) allowRestarts(ctx context.Context) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.runCtx, d.cancel = context.WithCancel(ctx)
+func (a *asyncRestarts) allowRestarts(ctx context.Context) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.runCtx, a.cancel = context.WithCancel(ctx)
 }
 
 // cancelAndWait cancels the running restarts and waits for them.
-func (d *asyncRestarts) cancelAndWait() {
-	d.mu.Lock()
-	d.cancel()
-	d.runCtx = nil
-	d.mu.Unlock()
-	d.restartsWG.Wait()
+func (a *asyncRestarts) cancelAndWait() {
+	a.mu.Lock()
+	a.cancel()
+	a.runCtx = nil
+	a.mu.Unlock()
+	a.restartsWG.Wait()
 }
 
 // startRestarts starts the restarts of tasks and does not wait for them. The task events show the reason. If failure is set, the
 // restarts count as failures for the restart policy.
-func (d *asyncRestarts) startRestarts(tasks taskSet, reason string, failure bool) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	ctx := d.runCtx
+func (a *asyncRestarts) startRestarts(tasks taskSet, reason string, failure bool) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	ctx := a.runCtx
 	if ctx == nil {
 		return ErrNotRunning // Run has returned, or is about to return
 	}
 	for _, t := range tasks {
-		d.restartsWG.Go(func() {
+		a.restartsWG.Go(func() {
 			err := ignoreNotRunning(t.Restart(ctx, model.EventRestartSignal(reason), failure))
 			if err != nil && ctx.Err() == nil {
-				d.logger.Error("restart that a hook has asked for", "task", t.Name(), "error", err)
+				a.logger.Error("restart that a hook has asked for", "task", t.Name(), "error", err)
 			}
 		})
 	}

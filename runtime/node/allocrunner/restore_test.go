@@ -55,89 +55,89 @@ func newFakeStore() *fakeStore {
 	}
 }
 
-func (l *fakeStore) put(h state.Durability, f func()) state.WaitDurableFunc {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.pendingWrites = append(l.pendingWrites, f)
-	if h == state.DurabilityAsync && !l.asyncWritesImmediate {
+func (fa *fakeStore) put(h state.Durability, f func()) state.WaitDurableFunc {
+	fa.mu.Lock()
+	defer fa.mu.Unlock()
+	fa.pendingWrites = append(fa.pendingWrites, f)
+	if h == state.DurabilityAsync && !fa.asyncWritesImmediate {
 		time.AfterFunc(50*time.Millisecond, func() {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.writeLocked()
+			fa.mu.Lock()
+			defer fa.mu.Unlock()
+			fa.writeLocked()
 		})
 		return nopWaitFunc // an async put needs no wait, and the store does not reject it
 	}
-	l.writeLocked()
-	if !wait.IsClosed(l.agentDied) {
+	fa.writeLocked()
+	if !wait.IsClosed(fa.agentDied) {
 		return nopWaitFunc
 	}
 	return func() error {
-		l.mu.Lock()
-		deathComplete := l.ignoresCalls
-		l.mu.Unlock()
+		fa.mu.Lock()
+		deathComplete := fa.ignoresCalls
+		fa.mu.Unlock()
 		if deathComplete {
 			return errors.New("the agent is dead")
 		}
-		<-l.agentCanceled
+		<-fa.agentCanceled
 		runtime.Goexit()
 		return nil
 	}
 }
 
-func (l *fakeStore) writeLocked() {
+func (fa *fakeStore) writeLocked() {
 	switch {
-	case len(l.pendingWrites) == 0:
-	case wait.IsClosed(l.agentDied), l.maxWrites > 0 && l.writeCount == l.maxWrites:
-		closeOnce(l.agentDied)
+	case len(fa.pendingWrites) == 0:
+	case wait.IsClosed(fa.agentDied), fa.maxWrites > 0 && fa.writeCount == fa.maxWrites:
+		closeOnce(fa.agentDied)
 	default:
-		l.writeCount++
-		for _, f := range l.pendingWrites {
+		fa.writeCount++
+		for _, f := range fa.pendingWrites {
 			f()
 		}
-		l.pendingWrites = nil
+		fa.pendingWrites = nil
 	}
 }
 
-func (l *fakeStore) PutTaskState(_, task string, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
-	return l.put(h, func() { l.taskStates[task] = s })
+func (fa *fakeStore) PutTaskState(_, task string, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
+	return fa.put(h, func() { fa.taskStates[task] = s })
 }
 
-func (l *fakeStore) PutTask(_, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
-	return l.put(h, func() { l.localStates[task], l.taskStates[task] = local, s })
+func (fa *fakeStore) PutTask(_, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
+	return fa.put(h, func() { fa.localStates[task], fa.taskStates[task] = local, s })
 }
 
-func (l *fakeStore) TaskLocalState(_, task string) (state.LocalState, bool, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.unreadableTasks[task] {
+func (fa *fakeStore) TaskLocalState(_, task string) (state.LocalState, bool, error) {
+	fa.mu.Lock()
+	defer fa.mu.Unlock()
+	if fa.unreadableTasks[task] {
 		return state.LocalState{}, true, errors.New("checksum is wrong")
 	}
-	s, ok := l.localStates[task]
+	s, ok := fa.localStates[task]
 	return s, ok, nil
 }
 
-func (l *fakeStore) AllocHooks(string) map[string]string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (fa *fakeStore) AllocHooks(string) map[string]string {
+	fa.mu.Lock()
+	defer fa.mu.Unlock()
 	all := make(map[string]string)
-	for _, local := range l.localStates {
+	for _, local := range fa.localStates {
 		maps.Copy(all, local.AllocHooks)
 	}
 	return all
 }
 
-func (l *fakeStore) TaskState(_, task string) (*api.TaskState, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.taskStates[task], nil
+func (fa *fakeStore) TaskState(_, task string) (*api.TaskState, error) {
+	fa.mu.Lock()
+	defer fa.mu.Unlock()
+	return fa.taskStates[task], nil
 }
 
 // cloneForNextAgent returns a copy of the store, which the next agent uses.
-func (l *fakeStore) cloneForNextAgent() *fakeStore {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (fa *fakeStore) cloneForNextAgent() *fakeStore {
+	fa.mu.Lock()
+	defer fa.mu.Unlock()
 	n := newFakeStore()
-	n.localStates, n.taskStates, n.unreadableTasks = maps.Clone(l.localStates), maps.Clone(l.taskStates), l.unreadableTasks
+	n.localStates, n.taskStates, n.unreadableTasks = maps.Clone(fa.localStates), maps.Clone(fa.taskStates), fa.unreadableTasks
 	return n
 }
 

@@ -114,8 +114,8 @@ type fakeServiceNetwork struct {
 	dialCount int
 }
 
-func (o *fakeServiceNetwork) ChangeServices(put, remove []*api.ServiceRegistration) error {
-	o.mu.Lock()
+func (f *fakeServiceNetwork) ChangeServices(put, remove []*api.ServiceRegistration) error {
+	f.mu.Lock()
 	var changeTexts []string
 	for _, s := range put {
 		changeTexts = append(changeTexts, fmt.Sprintf("+%s=%s:%d%v", shortID(s), s.Address, s.Port, s.Tags))
@@ -123,24 +123,24 @@ func (o *fakeServiceNetwork) ChangeServices(put, remove []*api.ServiceRegistrati
 	for _, s := range remove {
 		changeTexts = append(changeTexts, "-"+shortID(s))
 	}
-	o.log = append(o.log, fmt.Sprintf("  +%-5v %s\n", time.Since(o.startTime).Round(time.Millisecond), strings.Join(changeTexts, " ")))
-	o.mu.Unlock()
-	return o.Registry.ChangeServices(put, remove)
+	f.log = append(f.log, fmt.Sprintf("  +%-5v %s\n", time.Since(f.startTime).Round(time.Millisecond), strings.Join(changeTexts, " ")))
+	f.mu.Unlock()
+	return f.Registry.ChangeServices(put, remove)
 }
 
 func shortID(s *api.ServiceRegistration) string {
 	return strings.TrimPrefix(s.ID, "_nomad-task-"+testAllocID+"-")
 }
 
-func (o *fakeServiceNetwork) transcript() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return strings.Join(o.log, "")
+func (f *fakeServiceNetwork) transcript() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return strings.Join(f.log, "")
 }
 
 // act runs a line of a script with one of the verbs of services: serve PORT [CODE], close PORT, checks,
 // dials, update.
-func (o *fakeServiceNetwork) act(h *harness, out *strings.Builder, words []string, next *api.Job) bool {
+func (f *fakeServiceNetwork) act(h *harness, out *strings.Builder, words []string, next *api.Job) bool {
 	switch words[1] {
 	case "serve", "close", "checks", "dials", "update":
 	default:
@@ -153,12 +153,12 @@ func (o *fakeServiceNetwork) act(h *harness, out *strings.Builder, words []strin
 		if len(words) > 3 {
 			code, _ = strconv.Atoi(words[3])
 		}
-		o.serve(words[2], code)
+		f.serve(words[2], code)
 	case "close":
-		o.mu.Lock()
-		l := o.listeners[words[2]]
-		delete(o.listeners, words[2])
-		o.mu.Unlock()
+		f.mu.Lock()
+		l := f.listeners[words[2]]
+		delete(f.listeners, words[2])
+		f.mu.Unlock()
 		l.end()
 	case "checks":
 		fmt.Fprintf(out, "%s checks:\n", words[0])
@@ -166,10 +166,10 @@ func (o *fakeServiceNetwork) act(h *harness, out *strings.Builder, words []strin
 			fmt.Fprintf(out, "  %s/%s of %s%s, %s: %s %d %s\n", c.Service, c.Check, c.Group, prefixUnlessEmpty(" ", c.Task), c.Mode, c.Status, c.StatusCode, strings.TrimSpace(c.Output))
 		}
 	case "dials":
-		o.mu.Lock()
-		fmt.Fprintf(out, "%s dials: %d\n", words[0], o.dialCount)
-		o.dialCount = 0
-		o.mu.Unlock()
+		f.mu.Lock()
+		fmt.Fprintf(out, "%s dials: %d\n", words[0], f.dialCount)
+		f.dialCount = 0
+		f.mu.Unlock()
 	case "update":
 		alloc := *h.Alloc()
 		alloc.AllocModifyIndex++
@@ -206,12 +206,12 @@ func (h *harness) healthHistory() string {
 	return b.String()
 }
 
-func (o *fakeServiceNetwork) dial(ctx context.Context, _, address string) (net.Conn, error) {
+func (f *fakeServiceNetwork) dial(ctx context.Context, _, address string) (net.Conn, error) {
 	_, port, _ := net.SplitHostPort(address)
-	o.mu.Lock()
-	o.dialCount++
-	l := o.listeners[port]
-	o.mu.Unlock()
+	f.mu.Lock()
+	f.dialCount++
+	l := f.listeners[port]
+	f.mu.Unlock()
 	if l == nil {
 		return nil, fmt.Errorf("dial tcp %s: connect: connection refused", address)
 	}
@@ -224,7 +224,7 @@ func (o *fakeServiceNetwork) dial(ctx context.Context, _, address string) (net.C
 	}
 }
 
-func (o *fakeServiceNetwork) serve(port string, code int) {
+func (f *fakeServiceNetwork) serve(port string, code int) {
 	l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/missing" {
@@ -235,19 +235,19 @@ func (o *fakeServiceNetwork) serve(port string, code int) {
 		fmt.Fprintf(w, "answer %d", code)
 	})}
 	l.end = func() { _ = server.Close() }
-	o.serversWG.Go(func() { _ = server.Serve(l) })
-	o.mu.Lock()
-	o.listeners[port] = l
-	o.mu.Unlock()
+	f.serversWG.Go(func() { _ = server.Serve(l) })
+	f.mu.Lock()
+	f.listeners[port] = l
+	f.mu.Unlock()
 }
 
-func (o *fakeServiceNetwork) closeAll() {
-	o.mu.Lock()
-	for _, l := range o.listeners {
+func (f *fakeServiceNetwork) closeAll() {
+	f.mu.Lock()
+	for _, l := range f.listeners {
 		l.end()
 	}
-	o.mu.Unlock()
-	o.serversWG.Wait()
+	f.mu.Unlock()
+	f.serversWG.Wait()
 }
 
 type pipeListener struct {

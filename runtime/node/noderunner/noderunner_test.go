@@ -139,64 +139,64 @@ type fakeSource struct {
 	collectReasons  map[string]string // reasons of the calls of ReportCollected, by allocation id
 }
 
-func (l *fakeSource) Allocs() ([]Assignment, <-chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.assignments, l.changed
+func (f *fakeSource) Allocs() ([]Assignment, <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.assignments, f.changed
 }
 
-func (l *fakeSource) Report(allocrunner.StatusUpdate) {}
+func (f *fakeSource) Report(allocrunner.StatusUpdate) {}
 
-func (l *fakeSource) ReportEnded(id string, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, twice := l.endErrors[id]; twice {
+func (f *fakeSource) ReportEnded(id string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, twice := f.endErrors[id]; twice {
 		err = errors.New("told twice")
 	}
-	l.endErrors[id] = err
+	f.endErrors[id] = err
 }
 
-func (l *fakeSource) CollectAtEnd(_ context.Context, id string) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.collectAtEndIDs = append(l.collectAtEndIDs, id)
+func (f *fakeSource) CollectAtEnd(_ context.Context, id string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.collectAtEndIDs = append(f.collectAtEndIDs, id)
 	return nil
 }
 
-func (l *fakeSource) requestedCollectIDs() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.collectAtEndIDs)
+func (f *fakeSource) requestedCollectIDs() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.collectAtEndIDs)
 }
 
-func (l *fakeSource) ReportCollected(id, reason string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.collectReasons == nil {
-		l.collectReasons = make(map[string]string)
+func (f *fakeSource) ReportCollected(id, reason string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.collectReasons == nil {
+		f.collectReasons = make(map[string]string)
 	}
-	l.collectReasons[id] = reason
+	f.collectReasons[id] = reason
 }
 
-func (l *fakeSource) collectReason(id string) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.collectReasons[id]
+func (f *fakeSource) collectReason(id string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.collectReasons[id]
 }
 
-func (l *fakeSource) ReportRemoved(id string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.removedIDs = append(l.removedIDs, id)
+func (f *fakeSource) ReportRemoved(id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.removedIDs = append(f.removedIDs, id)
 }
 
 // setAssignments replaces the list of allocations.
-func (l *fakeSource) setAssignments(wanted ...Assignment) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.assignments = wanted
-	close(l.changed)
-	l.changed = make(chan struct{})
+func (f *fakeSource) setAssignments(wanted ...Assignment) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.assignments = wanted
+	close(f.changed)
+	f.changed = make(chan struct{})
 }
 
 // noDrivers has no driver, so that every allocation fails at once.
@@ -285,10 +285,10 @@ func allocDirNames(t *testing.T, root string) []string {
 	return names
 }
 
-func (l *fakeSource) endError(id string) (err error, yes bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	err, yes = l.endErrors[id]
+func (f *fakeSource) endError(id string) (err error, yes bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	err, yes = f.endErrors[id]
 	return err, yes
 }
 
@@ -358,17 +358,17 @@ type blockingPlugins struct {
 	releaseDriver, releaseHook chan struct{}
 }
 
-func (s blockingPlugins) Driver(context.Context, string) (driver.Driver, error) {
-	<-s.releaseDriver
+func (b blockingPlugins) Driver(context.Context, string) (driver.Driver, error) {
+	<-b.releaseDriver
 	return nil, errors.New("there is no driver")
 }
 func (blockingPlugins) Name() string { return "slow" }
-func (s blockingPlugins) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
-	<-s.releaseHook
+func (b blockingPlugins) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	<-b.releaseHook
 	return hook.AllocPostrunResponse{}, nil
 }
-func (s blockingPlugins) AllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
-	return []runnerhooks.OrderedHook{{Order: runnerhooks.OrderPlugin, Hook: s}}
+func (b blockingPlugins) AllocHooks(*api.Allocation, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
+	return []runnerhooks.OrderedHook{{Order: runnerhooks.OrderPlugin, Hook: b}}
 }
 func (blockingPlugins) TaskHooks(*api.Allocation, *api.Task, pluginhooks.AttachTarget) []runnerhooks.OrderedHook {
 	return nil

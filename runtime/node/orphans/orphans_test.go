@@ -141,12 +141,12 @@ func (d *recordingDriver) DestroyTask(_ context.Context, id string, _ bool) erro
 // singleDriverSource is the only driver of a node.
 type singleDriverSource struct{ *recordingDriver }
 
-func (o singleDriverSource) Drivers() map[string]supervisor.DriverInfo {
+func (s singleDriverSource) Drivers() map[string]supervisor.DriverInfo {
 	return map[string]supervisor.DriverInfo{"recording": {}}
 }
 
-func (o singleDriverSource) Driver(context.Context, string) (driver.Driver, error) {
-	return o.recordingDriver, nil
+func (s singleDriverSource) Driver(context.Context, string) (driver.Driver, error) {
+	return s.recordingDriver, nil
 }
 
 func TestEachStartOfAnOrphanIsDestroyed(t *testing.T) {

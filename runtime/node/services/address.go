@@ -29,63 +29,63 @@ type addressResolver struct {
 }
 
 // resolve resolves an address mode and a port label. Port 0 means that the label is empty.
-func (p addressResolver) resolve(mode, label string) (ip string, port int, err error) {
+func (a addressResolver) resolve(mode, label string) (ip string, port int, err error) {
 	switch mode {
 	case "", addressModeAuto:
 		switch {
-		case p.serviceAddress != "":
-			_, port, err := p.resolveHost(label)
-			return p.serviceAddress, port, err
-		case p.network != nil && p.network.AutoAdvertise:
-			return p.resolveDriver(label)
+		case a.serviceAddress != "":
+			_, port, err := a.resolveHost(label)
+			return a.serviceAddress, port, err
+		case a.network != nil && a.network.AutoAdvertise:
+			return a.resolveDriver(label)
 		}
-		return p.resolveHost(label)
+		return a.resolveHost(label)
 	case addressModeHost:
-		return p.resolveHost(label)
+		return a.resolveHost(label)
 	case addressModeDriver:
-		if p.network == nil {
+		if a.network == nil {
 			return "", 0, errors.New(`cannot use address_mode="driver": no driver network exists`)
 		}
-		return p.resolveDriver(label)
+		return a.resolveDriver(label)
 	case addressModeAlloc:
-		return p.resolveAlloc(mode, p.spec.Address, label)
+		return a.resolveAlloc(mode, a.spec.Address, label)
 	case addressModeAllocIPv6:
-		return p.resolveAlloc(mode, p.spec.AddressIPv6, label)
+		return a.resolveAlloc(mode, a.spec.AddressIPv6, label)
 	}
 	return "", 0, fmt.Errorf("invalid address mode %q", mode)
 }
 
-func (p addressResolver) resolveHost(label string) (string, int, error) {
-	if m, ok := p.portByLabel(label); ok {
+func (a addressResolver) resolveHost(label string) (string, int, error) {
+	if m, ok := a.portByLabel(label); ok {
 		return m.HostIP, m.HostPort, nil
 	}
-	ip := p.spec.HostIP
-	if n, ok := p.spec.TaskNetworks[p.task]; ok && p.task != "" {
+	ip := a.spec.HostIP
+	if n, ok := a.spec.TaskNetworks[a.task]; ok && a.task != "" {
 		ip = n.IP
 	}
 	port, err := parseLiteralPort(label)
 	return ip, port, err
 }
 
-func (p addressResolver) resolveDriver(label string) (string, int, error) {
-	if m, ok := p.portByLabel(label); ok && m.AllocPort > 0 {
-		return p.network.Addr, m.AllocPort, nil
+func (a addressResolver) resolveDriver(label string) (string, int, error) {
+	if m, ok := a.portByLabel(label); ok && m.AllocPort > 0 {
+		return a.network.Addr, m.AllocPort, nil
 	}
-	if port, ok := p.network.PortMap[label]; ok {
-		return p.network.Addr, port, nil
+	if port, ok := a.network.PortMap[label]; ok {
+		return a.network.Addr, port, nil
 	}
-	if m, ok := p.portByLabel(label); ok {
-		return p.network.Addr, m.HostPort, nil
+	if m, ok := a.portByLabel(label); ok {
+		return a.network.Addr, m.HostPort, nil
 	}
 	port, err := parseLiteralPort(label)
-	return p.network.Addr, port, err
+	return a.network.Addr, port, err
 }
 
-func (p addressResolver) resolveAlloc(mode, ip, label string) (string, int, error) {
+func (a addressResolver) resolveAlloc(mode, ip, label string) (string, int, error) {
 	if ip == "" {
 		return "", 0, fmt.Errorf("cannot use address_mode=%q: no allocation network status reported", mode)
 	}
-	if m, ok := p.portByLabel(label); ok {
+	if m, ok := a.portByLabel(label); ok {
 		if m.AllocPort > 0 {
 			return ip, m.AllocPort, nil
 		}
@@ -96,11 +96,11 @@ func (p addressResolver) resolveAlloc(mode, ip, label string) (string, int, erro
 }
 
 // portByLabel returns the port with a label: of the group, or else of the task.
-func (p addressResolver) portByLabel(label string) (taskenv.Port, bool) {
+func (a addressResolver) portByLabel(label string) (taskenv.Port, bool) {
 	if label == "" {
 		return taskenv.Port{}, false
 	}
-	for _, ports := range [][]taskenv.Port{p.spec.Ports, p.spec.TaskNetworks[p.task].Ports} {
+	for _, ports := range [][]taskenv.Port{a.spec.Ports, a.spec.TaskNetworks[a.task].Ports} {
 		if i := slices.IndexFunc(ports, func(m taskenv.Port) bool { return m.Label == label }); i >= 0 {
 			return ports[i], true
 		}
@@ -121,18 +121,18 @@ func parseLiteralPort(label string) (int, error) {
 }
 
 // resolveCheck returns the address that a check of a service connects to.
-func (p addressResolver) resolveCheck(s *Service, c *Check) (string, error) {
+func (a addressResolver) resolveCheck(s *Service, c *Check) (string, error) {
 	label, mode := c.Port, c.AddressMode
 	if label == "" {
 		label = s.Port
 	}
 	if mode == "" {
 		mode = addressModeHost
-		if p.serviceAddress != "" {
+		if a.serviceAddress != "" {
 			mode = addressModeAuto
 		}
 	}
-	ip, port, err := p.resolve(mode, label)
+	ip, port, err := a.resolve(mode, label)
 	if err != nil {
 		return "", err
 	}

@@ -48,11 +48,11 @@ func resolveCheckTarget(p addressResolver, s *Service, c Check) resolvedCheck {
 	return t
 }
 
-func (t *resolvedCheck) newProbe(dial DialFunc) probe {
-	if t.configError != "" {
-		return alwaysFailingProbe(fmt.Errorf("%s", t.configError))
+func (r *resolvedCheck) newProbe(dial DialFunc) probe {
+	if r.configError != "" {
+		return alwaysFailingProbe(fmt.Errorf("%s", r.configError))
 	}
-	return newProbe(&t.check, t.address, dial)
+	return newProbe(&r.check, r.address, dial)
 }
 
 // checkID returns a hash of the allocation and of the fields of a check, so that a check that has not changed keeps
@@ -329,22 +329,22 @@ func (c *checkRunner) stop(purge bool) {
 	}
 }
 
-func (o *runningCheck) stopLocked() {
-	o.cancel()
-	o.restartWatch.disarm()
-	o.setRestartTimerLocked(time.Time{}, nil)
+func (r *runningCheck) stopLocked() {
+	r.cancel()
+	r.restartWatch.disarm()
+	r.setRestartTimerLocked(time.Time{}, nil)
 }
 
 // setRestartTimerLocked replaces the restart timer by one that calls onTimer at a time. A zero time only stops the timer.
-func (o *runningCheck) setRestartTimerLocked(at time.Time, onTimer func(attempt int)) {
-	o.restartTimerNumber++
-	if o.restartTimer != nil {
-		o.restartTimer.Stop()
-		o.restartTimer = nil
+func (r *runningCheck) setRestartTimerLocked(at time.Time, onTimer func(attempt int)) {
+	r.restartTimerNumber++
+	if r.restartTimer != nil {
+		r.restartTimer.Stop()
+		r.restartTimer = nil
 	}
 	if !at.IsZero() {
-		attempt := o.restartTimerNumber
-		o.restartTimer = time.AfterFunc(time.Until(at), func() { onTimer(attempt) })
+		attempt := r.restartTimerNumber
+		r.restartTimer = time.AfterFunc(time.Until(at), func() { onTimer(attempt) })
 	}
 }
 

@@ -197,32 +197,32 @@ type memoryCheckResultStore struct {
 	byID     map[string]*api.AllocCheckStatus
 }
 
-func (k *memoryCheckResultStore) CheckResults(string) (map[string]*api.AllocCheckStatus, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	found := make(map[string]*api.AllocCheckStatus, len(k.byID))
-	for id, r := range k.byID {
+func (m *memoryCheckResultStore) CheckResults(string) (map[string]*api.AllocCheckStatus, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	found := make(map[string]*api.AllocCheckStatus, len(m.byID))
+	for id, r := range m.byID {
 		found[id] = r
 	}
 	return found, nil
 }
 
-func (k *memoryCheckResultStore) PutCheckResult(_ string, r *api.AllocCheckStatus) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.byID == nil {
-		k.byID = make(map[string]*api.AllocCheckStatus)
+func (m *memoryCheckResultStore) PutCheckResult(_ string, r *api.AllocCheckStatus) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.byID == nil {
+		m.byID = make(map[string]*api.AllocCheckStatus)
 	}
-	k.byID[r.ID] = r
-	k.putCount++
+	m.byID[r.ID] = r
+	m.putCount++
 	return nil
 }
 
-func (k *memoryCheckResultStore) DeleteCheckResults(_ string, ids []string) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (m *memoryCheckResultStore) DeleteCheckResults(_ string, ids []string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	for _, id := range ids {
-		delete(k.byID, id)
+		delete(m.byID, id)
 	}
 	return nil
 }
@@ -276,49 +276,49 @@ func newTestSet(t *testing.T, services ...Service) *setFixture {
 }
 
 // newSet returns a set like that of the next agent.
-func (w *setFixture) newSet() *Set {
+func (s *setFixture) newSet() *Set {
 	return New(Config{
 		AllocID: testAllocID, AllocName: "j.g[0]",
 		CurrentSpec: func() *Spec {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			return w.spec
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.spec
 		},
-		CurrentEnv:       w.env,
-		Restart:          w.restartRecorder.restart,
-		Registry:         w.registry,
-		CheckResultStore: w.results,
-		Dial:             w.net.dial,
+		CurrentEnv:       s.env,
+		Restart:          s.restartRecorder.restart,
+		Registry:         s.registry,
+		CheckResultStore: s.results,
+		Dial:             s.net.dial,
 		Logger:           hclog.NewNullLogger(),
 	})
 }
 
-func (w *setFixture) env(task string) *taskenv.Env {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (s *setFixture) env(task string) *taskenv.Env {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	node := taskenv.Node{NodeFacts: model.NodeFacts{Attributes: map[string]string{"kernel.name": "linux"}, Datacenter: "dc1"}}
-	alloc := taskenv.Alloc{ID: testAllocID, Name: "j.g[0]", JobName: "j", Group: "g", Ports: w.spec.Ports}
-	return taskenv.NewBuilder(node, alloc, taskenv.Task{Name: task, EnvBlock: w.taskVars[task]}).Build()
+	alloc := taskenv.Alloc{ID: testAllocID, Name: "j.g[0]", JobName: "j", Group: "g", Ports: s.spec.Ports}
+	return taskenv.NewBuilder(node, alloc, taskenv.Task{Name: task, EnvBlock: s.taskVars[task]}).Build()
 }
 
 // setServices replaces the services by a new version of the job.
-func (w *setFixture) setServices(services ...Service) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	next := *w.spec
+func (s *setFixture) setServices(services ...Service) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := *s.spec
 	next.Services = services
-	w.spec = &next
+	s.spec = &next
 }
 
-func (w *setFixture) setVar(task, key, value string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.taskVars[task] = map[string]string{key: value}
+func (s *setFixture) setVar(task, key, value string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.taskVars[task] = map[string]string{key: value}
 }
 
 // statuses returns the results of the checks, as "name status code output".
-func (w *setFixture) statuses() []string {
-	results, _, _ := w.Checks()
+func (s *setFixture) statuses() []string {
+	results, _, _ := s.Checks()
 	var list []string
 	for _, r := range results {
 		list = append(list, fmt.Sprintf("%s %s %d %s", r.Check, r.Status, r.StatusCode, r.Output))

@@ -16,17 +16,17 @@ import (
 type visibleTaskDirs struct{ alloc, local, secrets string }
 
 // visibleDirs returns the paths at which the task sees its directories, which depend on the isolation of its driver.
-func (in *envInputs) visibleDirs() visibleTaskDirs {
-	if in.dir.AllocDir == "" {
+func (e *envInputs) visibleDirs() visibleTaskDirs {
+	if e.dir.AllocDir == "" {
 		return visibleTaskDirs{} // there is no task, or it has no directories yet
 	}
-	switch in.isolation {
+	switch e.isolation {
 	case driver.FSIsolationChroot, driver.FSIsolationImage:
 		return visibleTaskDirs{alloc: "/alloc", local: "/local", secrets: "/secrets"}
 	case driver.FSIsolationUnveil:
-		return visibleTaskDirs{alloc: in.dir.MountsAllocDir, local: in.dir.MountsTaskDir, secrets: in.dir.MountsSecretsDir}
+		return visibleTaskDirs{alloc: e.dir.MountsAllocDir, local: e.dir.MountsTaskDir, secrets: e.dir.MountsSecretsDir}
 	}
-	return visibleTaskDirs{alloc: in.dir.SharedAllocDir, local: in.dir.LocalDir, secrets: in.dir.SecretsDir}
+	return visibleTaskDirs{alloc: e.dir.SharedAllocDir, local: e.dir.LocalDir, secrets: e.dir.SecretsDir}
 }
 
 // buildEnv returns all variables of an environment. It adds them in the order of ascending precedence.
@@ -60,7 +60,7 @@ func buildEnv(in *envInputs) map[string]string {
 }
 
 // addBuiltinVars sets the NOMAD_ variables that come from the job and the placement, except those of the meta blocks.
-func (in *envInputs) addBuiltinVars(v *layeredVars, d visibleTaskDirs) {
+func (e *envInputs) addBuiltinVars(v *layeredVars, d visibleTaskDirs) {
 	some := func(key, value string) {
 		if value != "" {
 			v.setVar(key, value)
@@ -76,7 +76,7 @@ func (in *envInputs) addBuiltinVars(v *layeredVars, d visibleTaskDirs) {
 	some("NOMAD_TASK_DIR", d.local)
 	some("NOMAD_SECRETS_DIR", d.secrets)
 
-	a := &in.alloc
+	a := &e.alloc
 	some("NOMAD_ALLOC_ID", a.ID)
 	some("NOMAD_SHORT_ALLOC_ID", a.ID[:min(8, len(a.ID))])
 	some("NOMAD_ALLOC_NAME", a.Name)
@@ -86,15 +86,15 @@ func (in *envInputs) addBuiltinVars(v *layeredVars, d visibleTaskDirs) {
 	some("NOMAD_JOB_NAME", a.JobName)
 	some("NOMAD_JOB_PARENT_ID", a.ParentJobID)
 	some("NOMAD_NAMESPACE", a.Namespace)
-	some("NOMAD_DC", in.node.Datacenter)
-	some("NOMAD_REGION", in.node.Region)
-	some("NOMAD_PARENT_CGROUP", in.node.ParentCgroup)
+	some("NOMAD_DC", e.node.Datacenter)
+	some("NOMAD_REGION", e.node.Region)
+	some("NOMAD_PARENT_CGROUP", e.node.ParentCgroup)
 
-	in.addGroupPorts(v)
-	in.addTaskPorts(v)
-	in.addTokens(v, d)
+	e.addGroupPorts(v)
+	e.addTaskPorts(v)
+	e.addTokens(v, d)
 
-	if t := &in.task; t.Name != "" {
+	if t := &e.task; t.Name != "" {
 		v.setVar("NOMAD_TASK_NAME", t.Name)
 		number("NOMAD_CPU_LIMIT", t.CPUMHz)
 		number("NOMAD_MEMORY_LIMIT", t.MemoryMB)
@@ -109,15 +109,15 @@ const TaskAPISocketName = "api.sock"
 
 // addTokens sets the variables with the tokens of workload identities. Only a task with a token gets the address of the
 // API.
-func (in *envInputs) addTokens(v *layeredVars, d visibleTaskDirs) {
-	for name, token := range in.tokenOfIdentity {
+func (e *envInputs) addTokens(v *layeredVars, d visibleTaskDirs) {
+	for name, token := range e.tokenOfIdentity {
 		if name == model.DefaultIdentity {
 			v.setVar("NOMAD_TOKEN", token)
 		} else {
 			v.setVar("NOMAD_TOKEN_"+name, token)
 		}
 	}
-	if len(in.tokenOfIdentity) > 0 && d.secrets != "" {
+	if len(e.tokenOfIdentity) > 0 && d.secrets != "" {
 		v.setVar("NOMAD_UNIX_ADDR", "unix://"+d.secrets+"/"+TaskAPISocketName)
 	}
 }
@@ -135,8 +135,8 @@ func allocIndex(name string) string {
 	return index
 }
 
-func (in *envInputs) addGroupPorts(v *layeredVars) {
-	for _, p := range in.alloc.Ports {
+func (e *envInputs) addGroupPorts(v *layeredVars) {
+	for _, p := range e.alloc.Ports {
 		host := strconv.Itoa(p.HostPort)
 		inside := host
 		if p.AllocPort > 0 {
@@ -151,7 +151,7 @@ func (in *envInputs) addGroupPorts(v *layeredVars) {
 		v.setRawAndCleanName("NOMAD_HOST_IP_"+p.Label, p.HostIP)
 		v.setRawAndCleanName("NOMAD_HOST_ADDR_"+p.Label, addr)
 		v.setRawAndCleanName("NOMAD_ALLOC_PORT_"+p.Label, inside)
-		if n := in.alloc.Network; n != nil {
+		if n := e.alloc.Network; n != nil {
 			v.setRawAndCleanName("NOMAD_ALLOC_INTERFACE_"+p.Label, n.Interface)
 			v.setRawAndCleanName("NOMAD_ALLOC_IP_"+p.Label, n.Address)
 			v.setRawAndCleanName("NOMAD_ALLOC_ADDR_"+p.Label, net.JoinHostPort(n.Address, inside))
@@ -161,12 +161,12 @@ func (in *envInputs) addGroupPorts(v *layeredVars) {
 
 // addTaskPorts sets the variables for the ports of the deprecated networks of single tasks. The variables of another task's
 // ports contain the name of that task.
-func (in *envInputs) addTaskPorts(v *layeredVars) {
-	for _, task := range slices.Sorted(maps.Keys(in.alloc.TaskPorts)) {
-		for _, p := range in.alloc.TaskPorts[task] {
+func (e *envInputs) addTaskPorts(v *layeredVars) {
+	for _, task := range slices.Sorted(maps.Keys(e.alloc.TaskPorts)) {
+		for _, p := range e.alloc.TaskPorts[task] {
 			host := strconv.Itoa(p.HostPort)
 			addr := net.JoinHostPort(p.HostIP, host)
-			if task != in.task.Name {
+			if task != e.task.Name {
 				suffix := task + "_" + p.Label
 				v.setVar("NOMAD_IP_"+suffix, p.HostIP)
 				v.setVar("NOMAD_PORT_"+suffix, host)
@@ -174,7 +174,7 @@ func (in *envInputs) addTaskPorts(v *layeredVars) {
 				continue
 			}
 			inside := host
-			if mapped := in.driverPortOfLabel[p.Label]; mapped > 0 {
+			if mapped := e.driverPortOfLabel[p.Label]; mapped > 0 {
 				inside = strconv.Itoa(mapped)
 			}
 			family := "NOMAD_IPv4_"
@@ -198,14 +198,14 @@ func (v *layeredVars) setRawAndCleanName(key, value string) {
 }
 
 // mergedMeta merges the meta of job, group and task; the task has the highest precedence.
-func (in *envInputs) mergedMeta() map[string]string {
+func (e *envInputs) mergedMeta() map[string]string {
 	meta := make(map[string]string)
-	for _, key := range in.alloc.OptionalMeta {
+	for _, key := range e.alloc.OptionalMeta {
 		meta[key] = ""
 	}
-	maps.Copy(meta, in.alloc.JobMeta)
-	maps.Copy(meta, in.alloc.GroupMeta)
-	maps.Copy(meta, in.task.Meta)
+	maps.Copy(meta, e.alloc.JobMeta)
+	maps.Copy(meta, e.alloc.GroupMeta)
+	maps.Copy(meta, e.task.Meta)
 	return meta
 }
 

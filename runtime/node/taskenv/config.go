@@ -84,12 +84,12 @@ func (t dottedNameTree) insertName(name, value string) {
 	}
 }
 
-func (b *dottedNameNode) toCty() cty.Value {
-	if b.children == nil {
-		return cty.StringVal(b.value)
+func (d *dottedNameNode) toCty() cty.Value {
+	if d.children == nil {
+		return cty.StringVal(d.value)
 	}
-	object := make(map[string]cty.Value, len(b.children))
-	for name, child := range b.children {
+	object := make(map[string]cty.Value, len(d.children))
+	for name, child := range d.children {
 		object[name] = child.toCty()
 	}
 	return cty.ObjectVal(object)

@@ -30,32 +30,32 @@ func popErr(list *[]error) error {
 	return err
 }
 
-func (a *scriptedDriver) WaitTask(context.Context, string) (*driver.ExitResult, error) {
-	a.calls = append(a.calls, "wait")
-	if err := popErr(&a.waitErrs); err != nil {
+func (s *scriptedDriver) WaitTask(context.Context, string) (*driver.ExitResult, error) {
+	s.calls = append(s.calls, "wait")
+	if err := popErr(&s.waitErrs); err != nil {
 		return nil, err
 	}
 	return &driver.ExitResult{ExitCode: 7}, nil
 }
 
-func (a *scriptedDriver) SignalTask(context.Context, string, string) error {
-	a.calls = append(a.calls, "signal")
-	return popErr(&a.signalErrs)
+func (s *scriptedDriver) SignalTask(context.Context, string, string) error {
+	s.calls = append(s.calls, "signal")
+	return popErr(&s.signalErrs)
 }
 
-func (a *scriptedDriver) DestroyTask(context.Context, string, bool) error {
-	a.calls = append(a.calls, "destroy")
-	return popErr(&a.destroyErrs)
+func (s *scriptedDriver) DestroyTask(context.Context, string, bool) error {
+	s.calls = append(s.calls, "destroy")
+	return popErr(&s.destroyErrs)
 }
 
-func (a *scriptedDriver) RecoverTask(context.Context, *driver.Handle) error {
-	a.calls = append(a.calls, "recover")
-	return popErr(&a.recoverErrs)
+func (s *scriptedDriver) RecoverTask(context.Context, *driver.Handle) error {
+	s.calls = append(s.calls, "recover")
+	return popErr(&s.recoverErrs)
 }
 
-func (a *scriptedDriver) process() *process {
+func (s *scriptedDriver) process() *process {
 	return newProcess(&driver.Handle{Config: &driver.TaskConfig{ID: "a/t/1"}}, nil,
-		func(context.Context) (driver.Driver, error) { return a, nil }, callRecorder{})
+		func(context.Context) (driver.Driver, error) { return s, nil }, callRecorder{})
 }
 
 var (

@@ -22,41 +22,41 @@ type restartDecider struct {
 }
 
 // restoreTracker sets the restart attempts that an earlier agent has counted.
-func (s *restartDecider) restoreTracker(stored restart.State) {
+func (r *restartDecider) restoreTracker(stored restart.State) {
 	if !stored.WindowStart.IsZero() {
-		s.tracker.Resume(stored)
+		r.tracker.Resume(stored)
 	}
 }
 
 // recordRestartState clears the restart delay, because the task starts now, and copies the state of the tracker to the
 // local state, which the next put stores.
-func (s *restartDecider) recordRestartState() {
-	s.tracker.ClearDelay()
-	s.records.localState.Restart = s.tracker.State()
+func (r *restartDecider) recordRestartState() {
+	r.tracker.ClearDelay()
+	r.records.localState.Restart = r.tracker.State()
 }
 
 // predictDecision returns what decideAndRecord would decide now, without the jitter of the delay. A later kill, restart
 // request or version of the task may change the decision.
-func (s *restartDecider) predictDecision(outcome restart.Outcome) restart.Decision {
-	outcome.Killed = s.killRequest.isRequested()
-	tracker := restart.New(s.task().Restart, time.Now(), func(int64) int64 { return 0 })
-	tracker.Resume(s.tracker.State())
+func (r *restartDecider) predictDecision(outcome restart.Outcome) restart.Decision {
+	outcome.Killed = r.killRequest.isRequested()
+	tracker := restart.New(r.task().Restart, time.Now(), func(int64) int64 { return 0 })
+	tracker.Resume(r.tracker.State())
 	return tracker.Decide(time.Now(), outcome)
 }
 
 // willRestart reports whether predictDecision restarts the task after this outcome.
-func (s *restartDecider) willRestart(outcome restart.Outcome) bool {
-	return s.predictDecision(outcome).Action == restart.ActionRestart
+func (r *restartDecider) willRestart(outcome restart.Outcome) bool {
+	return r.predictDecision(outcome).Action == restart.ActionRestart
 }
 
 // decideAndRecord applies the restart policy, and stores the decision with the state of the task. If the agent dies before
 // the decision is on the disk, the next agent decides again, because the exit is stored.
-func (s *restartDecider) decideAndRecord(outcome restart.Outcome) restart.Decision {
-	outcome.Killed = s.killRequest.isRequested()
-	s.tracker.SetPolicy(s.task().Restart)
-	decision := s.tracker.Decide(time.Now(), outcome)
-	local := &s.records.localState
-	local.Restart = s.tracker.State()
+func (r *restartDecider) decideAndRecord(outcome restart.Outcome) restart.Decision {
+	outcome.Killed = r.killRequest.isRequested()
+	r.tracker.SetPolicy(r.task().Restart)
+	decision := r.tracker.Decide(time.Now(), outcome)
+	local := &r.records.localState
+	local.Restart = r.tracker.State()
 	next := local.NextStartID
 	if decision.Action != restart.ActionRestart || decision.Delay > 0 || local.Destroy != nil {
 		next = ""
@@ -65,16 +65,16 @@ func (s *restartDecider) decideAndRecord(outcome restart.Outcome) restart.Decisi
 
 	switch decision.Action {
 	case restart.ActionFinish:
-		s.records.setTaskState(state.DurabilityAsync, model.TaskDead, nil)
+		r.records.setTaskState(state.DurabilityAsync, model.TaskDead, nil)
 	case restart.ActionKill:
-		s.records.setTaskState(state.DurabilityAsync, model.TaskDead, s.killRequest.killedEvent())
+		r.records.setTaskState(state.DurabilityAsync, model.TaskDead, r.killRequest.killedEvent())
 	case restart.ActionGiveUp:
-		s.logger.Info("not restarting", "reason", decision.Reason)
-		s.records.setTaskState(state.DurabilityAsync, model.TaskDead, model.EventNotRestarting(decision.Reason))
+		r.logger.Info("not restarting", "reason", decision.Reason)
+		r.records.setTaskState(state.DurabilityAsync, model.TaskDead, model.EventNotRestarting(decision.Reason))
 	case restart.ActionRestart:
-		s.logger.Info("restarting", "reason", decision.Reason, "delay", decision.Delay)
+		r.logger.Info("restarting", "reason", decision.Reason, "delay", decision.Delay)
 		point := failpoint.EnterStep(failpoint.StepRestartDelay)
-		s.records.setTaskState(state.DurabilityAsync, model.TaskPending, model.EventRestarting(decision.Reason, decision.Delay))
+		r.records.setTaskState(state.DurabilityAsync, model.TaskPending, model.EventRestarting(decision.Reason, decision.Delay))
 		point.Leave()
 	}
 	return decision
@@ -82,16 +82,16 @@ func (s *restartDecider) decideAndRecord(outcome restart.Outcome) restart.Decisi
 
 // startRerun makes a dead task pending again, for a requested rerun. It reports whether the restart policy allows the
 // rerun.
-func (s *restartDecider) startRerun() bool {
-	s.records.resetFinishedState()
-	defer s.records.clearRestartRequest()
-	return s.decideAndRecord(restart.Outcome{Requested: true}).Action == restart.ActionRestart
+func (r *restartDecider) startRerun() bool {
+	r.records.resetFinishedState()
+	defer r.records.clearRestartRequest()
+	return r.decideAndRecord(restart.Outcome{Requested: true}).Action == restart.ActionRestart
 }
 
 // dropUnusedStartID removes the stored id of a start for which StartTask was not called, so that the next agent does not
 // search for its processes.
-func (s *restartDecider) dropUnusedStartID() {
-	local := &s.records.localState
+func (r *restartDecider) dropUnusedStartID() {
+	local := &r.records.localState
 	switch {
 	case local.NextStartID != "":
 		local.NextStartID = ""
@@ -100,5 +100,5 @@ func (s *restartDecider) dropUnusedStartID() {
 	default:
 		return
 	}
-	s.records.putLocalState(state.DurabilityAsync)
+	r.records.putLocalState(state.DurabilityAsync)
 }

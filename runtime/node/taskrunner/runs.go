@@ -11,30 +11,30 @@ type processTracker struct {
 }
 
 // allEnded reports whether no process of the task can be alive.
-func (r *processTracker) allEnded() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.lastProcessEnded && !r.earlierProcessMayRun
+func (p *processTracker) allEnded() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lastProcessEnded && !p.earlierProcessMayRun
 }
 
 // noteStart records that the driver may start a new process of the task from now on.
-func (r *processTracker) noteStart() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.lastProcessEnded, r.lastExitUnobserved, r.earlierProcessMayRun = false, false, r.earlierProcessMayRun || r.lastExitUnobserved
+func (p *processTracker) noteStart() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lastProcessEnded, p.lastExitUnobserved, p.earlierProcessMayRun = false, false, p.earlierProcessMayRun || p.lastExitUnobserved
 }
 
 // noteExit records the end of the last process; observed is false if its exit status is
 // unknown.
-func (r *processTracker) noteExit(observed bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.lastProcessEnded, r.lastExitUnobserved = observed, !observed
+func (p *processTracker) noteExit(observed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lastProcessEnded, p.lastExitUnobserved = observed, !observed
 }
 
 // noteDestroyed records that the last process was destroyed, so it cannot be alive even if its exit status is unknown.
-func (r *processTracker) noteDestroyed() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.lastProcessEnded, r.lastExitUnobserved = true, false
+func (p *processTracker) noteDestroyed() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lastProcessEnded, p.lastExitUnobserved = true, false
 }

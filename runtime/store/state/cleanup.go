@@ -29,8 +29,8 @@ type PendingCleanup struct {
 }
 
 // ID identifies the failed call. A pending cleanup with the same ID replaces this one.
-func (d *PendingCleanup) ID() string {
-	return d.AllocID + "/" + d.Task + "/" + d.Hook + "/" + d.Point.String()
+func (p *PendingCleanup) ID() string {
+	return p.AllocID + "/" + p.Task + "/" + p.Hook + "/" + p.Point.String()
 }
 
 // CleanupRecord is the stored form of a [PendingCleanup]. Its requests do not have the token, the attachment and the trace,

@@ -24,43 +24,43 @@ func newLease(lock *api.VariableLock) lockLease {
 	return lockLease{lock.ID, lost, lost.Add(delay)}
 }
 
-func (vs *Variables) startLease(at variableKey, lock *api.VariableLock) {
-	vs.mu.Lock()
-	vs.leasesByVariable[at] = newLease(lock)
-	vs.mu.Unlock()
+func (va *Variables) startLease(at variableKey, lock *api.VariableLock) {
+	va.mu.Lock()
+	va.leasesByVariable[at] = newLease(lock)
+	va.mu.Unlock()
 	select {
-	case vs.leaseAdded <- struct{}{}:
+	case va.leaseAdded <- struct{}{}:
 	default:
 	}
 }
 
 // renewLease replaces the lease of a lock by a new one. It returns false if the lease has expired.
-func (vs *Variables) renewLease(at variableKey, lock *api.VariableLock) bool {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	l, known := vs.leasesByVariable[at]
+func (va *Variables) renewLease(at variableKey, lock *api.VariableLock) bool {
+	va.mu.Lock()
+	defer va.mu.Unlock()
+	l, known := va.leasesByVariable[at]
 	if !known || l.lockID != lock.ID || !time.Now().Before(l.expireTime) {
 		return false
 	}
-	vs.leasesByVariable[at] = newLease(lock)
+	va.leasesByVariable[at] = newLease(lock)
 	return true
 }
 
 // RunLockExpiration releases locks that their holders have not renewed, until ctx ends. At the start,
 // each stored lock gets a new lease with its full TTL, because holders could not renew their locks while
 // no agent ran.
-func (vs *Variables) RunLockExpiration(ctx context.Context) {
-	snapshot := vs.store.Snapshot()
+func (va *Variables) RunLockExpiration(ctx context.Context) {
+	snapshot := va.store.Snapshot()
 	for _, v := range snapshot.Variables(nil, store.AnyNamespace, "") {
 		if v.Lock != nil && snapshot.VariableErr(v) == nil { // a lock in a variable that cannot be read cannot be released
-			vs.startLease(variableKeyOf(v), v.Lock)
+			va.startLease(variableKeyOf(v), v.Lock)
 		}
 	}
 	for {
 		select {
-		case <-vs.leaseAdded:
-		case <-time.After(vs.timeUntilNextRelease()):
-			vs.releaseExpired(ctx)
+		case <-va.leaseAdded:
+		case <-time.After(va.timeUntilNextRelease()):
+			va.releaseExpired(ctx)
 		case <-ctx.Done():
 			return
 		}
@@ -68,38 +68,38 @@ func (vs *Variables) RunLockExpiration(ctx context.Context) {
 }
 
 // timeUntilNextRelease returns the time until the first lock must be released, but at most an hour.
-func (vs *Variables) timeUntilNextRelease() time.Duration {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
+func (va *Variables) timeUntilNextRelease() time.Duration {
+	va.mu.Lock()
+	defer va.mu.Unlock()
 	first := time.Hour
-	for _, l := range vs.leasesByVariable {
+	for _, l := range va.leasesByVariable {
 		first = min(first, time.Until(l.acquirableTime))
 	}
 	return first
 }
 
 // releaseExpired releases the locks whose lease and delay have passed.
-func (vs *Variables) releaseExpired(ctx context.Context) {
-	vs.mu.Lock()
+func (va *Variables) releaseExpired(ctx context.Context) {
+	va.mu.Lock()
 	var due []variableKey
-	for at, l := range vs.leasesByVariable {
+	for at, l := range va.leasesByVariable {
 		if !time.Now().Before(l.acquirableTime) {
 			due = append(due, at)
 		}
 	}
-	vs.mu.Unlock()
+	va.mu.Unlock()
 	for _, at := range due {
-		vs.releaseLock(ctx, at)
+		va.releaseLock(ctx, at)
 	}
 }
 
 var errNotLocked = errors.New("no longer locked")
 
-func (vs *Variables) releaseLock(ctx context.Context, at variableKey) {
-	vs.mu.Lock()
-	l := vs.leasesByVariable[at]
-	vs.mu.Unlock()
-	_, err := vs.store.Update(ctx, func(tx *store.Txn) error {
+func (va *Variables) releaseLock(ctx context.Context, at variableKey) {
+	va.mu.Lock()
+	l := va.leasesByVariable[at]
+	va.mu.Unlock()
+	_, err := va.store.Update(ctx, func(tx *store.Txn) error {
 		old := tx.Variable(nil, at.namespace, at.path)
 		if old == nil || old.LockID() != l.lockID {
 			return errNotLocked
@@ -109,16 +109,16 @@ func (vs *Variables) releaseLock(ctx context.Context, at variableKey) {
 		tx.PutVariable(&next)
 		return nil
 	})
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	switch now := vs.leasesByVariable[at]; {
+	va.mu.Lock()
+	defer va.mu.Unlock()
+	switch now := va.leasesByVariable[at]; {
 	case now.lockID != l.lockID: // another client has acquired the lock
 	case err == nil, errors.Is(err, errNotLocked):
-		delete(vs.leasesByVariable, at)
+		delete(va.leasesByVariable, at)
 	default:
-		vs.logger.Warn("lock not ended", "namespace", at.namespace, "path", at.path, "error", err)
+		va.logger.Warn("lock not ended", "namespace", at.namespace, "path", at.path, "error", err)
 		l.acquirableTime = time.Now().Add(releaseRetryDelay)
-		vs.leasesByVariable[at] = l
+		va.leasesByVariable[at] = l
 	}
 }
 

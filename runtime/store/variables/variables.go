@@ -61,14 +61,14 @@ func New(s *store.Store, logger hclog.Logger) *Variables {
 
 // Put stores the items of a variable. If the stored variable is locked, v must have the ID of the lock, and
 // the variable stays locked.
-func (vs *Variables) Put(ctx context.Context, v *api.Variable, check ExpectedIndex) (*api.Variable, error) {
+func (va *Variables) Put(ctx context.Context, v *api.Variable, check ExpectedIndex) (*api.Variable, error) {
 	if len(v.Items) == 0 {
 		return nil, InvalidError("variable missing required Items object")
 	}
-	if err := vs.store.CheckSpace(); err != nil {
+	if err := va.store.CheckSpace(); err != nil {
 		return nil, err
 	}
-	return vs.changeVariable(ctx, v, check, func(old *api.Variable) (*api.Variable, error) {
+	return va.changeVariable(ctx, v, check, func(old *api.Variable) (*api.Variable, error) {
 		if old.Lock != nil && old.LockID() != v.LockID() {
 			return nil, &ConflictError{lockedConflictText, old}
 		}
@@ -77,8 +77,8 @@ func (vs *Variables) Put(ctx context.Context, v *api.Variable, check ExpectedInd
 }
 
 // Delete removes a variable. It is not an error if there is none.
-func (vs *Variables) Delete(ctx context.Context, namespace, path string, check ExpectedIndex) (index uint64, err error) {
-	return vs.store.Update(ctx, func(tx *store.Txn) error {
+func (va *Variables) Delete(ctx context.Context, namespace, path string, check ExpectedIndex) (index uint64, err error) {
+	return va.store.Update(ctx, func(tx *store.Txn) error {
 		old, err := currentVariable(tx, variableKey{namespace, path}, check)
 		switch {
 		case err != nil:
@@ -93,12 +93,12 @@ func (vs *Variables) Delete(ctx context.Context, namespace, path string, check E
 
 // AcquireLock locks a variable, and creates it if it does not exist. It stores the items of
 // v, if there are any. The holder must present the ID of the returned lock.
-func (vs *Variables) AcquireLock(ctx context.Context, v *api.Variable) (*api.Variable, error) {
+func (va *Variables) AcquireLock(ctx context.Context, v *api.Variable) (*api.Variable, error) {
 	lock, err := newLock(v.Lock)
 	if err != nil {
 		return nil, err
 	}
-	got, err := vs.changeVariable(ctx, v, nil, func(old *api.Variable) (*api.Variable, error) {
+	got, err := va.changeVariable(ctx, v, nil, func(old *api.Variable) (*api.Variable, error) {
 		if old.Lock != nil {
 			return nil, &ConflictError{lockedConflictText, old}
 		}
@@ -109,20 +109,20 @@ func (vs *Variables) AcquireLock(ctx context.Context, v *api.Variable) (*api.Var
 		return next, nil
 	})
 	if err == nil {
-		vs.startLease(variableKeyOf(got), lock)
+		va.startLease(variableKeyOf(got), lock)
 	}
 	return got, err
 }
 
 // RenewLock renews the lease of the lock whose ID is in v.Lock. It stores nothing, and returns the variable
 // without its items.
-func (vs *Variables) RenewLock(_ context.Context, v *api.Variable) (*api.Variable, error) {
+func (va *Variables) RenewLock(_ context.Context, v *api.Variable) (*api.Variable, error) {
 	at := variableKeyOf(v)
-	old := vs.store.Snapshot().Variable(nil, at.namespace, at.path)
+	old := va.store.Snapshot().Variable(nil, at.namespace, at.path)
 	if err := checkLockHeld(old, v); err != nil {
 		return nil, err
 	}
-	if !vs.renewLease(at, old.Lock) { // renewLease also works for a variable whose items cannot be decrypted
+	if !va.renewLease(at, old.Lock) { // renewLease also works for a variable whose items cannot be decrypted
 		return nil, &ConflictError{unlockedConflictText, old}
 	}
 	c := *old
@@ -131,8 +131,8 @@ func (vs *Variables) RenewLock(_ context.Context, v *api.Variable) (*api.Variabl
 }
 
 // ReleaseLock removes the lock whose ID is in v.Lock from the variable.
-func (vs *Variables) ReleaseLock(ctx context.Context, v *api.Variable) (*api.Variable, error) {
-	return vs.changeVariable(ctx, v, nil, func(old *api.Variable) (*api.Variable, error) {
+func (va *Variables) ReleaseLock(ctx context.Context, v *api.Variable) (*api.Variable, error) {
+	return va.changeVariable(ctx, v, nil, func(old *api.Variable) (*api.Variable, error) {
 		if err := checkLockHeld(old, v); err != nil {
 			return nil, err
 		}
@@ -152,12 +152,12 @@ func checkLockHeld(old, by *api.Variable) error {
 
 // changeVariable stores the variable that edit returns, after it has set the namespace, the path and the times. The store
 // sets the indexes.
-func (vs *Variables) changeVariable(ctx context.Context, v *api.Variable, check ExpectedIndex, edit func(old *api.Variable) (*api.Variable, error)) (*api.Variable, error) {
+func (va *Variables) changeVariable(ctx context.Context, v *api.Variable, check ExpectedIndex, edit func(old *api.Variable) (*api.Variable, error)) (*api.Variable, error) {
 	if err := errors.Join(model.ValidateVariablePath(v.Path), model.ValidateNamespaceName(v.Namespace), model.ValidateVariableItems(v.Items)); err != nil {
 		return nil, InvalidError(err.Error())
 	}
 	var nextVariable *api.Variable
-	_, err := vs.store.Update(ctx, func(tx *store.Txn) error {
+	_, err := va.store.Update(ctx, func(tx *store.Txn) error {
 		old, err := currentVariable(tx, variableKeyOf(v), check)
 		if err == nil {
 			nextVariable, err = edit(old)

@@ -37,7 +37,7 @@ func testVariable(path string, items ...string) *api.Variable {
 	return v
 }
 
-func (vs *Variables) mustSucceed(t *testing.T) func(*api.Variable, error) *api.Variable {
+func (va *Variables) mustSucceed(t *testing.T) func(*api.Variable, error) *api.Variable {
 	return func(v *api.Variable, err error) *api.Variable {
 		t.Helper()
 		if err != nil {

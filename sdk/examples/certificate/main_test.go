@@ -136,46 +136,46 @@ func newTestTask(t *testing.T, attachment string) *testTask {
 }
 
 // replaceHook starts another process of the plugin, as after a crash.
-func (n *testTask) replaceHook() {
-	if n.hook != nil {
-		n.hook.replaceRenewal("1/web", nil).cancelAndWait()
+func (te *testTask) replaceHook() {
+	if te.hook != nil {
+		te.hook.replaceRenewal("1/web", nil).cancelAndWait()
 	}
-	n.hook = &certificateHook{config: n.config}
-	n.hook.SetHost(n.host, hook.Node{})
+	te.hook = &certificateHook{config: te.config}
+	te.hook.SetHost(te.host, hook.Node{})
 }
 
-func (n *testTask) prestart(running bool) map[string]string {
-	n.t.Helper()
-	answer, err := n.hook.Prestart(n.t.Context(), hook.TaskPrestartRequest{
-		RequestMeta: n.meta, Alloc: hook.Alloc{ID: "1"}, Task: hook.Task{Name: "web"}, Dir: hook.TaskDir{SecretsDir: n.dir},
-		Env: map[string]string{"NOMAD_SECRETS_DIR": "/secrets"}, PreviousState: n.state, Running: running,
+func (te *testTask) prestart(running bool) map[string]string {
+	te.t.Helper()
+	answer, err := te.hook.Prestart(te.t.Context(), hook.TaskPrestartRequest{
+		RequestMeta: te.meta, Alloc: hook.Alloc{ID: "1"}, Task: hook.Task{Name: "web"}, Dir: hook.TaskDir{SecretsDir: te.dir},
+		Env: map[string]string{"NOMAD_SECRETS_DIR": "/secrets"}, PreviousState: te.state, Running: running,
 	})
 	if err != nil {
-		n.t.Fatal(err)
+		te.t.Fatal(err)
 	}
-	n.state = answer.State
+	te.state = answer.State
 	return answer.Env
 }
 
-func (n *testTask) poststart() {
-	n.t.Helper()
-	if _, err := n.hook.Poststart(n.t.Context(), hook.TaskPoststartRequest{
-		RequestMeta: n.meta, Alloc: hook.Alloc{ID: "1"}, Task: hook.Task{Name: "web"}, Dir: hook.TaskDir{SecretsDir: n.dir},
+func (te *testTask) poststart() {
+	te.t.Helper()
+	if _, err := te.hook.Poststart(te.t.Context(), hook.TaskPoststartRequest{
+		RequestMeta: te.meta, Alloc: hook.Alloc{ID: "1"}, Task: hook.Task{Name: "web"}, Dir: hook.TaskDir{SecretsDir: te.dir},
 	}); err != nil {
-		n.t.Fatal(err)
+		te.t.Fatal(err)
 	}
 }
 
-func (n *testTask) exited() {
-	if _, err := n.hook.Exited(n.t.Context(), hook.TaskExitedRequest{RequestMeta: n.meta, Alloc: hook.Alloc{ID: "1"}, Task: hook.Task{Name: "web"}}); err != nil {
-		n.t.Error(err)
+func (te *testTask) exited() {
+	if _, err := te.hook.Exited(te.t.Context(), hook.TaskExitedRequest{RequestMeta: te.meta, Alloc: hook.Alloc{ID: "1"}, Task: hook.Task{Name: "web"}}); err != nil {
+		te.t.Error(err)
 	}
 }
 
-func (n *testTask) wantActions(when string, want ...string) {
-	n.t.Helper()
-	if got := n.host.takeActions(); !slices.Equal(got, want) {
-		n.t.Errorf("%s: %q, want %q", when, got, want)
+func (te *testTask) wantActions(when string, want ...string) {
+	te.t.Helper()
+	if got := te.host.takeActions(); !slices.Equal(got, want) {
+		te.t.Errorf("%s: %q, want %q", when, got, want)
 	}
 }
 

@@ -85,7 +85,7 @@ func (*deviceFiles) Info() sdk.DeviceInfo {
 	}
 }
 
-func (p *deviceFiles) Configure(_ context.Context, config *sdk.Config) error {
+func (f *deviceFiles) Configure(_ context.Context, config *sdk.Config) error {
 	var c struct {
 		Devices map[string]deviceConfig `codec:"device"`
 	}
@@ -107,21 +107,21 @@ func (p *deviceFiles) Configure(_ context.Context, config *sdk.Config) error {
 			}
 		}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.configsByType = c.Devices
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.configsByType = c.Devices
 	return nil
 }
 
 // currentConfigs returns the blocks of the configuration by type. Callers must not change the map.
-func (p *deviceFiles) currentConfigs() map[string]deviceConfig {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.configsByType
+func (f *deviceFiles) currentConfigs() map[string]deviceConfig {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.configsByType
 }
 
-func (p *deviceFiles) Fingerprint(context.Context) ([]device.Group, error) {
-	config := p.currentConfigs()
+func (f *deviceFiles) Fingerprint(context.Context) ([]device.Group, error) {
+	config := f.currentConfigs()
 	if len(config) == 0 {
 		return nil, fmt.Errorf("%w: the configuration has no block \"device\"", device.ErrDisabled)
 	}
@@ -221,8 +221,8 @@ var invalidEnvChar = regexp.MustCompile(`[^A-Z0-9_]`)
 
 // Reserve returns the device files, and also an environment variable with their paths, such as SERIAL_DEVICES, because
 // a driver without isolation of devices ignores the files.
-func (p *deviceFiles) Reserve(_ context.Context, req *sdk.ReserveRequest) (*device.Reservation, error) {
-	c, ok := p.currentConfigs()[req.Group.ID.Type]
+func (f *deviceFiles) Reserve(_ context.Context, req *sdk.ReserveRequest) (*device.Reservation, error) {
+	c, ok := f.currentConfigs()[req.Group.ID.Type]
 	if !ok {
 		return nil, fmt.Errorf("the configuration has no device %q", req.Group.ID.Type)
 	}
@@ -246,8 +246,8 @@ func (p *deviceFiles) Reserve(_ context.Context, req *sdk.ReserveRequest) (*devi
 
 // Stats reports the time since the last use of each file, and the bytes that were read from and
 // written to a block device since the start of the machine.
-func (p *deviceFiles) Stats(ctx context.Context) ([]device.GroupStats, error) {
-	groups, err := p.Fingerprint(ctx)
+func (f *deviceFiles) Stats(ctx context.Context) ([]device.GroupStats, error) {
+	groups, err := f.Fingerprint(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -302,13 +302,13 @@ func blockStats(counters string) map[string]device.StatValue {
 }
 
 // Watch reports files that appear in and disappear from the directories of the configured paths.
-func (p *deviceFiles) Watch(ctx context.Context) <-chan struct{} {
+func (f *deviceFiles) Watch(ctx context.Context) <-chan struct{} {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil // without a channel, Fingerprint is called only at its interval
 	}
 	events := os.NewFile(uintptr(fd), "inotify")
-	for _, c := range p.currentConfigs() {
+	for _, c := range f.currentConfigs() {
 		for _, path := range c.Paths {
 			// The error is ignored: a missing directory is not watched.
 			_, _ = unix.InotifyAddWatch(fd, filepath.Dir(path), unix.IN_CREATE|unix.IN_DELETE|unix.IN_MOVE|unix.IN_ATTRIB|unix.IN_ONLYDIR)

@@ -62,11 +62,11 @@ func (*usageLogHook) Info() sdk.HookInfo {
 	}
 }
 
-func (s *usageLogHook) SetHost(host hook.Host, _ hook.Node) { s.host = host }
+func (u *usageLogHook) SetHost(host hook.Host, _ hook.Node) { u.host = host }
 
 // Poststart starts the watch of a task. It is called again after a restart of the
 // agent or of this program, and then replaces the watch.
-func (s *usageLogHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+func (u *usageLogHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	var a attachmentConfig
 	if err := req.Config(&a); err != nil {
 		return hook.TaskPoststartResponse{}, err
@@ -76,12 +76,12 @@ func (s *usageLogHook) Poststart(ctx context.Context, req hook.TaskPoststartRequ
 		return hook.TaskPoststartResponse{}, fmt.Errorf(`interval: %q is not a time such as "10s"`, a.Interval)
 	}
 	if len(a.Command) > 0 {
-		result, err := s.host.Exec(ctx, req.Scope(), a.Command, 5*time.Second)
+		result, err := u.host.Exec(ctx, req.Scope(), a.Command, 5*time.Second)
 		if err != nil {
 			return hook.TaskPoststartResponse{}, fmt.Errorf("run %s: %w", a.Command[0], err)
 		}
 		message := fmt.Sprintf("%s: exit code %d: %s", a.Command[0], result.Exit.ExitCode, strings.TrimSpace(string(result.Stdout)))
-		if err := s.host.EmitEvent(ctx, req.Scope(), hook.Event{Message: message}); err != nil {
+		if err := u.host.EmitEvent(ctx, req.Scope(), hook.Event{Message: message}); err != nil {
 			return hook.TaskPoststartResponse{}, err
 		}
 	}
@@ -89,24 +89,24 @@ func (s *usageLogHook) Poststart(ctx context.Context, req hook.TaskPoststartRequ
 	if err != nil {
 		return hook.TaskPoststartResponse{}, err
 	}
-	s.startWatch(taskKey(req.Alloc, req.Task), req.Scope(), interval, log)
+	u.startWatch(taskKey(req.Alloc, req.Task), req.Scope(), interval, log)
 	return hook.TaskPoststartResponse{}, nil
 }
 
 func taskKey(a hook.Alloc, t hook.Task) string { return a.ID + "/" + t.Name }
 
 // startWatch starts a goroutine that logs the resource usage of a task, until cancelAndWait is called or the task exits.
-func (s *usageLogHook) startWatch(key string, scope hook.Scope, interval time.Duration, log *os.File) {
+func (u *usageLogHook) startWatch(key string, scope hook.Scope, interval time.Duration, log *os.File) {
 	// The context of the call ends when Poststart returns, so the watch has its own
 	// context.
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &taskWatch{cancel: cancel, goroutineReturned: make(chan struct{})}
-	s.replaceWatch(key, w).cancelAndWait()
+	u.replaceWatch(key, w).cancelAndWait()
 	go func() {
 		defer close(w.goroutineReturned)
 		defer log.Close()
 		defer cancel()
-		samples, err := s.host.Stats(ctx, scope, interval)
+		samples, err := u.host.Stats(ctx, scope, interval)
 		if err != nil {
 			hclog.L().Warn("a task cannot be watched", "task", key, "error", err)
 			return
@@ -120,15 +120,15 @@ func (s *usageLogHook) startWatch(key string, scope hook.Scope, interval time.Du
 
 // replaceWatch sets the watch of a task, or removes it if w is nil, and returns the
 // previous one, or nil.
-func (s *usageLogHook) replaceWatch(key string, w *taskWatch) (old *taskWatch) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.watchesByTask == nil {
-		s.watchesByTask = map[string]*taskWatch{}
+func (u *usageLogHook) replaceWatch(key string, w *taskWatch) (old *taskWatch) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.watchesByTask == nil {
+		u.watchesByTask = map[string]*taskWatch{}
 	}
-	old = s.watchesByTask[key]
-	if s.watchesByTask[key] = w; w == nil {
-		delete(s.watchesByTask, key)
+	old = u.watchesByTask[key]
+	if u.watchesByTask[key] = w; w == nil {
+		delete(u.watchesByTask, key)
 	}
 	return old
 }
@@ -142,20 +142,20 @@ func (w *taskWatch) cancelAndWait() {
 	}
 }
 
-func (s *usageLogHook) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	w := s.replaceWatch(taskKey(req.Alloc, req.Task), nil)
+func (u *usageLogHook) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	w := u.replaceWatch(taskKey(req.Alloc, req.Task), nil)
 	if w == nil {
 		return hook.TaskExitedResponse{}, nil // an earlier process of this program watched the task
 	}
 	w.cancelAndWait()
-	return hook.TaskExitedResponse{}, s.host.EmitEvent(ctx, req.Scope(), hook.Event{
+	return hook.TaskExitedResponse{}, u.host.EmitEvent(ctx, req.Scope(), hook.Event{
 		Message: fmt.Sprintf("it used %d MB of memory at most", w.peakMemoryBytes>>20),
 		Details: map[string]string{"peak_memory": fmt.Sprint(w.peakMemoryBytes)},
 	})
 }
 
 // Stop ends the watch of a task for which Exited was not called.
-func (s *usageLogHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	s.replaceWatch(taskKey(req.Alloc, req.Task), nil).cancelAndWait()
+func (u *usageLogHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	u.replaceWatch(taskKey(req.Alloc, req.Task), nil).cancelAndWait()
 	return hook.TaskStopResponse{}, nil
 }

@@ -61,34 +61,34 @@ var (
 	_ sdk.Signaler = (*sleepTask)(nil) // optional interface
 )
 
-func (n *sleepTask) Wait(ctx context.Context) (driver.ExitResult, error) {
-	timer := time.NewTimer(time.Until(n.wakeTime))
+func (s *sleepTask) Wait(ctx context.Context) (driver.ExitResult, error) {
+	timer := time.NewTimer(time.Until(s.wakeTime))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return driver.ExitResult{}, nil
-	case <-n.wokenEarly:
-		return n.earlyResult, nil
+	case <-s.wokenEarly:
+		return s.earlyResult, nil
 	case <-ctx.Done():
 		return driver.ExitResult{}, ctx.Err()
 	}
 }
 
 // wake makes Wait return the result before wakeTime; only the first call has an effect.
-func (n *sleepTask) wake(result driver.ExitResult) {
-	n.wakeOnce.Do(func() {
-		n.earlyResult = result
-		close(n.wokenEarly)
+func (s *sleepTask) wake(result driver.ExitResult) {
+	s.wakeOnce.Do(func() {
+		s.earlyResult = result
+		close(s.wokenEarly)
 	})
 }
 
-func (n *sleepTask) Kill(context.Context) error {
-	n.wake(driver.ExitResult{ExitCode: 137, Signal: 9})
+func (s *sleepTask) Kill(context.Context) error {
+	s.wake(driver.ExitResult{ExitCode: 137, Signal: 9})
 	return nil
 }
 
 // Signal ends the task successfully. The host stops a task with a signal first.
-func (n *sleepTask) Signal(context.Context, string) error {
-	n.wake(driver.ExitResult{})
+func (s *sleepTask) Signal(context.Context, string) error {
+	s.wake(driver.ExitResult{})
 	return nil
 }

@@ -250,14 +250,14 @@ func FindOneByPrefix[T any](ctx context.Context, c *api.Client, k *ObjectLookup[
 }
 
 // listWithPrefix returns the objects whose id has this prefix of hexadecimal digits.
-func (k *ObjectLookup[T]) listWithPrefix(ctx context.Context, c *api.Client, digits string) ([]T, error) {
+func (o *ObjectLookup[T]) listWithPrefix(ctx context.Context, c *api.Client, digits string) ([]T, error) {
 	q := QueryOptions(ctx, "")
 	q.Prefix = digits[:len(digits)&^1] // servers reject a prefix with an odd number of digits
 	var all []T
-	if _, err := c.Raw().Query(k.listPath, &all, q); err != nil {
+	if _, err := c.Raw().Query(o.listPath, &all, q); err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(all, func(one T) bool { return !strings.HasPrefix(normalizeID(k.idOf(one)), digits) }), nil
+	return slices.DeleteFunc(all, func(one T) bool { return !strings.HasPrefix(normalizeID(o.idOf(one)), digits) }), nil
 }
 
 // CompleteID suggests IDs of the objects of one kind.
@@ -267,10 +267,10 @@ func CompleteID[T any](f *Flags, k *ObjectLookup[T]) cli.Completer {
 	}
 }
 
-func (k *ObjectLookup[T]) suggestIDs(ctx context.Context, c *api.Client, toComplete string) (ids []string, err error) {
-	all, err := k.listWithPrefix(ctx, c, normalizeID(toComplete))
+func (o *ObjectLookup[T]) suggestIDs(ctx context.Context, c *api.Client, toComplete string) (ids []string, err error) {
+	all, err := o.listWithPrefix(ctx, c, normalizeID(toComplete))
 	for _, one := range all {
-		ids = append(ids, cobra.CompletionWithDesc(k.idOf(one), k.descriptionOf(one)))
+		ids = append(ids, cobra.CompletionWithDesc(o.idOf(one), o.descriptionOf(one)))
 	}
 	return ids, err
 }

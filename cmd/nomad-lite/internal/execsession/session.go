@@ -127,7 +127,7 @@ func (f *Flags) ResolveDefaults(cmd *cobra.Command, s *cli.Streams) error {
 // attachTerminal puts the user's terminal into raw mode, so that all keys reach the command, and sends the size of the
 // terminal to the command until ctx ends. The returned function restores the terminal and ends a blocked read of it, so
 // that the next key is not lost to the command.
-func (e *Session) attachTerminal(ctx context.Context, s *cli.Streams, escape string, leave context.CancelCauseFunc) (func(), error) {
+func (se *Session) attachTerminal(ctx context.Context, s *cli.Streams, escape string, leave context.CancelCauseFunc) (func(), error) {
 	in, ok := s.In.(*os.File)
 	restore := func() {}
 	if ok && term.IsTerminal(int(in.Fd())) {
@@ -143,9 +143,9 @@ func (e *Session) attachTerminal(ctx context.Context, s *cli.Streams, escape str
 			_ = input.Close()                      // closing a pipe does not fail
 			_ = term.Restore(int(in.Fd()), before) // an error means that the terminal was closed
 		}
-		e.Stdin = input
+		se.Stdin = input
 		if escape != "none" && escape != "" {
-			e.Stdin = &escapeReader{input: input, escapeChar: escape[0], atLineStart: true, onDetach: func() { leave(errDetached) }}
+			se.Stdin = &escapeReader{input: input, escapeChar: escape[0], atLineStart: true, onDetach: func() { leave(errDetached) }}
 		}
 	}
 	out, ok := terminal.FileOfStream(s.Out)
@@ -155,7 +155,7 @@ func (e *Session) attachTerminal(ctx context.Context, s *cli.Streams, escape str
 	changes := make(chan os.Signal, 1)
 	signal.Notify(changes, terminal.Resized)
 	sizes := make(chan api.TerminalSize)
-	e.TerminalSizes = sizes
+	se.TerminalSizes = sizes
 	go func() { // the end of ctx ends this goroutine
 		defer signal.Stop(changes)
 		for {

@@ -25,10 +25,10 @@ type AgentValidation struct {
 }
 
 // ValidateWithAgent lets an agent validate the job. An agent of another region counts as one that rejects the job.
-func (j *File) ValidateWithAgent(ctx context.Context, c *api.Client) (*AgentValidation, error) {
-	validation, _, err := c.Jobs().Validate(j.Job, apiclient.WriteOptions(ctx, pointer.Value(j.Job.Namespace)))
+func (fi *File) ValidateWithAgent(ctx context.Context, c *api.Client) (*AgentValidation, error) {
+	validation, _, err := c.Jobs().Validate(fi.Job, apiclient.WriteOptions(ctx, pointer.Value(fi.Job.Namespace)))
 	if isRegionError(err) {
-		return &AgentValidation{response: &api.JobValidateResponse{ValidationErrors: []string{"region: " + j.wrongRegionReason()}}}, nil
+		return &AgentValidation{response: &api.JobValidateResponse{ValidationErrors: []string{"region: " + fi.wrongRegionReason()}}}, nil
 	}
 	if err != nil {
 		return nil, err
@@ -42,8 +42,8 @@ func isRegionError(err error) bool {
 }
 
 // wrongRegionReason returns the text with which an agent of another region rejects the job.
-func (j *File) wrongRegionReason() string {
-	return fmt.Sprintf("No path to region %q: the agent is of another region, correct or remove the attribute", pointer.Value(j.Job.Region))
+func (fi *File) wrongRegionReason() string {
+	return fmt.Sprintf("No path to region %q: the agent is of another region, correct or remove the attribute", pointer.Value(fi.Job.Region))
 }
 
 // Warnings returns the agent's warnings about the job.
@@ -68,30 +68,30 @@ func (a *AgentValidation) DriverNames(j *File) []string {
 // CheckWithAgent prints the errors of a canonical job for the drivers and the node of an agent, and the errors that the
 // agent has found, with their positions in the file. If there are none, it calls fits, which prints under a heading
 // which groups do not fit on the agent's node. It returns true if there are no errors and the job fits.
-func (j *File) CheckWithAgent(ctx context.Context, s *cli.Streams, a *AgentValidation, fits func(heading string, features admission.Features) (bool, error)) (bool, error) {
-	facts := admission.Node{Drivers: a.DriverNames(j)}
+func (fi *File) CheckWithAgent(ctx context.Context, s *cli.Streams, a *AgentValidation, fits func(heading string, features admission.Features) (bool, error)) (bool, error) {
+	facts := admission.Node{Drivers: a.DriverNames(fi)}
 	heading := ""
 	var features admission.Features
 	if a.node != nil {
 		features = FeaturesOf(a.node)
 		facts.Features = &features
-		heading = fmt.Sprintf("job %q does not fit on node %q:", pointer.Value(j.Job.ID), a.node.Name)
+		heading = fmt.Sprintf("job %q does not fit on node %q:", pointer.Value(fi.Job.ID), a.node.Name)
 	}
-	local := j.CheckAdmission(ctx, facts, admission.Flags{Caller: admission.Validate})
-	good, err := j.PrintAdmissionAnswer(s, heading, &local)
+	local := fi.CheckAdmission(ctx, facts, admission.Flags{Caller: admission.Validate})
+	good, err := fi.PrintAdmissionAnswer(s, heading, &local)
 	if err != nil {
 		return false, err
 	}
-	if err := j.warnUnusableDrivers(s, a); err != nil {
+	if err := fi.warnUnusableDrivers(s, a); err != nil {
 		return false, err
 	}
-	configErrors, otherErrors := j.splitAgentErrors(a.response)
-	if err := j.printConfigErrors(s, configErrors); err != nil || !good { // the errors of an invalid job have been printed
+	configErrors, otherErrors := fi.splitAgentErrors(a.response)
+	if err := fi.printConfigErrors(s, configErrors); err != nil || !good { // the errors of an invalid job have been printed
 		return false, err
 	}
 	if len(otherErrors) > 0 {
 		fmt.Fprintln(s.Err, "The agent rejects this job:")
-		return false, jobspec.WriteDiagnostics(s.Err, otherErrors, j.Parsed.SourceTexts)
+		return false, jobspec.WriteDiagnostics(s.Err, otherErrors, fi.Parsed.SourceTexts)
 	}
 	if a.node == nil || local.IsNeverPlaced() {
 		return len(configErrors) == 0, nil
@@ -107,28 +107,28 @@ func FeaturesOf(n *api.Node) admission.Features {
 
 // warnUnusableDrivers prints a warning for each of the job's tasks whose driver the agent has but cannot use at
 // present, with the driver's health description.
-func (j *File) warnUnusableDrivers(s *cli.Streams, a *AgentValidation) error {
+func (fi *File) warnUnusableDrivers(s *cli.Streams, a *AgentValidation) error {
 	if a.node == nil {
 		return nil
 	}
 	var diags hcl.Diagnostics
-	apiclient.ForEachTask(j.Job, func(group *api.TaskGroup, task *api.Task) {
+	apiclient.ForEachTask(fi.Job, func(group *api.TaskGroup, task *api.Task) {
 		if d := a.node.Drivers[task.Driver]; d != nil && !d.Healthy && (d.Detected || d.HealthDescription != "") {
 			text := fmt.Sprintf("driver %q cannot be used on node %q: %s", task.Driver, a.node.Name, d.HealthDescription)
-			diags = append(diags, j.NewWarning(append(TaskPath(group, task), "driver"), text))
+			diags = append(diags, fi.NewWarning(append(TaskPath(group, task), "driver"), text))
 		}
 	})
-	return jobspec.WriteDiagnostics(s.Err, diags, j.Parsed.SourceTexts)
+	return jobspec.WriteDiagnostics(s.Err, diags, fi.Parsed.SourceTexts)
 }
 
 var agentConfigErrorPattern = regexp.MustCompile(`(?s)^Task group (.+), task (.+): driver \S+: config: (.*)$`)
 
 // splitAgentErrors converts the errors of an agent to diagnostics, and separates the errors in config blocks from the
 // others.
-func (j *File) splitAgentErrors(v *api.JobValidateResponse) (configErrors, otherErrors hcl.Diagnostics) {
+func (fi *File) splitAgentErrors(v *api.JobValidateResponse) (configErrors, otherErrors hcl.Diagnostics) {
 	for _, text := range v.ValidationErrors {
 		if part := agentConfigErrorPattern.FindStringSubmatch(text); part != nil {
-			configErrors = append(configErrors, j.newConfigDiagnostic(part[1], part[2], part[3]))
+			configErrors = append(configErrors, fi.newConfigDiagnostic(part[1], part[2], part[3]))
 			continue
 		}
 		for line := range strings.Lines(apiclient.FormatErrorList(text)) {
@@ -137,9 +137,9 @@ func (j *File) splitAgentErrors(v *api.JobValidateResponse) (configErrors, other
 			switch {
 			case line == "" || line == refusalHeading:
 			case isPathInJob(path):
-				otherErrors = append(otherErrors, j.NewDiagnostic(strings.Split(path, "."), reason))
+				otherErrors = append(otherErrors, fi.NewDiagnostic(strings.Split(path, "."), reason))
 			default:
-				otherErrors = append(otherErrors, j.newValidationDiagnostic(line))
+				otherErrors = append(otherErrors, fi.newValidationDiagnostic(line))
 			}
 		}
 	}
@@ -154,10 +154,10 @@ func isPathInJob(text string) bool {
 
 // newValidationDiagnostic returns a diagnostic for an error text of Nomad's validation. The diagnostic has a position
 // in the file if this program's own validation returns the same text.
-func (j *File) newValidationDiagnostic(text string) *hcl.Diagnostic {
-	for _, fault := range j.faultsAgentCanReport() {
+func (fi *File) newValidationDiagnostic(text string) *hcl.Diagnostic {
+	for _, fault := range fi.faultsAgentCanReport() {
 		if fault.Text == text {
-			return j.NewDiagnostic(fault.Path, text+fault.Hint())
+			return fi.NewDiagnostic(fault.Path, text+fault.Hint())
 		}
 	}
 	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: text}

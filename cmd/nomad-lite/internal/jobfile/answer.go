@@ -13,14 +13,14 @@ import (
 )
 
 // CheckAdmission canonicalizes the job, and returns whether and why a node rejects it.
-func (j *File) CheckAdmission(ctx context.Context, node admission.Node, flags admission.Flags) admission.Answer {
-	model.Canonicalize(j.Job)
-	return admission.Check(ctx, j.Job, node, flags)
+func (fi *File) CheckAdmission(ctx context.Context, node admission.Node, flags admission.Flags) admission.Answer {
+	model.Canonicalize(fi.Job)
+	return admission.Check(ctx, fi.Job, node, flags)
 }
 
 // faultsAgentCanReport returns the errors that an agent with only the default namespace can find in the canonical job.
-func (j *File) faultsAgentCanReport() []*model.Fault {
-	return model.Faults(admission.Fault(j.Job, []string{}))
+func (fi *File) faultsAgentCanReport() []*model.Fault {
+	return model.Faults(admission.Fault(fi.Job, []string{}))
 }
 
 // refusalHeading is printed above refusals, by commands and in an agent's errors.
@@ -29,25 +29,25 @@ const refusalHeading = "This job cannot run here:"
 // PrintAdmissionAnswer prints the faults, the refusals and the config errors of an admission answer, with their
 // positions in the file. It prints heading above the refusals that depend on the node. It returns true if the job can
 // run.
-func (j *File) PrintAdmissionAnswer(s *cli.Streams, heading string, a *admission.Answer) (bool, error) {
+func (fi *File) PrintAdmissionAnswer(s *cli.Streams, heading string, a *admission.Answer) (bool, error) {
 	if a.Fault != nil {
 		fmt.Fprintln(s.Err, "Job validation errors:")
 		faults := model.Faults(a.Fault)
 		diags := make(hcl.Diagnostics, 0, len(faults))
 		for _, fault := range faults {
-			diags = append(diags, j.NewDiagnostic(fault.Path, fault.Text+fault.Hint()))
+			diags = append(diags, fi.NewDiagnostic(fault.Path, fault.Text+fault.Hint()))
 		}
-		if err := j.printDiagnostics(s, diags); err != nil {
+		if err := fi.printDiagnostics(s, diags); err != nil {
 			return false, err
 		}
 	}
 	var warnings hcl.Diagnostics
 	for _, r := range a.RefusalsWithEffect(admission.Warns) {
-		diag := j.NewWarning(r.Path, r.WarningText())
+		diag := fi.NewWarning(r.Path, r.WarningText())
 		diag.Extra = refusalID(r.Row.ID)
 		warnings = append(warnings, diag)
 	}
-	if err := j.printDiagnostics(s, warnings); err != nil {
+	if err := fi.printDiagnostics(s, warnings); err != nil {
 		return false, err
 	}
 	var parts, requirements []admission.Refusal
@@ -58,32 +58,32 @@ func (j *File) PrintAdmissionAnswer(s *cli.Streams, heading string, a *admission
 			parts = append(parts, r)
 		}
 	}
-	if err := j.PrintRefusals(s, refusalHeading, parts); err != nil {
+	if err := fi.PrintRefusals(s, refusalHeading, parts); err != nil {
 		return false, err
 	}
 	var configDiags hcl.Diagnostics
 	for _, f := range a.ConfigFaults {
-		configDiags = append(configDiags, j.newConfigDiagnostic(f.Group, f.Task, f.Text))
+		configDiags = append(configDiags, fi.newConfigDiagnostic(f.Group, f.Task, f.Text))
 	}
-	if err := j.printConfigErrors(s, configDiags); err != nil {
+	if err := fi.printConfigErrors(s, configDiags); err != nil {
 		return false, err
 	}
-	return !a.Rejected() && len(configDiags) == 0, j.PrintRefusals(s, heading, requirements)
+	return !a.Rejected() && len(configDiags) == 0, fi.PrintRefusals(s, heading, requirements)
 }
 
 // PrintRefusals prints refusals under a heading, with their positions in the file. It prints nothing if there are none.
-func (j *File) PrintRefusals(s *cli.Streams, heading string, refusals []admission.Refusal) error {
+func (fi *File) PrintRefusals(s *cli.Streams, heading string, refusals []admission.Refusal) error {
 	if len(refusals) == 0 {
 		return nil
 	}
 	fmt.Fprintln(s.Err, heading)
 	diags := make(hcl.Diagnostics, 0, len(refusals))
 	for _, r := range refusals {
-		diag := j.NewDiagnostic(r.Path, r.Text)
+		diag := fi.NewDiagnostic(r.Path, r.Text)
 		diag.Extra = refusalID(r.Row.ID)
 		diags = append(diags, diag)
 	}
-	return j.printDiagnostics(s, diags)
+	return fi.printDiagnostics(s, diags)
 }
 
 // refusalID is the id of the refusal that a diagnostic prints.
@@ -92,27 +92,27 @@ type refusalID string
 // CheckBeforeSubmit prints the mistakes that Nomad's API accepts and Nomad's command line rejects. It is for commands
 // that leave all other checks to an agent. The job need not be canonical. It returns true if there are no such
 // mistakes.
-func (j *File) CheckBeforeSubmit(s *cli.Streams) (bool, error) {
-	refusals := admission.RefusePortLabels(j.Job)
-	return len(refusals) == 0, j.PrintRefusals(s, refusalHeading, refusals)
+func (fi *File) CheckBeforeSubmit(s *cli.Streams) (bool, error) {
+	refusals := admission.RefusePortLabels(fi.Job)
+	return len(refusals) == 0, fi.PrintRefusals(s, refusalHeading, refusals)
 }
 
 // PrintIgnoredParts prints a warning for each attribute or block of the job that `nomad-lite run` ignores.
-func (j *File) PrintIgnoredParts(s *cli.Streams, a *admission.Answer) error {
+func (fi *File) PrintIgnoredParts(s *cli.Streams, a *admission.Answer) error {
 	var diags hcl.Diagnostics
 	for _, fault := range a.Ignored {
-		diags = append(diags, j.NewWarning(fault.Path, fault.Text))
+		diags = append(diags, fi.NewWarning(fault.Path, fault.Text))
 	}
-	return jobspec.WriteDiagnostics(s.Err, diags, j.Parsed.SourceTexts)
+	return jobspec.WriteDiagnostics(s.Err, diags, fi.Parsed.SourceTexts)
 }
 
 // printDiagnostics sorts diagnostics by their position in the file, and prints them.
-func (j *File) printDiagnostics(s *cli.Streams, diags hcl.Diagnostics) error {
+func (fi *File) printDiagnostics(s *cli.Streams, diags hcl.Diagnostics) error {
 	sortByPosition(diags)
-	return jobspec.WriteDiagnostics(s.Err, diags, j.Parsed.SourceTexts)
+	return jobspec.WriteDiagnostics(s.Err, diags, fi.Parsed.SourceTexts)
 }
 
 // DoesNotFitHeading returns the heading above the list of groups that do not fit on this machine.
-func (j *File) DoesNotFitHeading() string {
-	return fmt.Sprintf("job %q does not fit on this machine:", *j.Job.ID)
+func (fi *File) DoesNotFitHeading() string {
+	return fmt.Sprintf("job %q does not fit on this machine:", *fi.Job.ID)
 }

@@ -12,12 +12,12 @@ import (
 )
 
 // printConfigErrors prints errors in config blocks, if there are any.
-func (j *File) printConfigErrors(s *cli.Streams, diags hcl.Diagnostics) error {
+func (fi *File) printConfigErrors(s *cli.Streams, diags hcl.Diagnostics) error {
 	if len(diags) == 0 {
 		return nil
 	}
 	fmt.Fprintln(s.Err, "Driver configuration errors:")
-	return jobspec.WriteDiagnostics(s.Err, diags, j.Parsed.SourceTexts)
+	return jobspec.WriteDiagnostics(s.Err, diags, fi.Parsed.SourceTexts)
 }
 
 // configPartPattern matches the name of the attribute or block in an error message of a driver's schema.
@@ -25,18 +25,18 @@ var configPartPattern = regexp.MustCompile(`(?:named|attribute|argument) "([^"]+
 
 // newConfigDiagnostic returns a diagnostic for an error in the config block of a task. Its position is
 // the attribute that the message names, or else the block.
-func (j *File) newConfigDiagnostic(group, task, message string) *hcl.Diagnostic {
+func (fi *File) newConfigDiagnostic(group, task, message string) *hcl.Diagnostic {
 	// Nomad's title of this message is about the JSON form of the block.
 	if rest, isUnknown := strings.CutPrefix(message, "Invalid label: "); isUnknown {
 		message = "Unsupported argument: " + rest
 	}
 	path := []string{"group", group, "task", task, "config"}
-	diag := j.NewDiagnostic(path, fmt.Sprintf("Task %q: %s", task, message))
+	diag := fi.NewDiagnostic(path, fmt.Sprintf("Task %q: %s", task, message))
 	part := configPartPattern.FindStringSubmatch(message)
 	if part == nil || strings.HasPrefix(message, "Missing ") {
 		return diag
 	}
-	if rng, ok := j.Parsed.RangeOfName(part[1], path...); ok {
+	if rng, ok := fi.Parsed.RangeOfName(part[1], path...); ok {
 		diag.Subject = &rng
 	}
 	return diag

@@ -158,38 +158,38 @@ func downloadSource(address string) ([]byte, error) {
 
 // AddSourcePositions appends source lines of the job file to the error with which an agent has rejected the job, if the
 // error is about an attribute or block in the file.
-func (j *File) AddSourcePositions(refusal error) error {
+func (fi *File) AddSourcePositions(refusal error) error {
 	text := refusal.Error()
 	var diags hcl.Diagnostics
 	for line := range strings.Lines(text) {
 		path, reason, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		if isPathInJob(path) {
-			diags = append(diags, j.NewDiagnostic(strings.Split(path, "."), reason))
+			diags = append(diags, fi.NewDiagnostic(strings.Split(path, "."), reason))
 		}
 	}
-	if isRegionError(refusal) && j.Job.Region != nil {
-		diags = append(diags, j.NewDiagnostic([]string{"region"}, j.wrongRegionReason()))
+	if isRegionError(refusal) && fi.Job.Region != nil {
+		diags = append(diags, fi.NewDiagnostic([]string{"region"}, fi.wrongRegionReason()))
 	}
-	model.Canonicalize(j.Job)
-	for _, fault := range j.faultsAgentCanReport() {
+	model.Canonicalize(fi.Job)
+	for _, fault := range fi.faultsAgentCanReport() {
 		if strings.Contains(text, fault.Text) {
-			diags = append(diags, j.NewDiagnostic(fault.Path, fault.Text+fault.Hint()))
+			diags = append(diags, fi.NewDiagnostic(fault.Path, fault.Text+fault.Hint()))
 		}
 	}
 	var b strings.Builder
-	if err := j.printDiagnosticsWithPosition(&cli.Streams{Err: &b}, diags); err != nil || b.Len() == 0 {
+	if err := fi.printDiagnosticsWithPosition(&cli.Streams{Err: &b}, diags); err != nil || b.Len() == 0 {
 		return refusal
 	}
 	return fmt.Errorf("%w\n%s", refusal, strings.TrimRight(b.String(), "\n"))
 }
 
 // DriverNames returns the names of the drivers of the job's tasks.
-func (j *File) DriverNames() []string { return admission.DriverNames(j.Job) }
+func (fi *File) DriverNames() []string { return admission.DriverNames(fi.Job) }
 
 // RequestsDevices reports whether a task of the job requests devices.
-func (j *File) RequestsDevices() bool {
+func (fi *File) RequestsDevices() bool {
 	requests := false
-	apiclient.ForEachTask(j.Job, func(_ *api.TaskGroup, task *api.Task) {
+	apiclient.ForEachTask(fi.Job, func(_ *api.TaskGroup, task *api.Task) {
 		requests = requests || task.Resources != nil && len(task.Resources.Devices) > 0
 	})
 	return requests
@@ -197,14 +197,14 @@ func (j *File) RequestsDevices() bool {
 
 // NewDiagnostic returns an error diagnostic at the attribute or block of the job that path names. If the file has no
 // source position for it, the text of the diagnostic starts with the path.
-func (j *File) NewDiagnostic(path []string, text string) *hcl.Diagnostic {
+func (fi *File) NewDiagnostic(path []string, text string) *hcl.Diagnostic {
 	diag := &hcl.Diagnostic{Severity: hcl.DiagError, Summary: text}
-	if rng, ok := j.Parsed.Range(path...); ok {
+	if rng, ok := fi.Parsed.Range(path...); ok {
 		diag.Subject = &rng
 	} else if len(path) > 0 {
 		diag.Summary = strings.Join(path, ".") + ": " + text
-		if j.jsonFileName != "" {
-			diag.Summary = j.jsonFileName + ": " + diag.Summary
+		if fi.jsonFileName != "" {
+			diag.Summary = fi.jsonFileName + ": " + diag.Summary
 		}
 	}
 	return diag
@@ -226,22 +226,22 @@ func sortByPosition(diags hcl.Diagnostics) {
 }
 
 // NewWarning returns the diagnostic of NewDiagnostic as a warning.
-func (j *File) NewWarning(path []string, text string) *hcl.Diagnostic {
-	diag := j.NewDiagnostic(path, text)
+func (fi *File) NewWarning(path []string, text string) *hcl.Diagnostic {
+	diag := fi.NewDiagnostic(path, text)
 	diag.Severity = hcl.DiagWarning
 	return diag
 }
 
 // printDiagnosticsWithPosition prints only the diagnostics that have a position in the job file, with the lines of the
 // file.
-func (j *File) printDiagnosticsWithPosition(s *cli.Streams, diags hcl.Diagnostics) error {
+func (fi *File) printDiagnosticsWithPosition(s *cli.Streams, diags hcl.Diagnostics) error {
 	var diagsWithSource hcl.Diagnostics
 	for _, diag := range diags {
 		if diag.Subject != nil {
 			diagsWithSource = append(diagsWithSource, diag)
 		}
 	}
-	return jobspec.WriteDiagnostics(s.Err, diagsWithSource, j.Parsed.SourceTexts)
+	return jobspec.WriteDiagnostics(s.Err, diagsWithSource, fi.Parsed.SourceTexts)
 }
 
 // TaskPath returns the path of a task's block, for NewDiagnostic.

@@ -23,20 +23,20 @@ func PrintWarnings(w io.Writer, warnings string) {
 
 // PrintWarnings prints each distinct warning of Nomad's API about a canonical job. A warning that this program's own
 // validation knows is printed with its position in the job file.
-func (j *File) PrintWarnings(w io.Writer, warnings string) error {
+func (fi *File) PrintWarnings(w io.Writer, warnings string) error {
 	faults := make(map[string][]*model.Fault) // text -> warnings with this text
-	for _, f := range model.WarningFaults(j.Job, model.NewSchedulerConfig()) {
+	for _, f := range model.WarningFaults(fi.Job, model.NewSchedulerConfig()) {
 		faults[f.Text] = append(faults[f.Text], f)
 	}
 	var diags hcl.Diagnostics
 	var unplaced strings.Builder
 	for _, warning := range parseWarnings(warnings) {
 		line := warning.String()
-		if found := faults[warning.text]; len(found) > 0 && j.jsonFileName == "" {
+		if found := faults[warning.text]; len(found) > 0 && fi.jsonFileName == "" {
 			if len(warning.groupsAndTasks) < 2 { // the position in the file already names the group or task
 				line = warning.text
 			}
-			diags = append(diags, j.NewWarning(found[0].Path, line))
+			diags = append(diags, fi.NewWarning(found[0].Path, line))
 			continue
 		}
 		fmt.Fprintf(&unplaced, "* %s\n", terminal.SanitizeText([]byte(line), false))
@@ -46,7 +46,7 @@ func (j *File) PrintWarnings(w io.Writer, warnings string) error {
 	}
 	fmt.Fprintf(w, "Job Warnings:\n%s", &unplaced)
 	sortByPosition(diags)
-	if err := jobspec.WriteDiagnostics(w, diags, j.Parsed.SourceTexts); err != nil {
+	if err := jobspec.WriteDiagnostics(w, diags, fi.Parsed.SourceTexts); err != nil {
 		return err
 	}
 	fmt.Fprintln(w)

@@ -40,76 +40,76 @@ func NewDevPluginDir(p *Project, plugins localplugins.Plugins, args []string) (*
 }
 
 // Close removes the directory.
-func (w *DevPluginDir) Close() error { return os.RemoveAll(w.tempDir) }
+func (d *DevPluginDir) Close() error { return os.RemoveAll(d.tempDir) }
 
-func (w *DevPluginDir) pluginDir() string { return filepath.Join(w.tempDir, "plugins") }
+func (d *DevPluginDir) pluginDir() string { return filepath.Join(d.tempDir, "plugins") }
 
 // ProgramName returns the name of the program's file. It is "" before the first successful Update.
-func (w *DevPluginDir) ProgramName() string { return w.fileName }
+func (d *DevPluginDir) ProgramName() string { return d.fileName }
 
 // PluginKey returns the type and the name of the plugin that the program serves.
-func (w *DevPluginDir) PluginKey() supervisor.PluginKey { return w.pluginKey }
+func (d *DevPluginDir) PluginKey() supervisor.PluginKey { return d.pluginKey }
 
 // ProgramPath returns the path of the latest build that starts.
-func (w *DevPluginDir) ProgramPath() string { return filepath.Join(w.pluginDir(), w.fileName) }
+func (d *DevPluginDir) ProgramPath() string { return filepath.Join(d.pluginDir(), d.fileName) }
 
 // DebugSocketPath returns the path for the socket of a program that runs in a debugger.
-func (w *DevPluginDir) DebugSocketPath() string { return filepath.Join(w.tempDir, "debug.sock") }
+func (d *DevPluginDir) DebugSocketPath() string { return filepath.Join(d.tempDir, "debug.sock") }
 
 // Update builds the program, checks that it starts, and puts it into the plugin directory. changed is true if the
 // program differs from the one in the directory. After an error the previous program stays.
-func (w *DevPluginDir) Update(ctx context.Context) (changed bool, err error) {
-	out, err := os.MkdirTemp(w.tempDir, "build-")
+func (d *DevPluginDir) Update(ctx context.Context) (changed bool, err error) {
+	out, err := os.MkdirTemp(d.tempDir, "build-")
 	if err != nil {
 		return false, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(out)) }()
-	program, err := w.Project.Build(ctx, out, w.Debuggable)
+	program, err := d.Project.Build(ctx, out, d.Debuggable)
 	if err != nil {
 		return false, err
 	}
 	name := filepath.Base(program)
 	switch {
-	case w.fileName != "" && name != w.fileName:
-		return false, fmt.Errorf("the program is named %s now, and was %s: start again", name, w.fileName)
-	case w.fileName != "" && haveSameContent(program, w.ProgramPath()):
+	case d.fileName != "" && name != d.fileName:
+		return false, fmt.Errorf("the program is named %s now, and was %s: start again", name, d.fileName)
+	case d.fileName != "" && haveSameContent(program, d.ProgramPath()):
 		return false, nil
 	}
-	started, err := localplugins.StartPluginOnce(ctx, w.pluginsWithProgramIn(out, name), name)
+	started, err := localplugins.StartPluginOnce(ctx, d.pluginsWithProgramIn(out, name), name)
 	if err != nil {
 		return false, err
 	}
 	key := started.Serves
-	if w.fileName != "" && key != w.pluginKey {
-		return false, fmt.Errorf("the plugin is %s now, and was %s: start again", key, w.pluginKey)
+	if d.fileName != "" && key != d.pluginKey {
+		return false, fmt.Errorf("the plugin is %s now, and was %s: start again", key, d.pluginKey)
 	}
-	if err := os.Rename(program, filepath.Join(w.pluginDir(), name)); err != nil {
+	if err := os.Rename(program, filepath.Join(d.pluginDir(), name)); err != nil {
 		return false, err
 	}
-	w.fileName, w.pluginKey = name, key
+	d.fileName, d.pluginKey = name, key
 	return true, nil
 }
 
 // AgentPlugins returns the plugins of an agent that uses the program: the program and the other plugins. It must be
 // called after a successful Update.
-func (w *DevPluginDir) AgentPlugins() localplugins.Plugins {
-	return w.pluginsWithProgramIn(w.pluginDir(), w.fileName)
+func (d *DevPluginDir) AgentPlugins() localplugins.Plugins {
+	return d.pluginsWithProgramIn(d.pluginDir(), d.fileName)
 }
 
 // pluginsWithProgramIn returns Plugins with dir as the plugin directory and with a plugin block for the program name.
-func (w *DevPluginDir) pluginsWithProgramIn(dir, name string) localplugins.Plugins {
-	config := *w.OtherPlugins.Config
+func (d *DevPluginDir) pluginsWithProgramIn(dir, name string) localplugins.Plugins {
+	config := *d.OtherPlugins.Config
 	config.PluginDir = dir
-	block := catalog.PluginBlock{Name: name, Args: w.Args}
+	block := catalog.PluginBlock{Name: name, Args: d.Args}
 	config.Plugins = nil
-	for _, b := range w.OtherPlugins.Config.Plugins {
+	for _, b := range d.OtherPlugins.Config.Plugins {
 		if b.Name != name {
 			config.Plugins = append(config.Plugins, b)
 			continue
 		}
 		block = b
-		if len(w.Args) > 0 {
-			block.Args = w.Args
+		if len(d.Args) > 0 {
+			block.Args = d.Args
 		}
 	}
 	config.Plugins = append(config.Plugins, block)

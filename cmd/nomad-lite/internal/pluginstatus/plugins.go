@@ -15,14 +15,14 @@ type Plugin struct {
 
 // TypeAndName returns the type and the name of what the plugin serves, such as "driver docker", or "" while that is
 // unknown.
-func (r *Plugin) TypeAndName() string {
+func (p *Plugin) TypeAndName() string {
 	switch {
-	case r.Hook != "":
-		return "hook " + r.Hook
-	case r.Driver != "":
-		return "driver " + r.Driver
-	case r.Device != "":
-		return "device " + r.Device
+	case p.Hook != "":
+		return "hook " + p.Hook
+	case p.Driver != "":
+		return "driver " + p.Driver
+	case p.Device != "":
+		return "device " + p.Device
 	}
 	return ""
 }

@@ -35,24 +35,24 @@ type AllocationTable struct {
 }
 
 // Print adds a table of allocations, the newest first.
-func (f AllocationTable) Print(p *output.Page, allocs []*api.AllocationListStub) {
+func (al AllocationTable) Print(p *output.Page, allocs []*api.AllocationListStub) {
 	columns := []struct {
 		title string
 		shown bool
 		cell  func(*api.AllocationListStub) any
 	}{
-		{"ID", true, func(a *api.AllocationListStub) any { return output.ShortID(a.ID, f.Verbose) }},
-		{"Eval ID", f.ShowEvalID, func(a *api.AllocationListStub) any { return output.ShortID(a.EvalID, f.Verbose) }},
-		{"Node ID", true, func(a *api.AllocationListStub) any { return output.ShortID(a.NodeID, f.Verbose) }},
-		{"Node Name", f.ShowNodeName, func(a *api.AllocationListStub) any { return a.NodeName }},
+		{"ID", true, func(a *api.AllocationListStub) any { return output.ShortID(a.ID, al.Verbose) }},
+		{"Eval ID", al.ShowEvalID, func(a *api.AllocationListStub) any { return output.ShortID(a.EvalID, al.Verbose) }},
+		{"Node ID", true, func(a *api.AllocationListStub) any { return output.ShortID(a.NodeID, al.Verbose) }},
+		{"Node Name", al.ShowNodeName, func(a *api.AllocationListStub) any { return a.NodeName }},
 		{"Task Group", true, func(a *api.AllocationListStub) any { return a.TaskGroup }},
 		{"Version", true, func(a *api.AllocationListStub) any { return a.JobVersion }},
 		{"Desired", true, func(a *api.AllocationListStub) any { return a.DesiredStatus }},
 		{"Status", true, func(a *api.AllocationListStub) any { return output.StatusCell(a.ClientStatus) }},
-		{"Created", true, func(a *api.AllocationListStub) any { return output.FormatAge(a.CreateTime, f.Verbose) }},
-		{"Modified", true, func(a *api.AllocationListStub) any { return output.FormatAge(a.ModifyTime, f.Verbose) }},
-		{"Ports", len(f.PortsByAllocID) > 0, func(a *api.AllocationListStub) any { return f.PortsByAllocID[a.ID] }},
-		{"Job ID", f.ShowJobID, func(a *api.AllocationListStub) any { return a.JobID }},
+		{"Created", true, func(a *api.AllocationListStub) any { return output.FormatAge(a.CreateTime, al.Verbose) }},
+		{"Modified", true, func(a *api.AllocationListStub) any { return output.FormatAge(a.ModifyTime, al.Verbose) }},
+		{"Ports", len(al.PortsByAllocID) > 0, func(a *api.AllocationListStub) any { return al.PortsByAllocID[a.ID] }},
+		{"Job ID", al.ShowJobID, func(a *api.AllocationListStub) any { return a.JobID }},
 	}
 	t := output.NewTable()
 	for _, c := range columns {

@@ -30,16 +30,16 @@ func ReadTimeline(ctx context.Context, c *api.Client, id, namespace string) (*Al
 
 // Print adds a table of the spans. If the allocation has ended, the duration of a span without an end is unknown;
 // otherwise the span still lasts.
-func (l *AllocTimeline) Print(p *output.Page, ended, verbose bool) {
-	if len(l.Spans) == 0 {
+func (a *AllocTimeline) Print(p *output.Page, ended, verbose bool) {
+	if len(a.Spans) == 0 {
 		p.Line("No time line: the directory of the allocation was removed, or the allocation has not started")
 		return
 	}
-	begin := l.Spans[0].Start
-	p.Line("Time line of allocation %s, from %s", output.ShortID(l.AllocID, verbose), begin.Format(time.RFC3339Nano))
+	begin := a.Spans[0].Start
+	p.Line("Time line of allocation %s, from %s", output.ShortID(a.AllocID, verbose), begin.Format(time.RFC3339Nano))
 	p.Line("")
 	t := output.NewTable("After", "Duration", "Task", "Kind", "Name", "Plugin", "Result")
-	for _, span := range l.Spans {
+	for _, span := range a.Spans {
 		t.Row(formatElapsed(span.Start.Sub(begin)), formatSpanDuration(&span, ended), cmp.Or(span.Task, "(group)"), string(span.Kind),
 			formatSpanName(&span, verbose), cmp.Or(span.Plugin, noText), cmp.Or(formatSpanResult(&span), noText))
 	}

@@ -147,31 +147,31 @@ func newAgentStartFixtureOn(t *testing.T, s agentEnvironment, count int, mount f
 	return n
 }
 
-func (n *agentStartFixture) shellDriverPath() string {
-	return filepath.Join(n.pluginDir, "shell-driver")
+func (f *agentStartFixture) shellDriverPath() string {
+	return filepath.Join(f.pluginDir, "shell-driver")
 }
 
-func (n *agentStartFixture) readLog() string {
-	text, _ := os.ReadFile(n.log)
+func (f *agentStartFixture) readLog() string {
+	text, _ := os.ReadFile(f.log)
 	return string(text)
 }
 
 // startAgent starts an agent.
-func (n *agentStartFixture) startAgent(more ...string) *exec.Cmd {
-	n.Helper()
-	n.startCount++
-	n.log = filepath.Join(n.dir, fmt.Sprintf("log-%d", n.startCount))
-	log, err := os.Create(n.log)
+func (f *agentStartFixture) startAgent(more ...string) *exec.Cmd {
+	f.Helper()
+	f.startCount++
+	f.log = filepath.Join(f.dir, fmt.Sprintf("log-%d", f.startCount))
+	log, err := os.Create(f.log)
 	if err != nil {
-		n.Fatal(err)
+		f.Fatal(err)
 	}
 	defer log.Close()
-	cmd := n.newCommand("nomad-lite", append([]string{"agent", "-config", n.configFile, "-data-dir", n.dataDir, "-plugin-dir", n.pluginDir}, more...)...)
-	cmd.Dir, cmd.Stderr = n.dir, log
+	cmd := f.newCommand("nomad-lite", append([]string{"agent", "-config", f.configFile, "-data-dir", f.dataDir, "-plugin-dir", f.pluginDir}, more...)...)
+	cmd.Dir, cmd.Stderr = f.dir, log
 	if err := cmd.Start(); err != nil {
-		n.Fatal(err)
+		f.Fatal(err)
 	}
-	n.Cleanup(func() {
+	f.Cleanup(func() {
 		if cmd.ProcessState == nil { // the test has failed
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
@@ -181,31 +181,31 @@ func (n *agentStartFixture) startAgent(more ...string) *exec.Cmd {
 }
 
 // waitReady waits until an agent is ready, and returns a client of it.
-func (n *agentStartFixture) waitReady(agent *exec.Cmd) *api.Client {
-	n.Helper()
-	for deadline := time.Now().Add(systemtest.WaitTimeout); !strings.Contains(n.readLog(), "agent is ready"); time.Sleep(5 * time.Millisecond) {
+func (f *agentStartFixture) waitReady(agent *exec.Cmd) *api.Client {
+	f.Helper()
+	for deadline := time.Now().Add(systemtest.WaitTimeout); !strings.Contains(f.readLog(), "agent is ready"); time.Sleep(5 * time.Millisecond) {
 		if p, err := osprocess.LookupID(agent.Process.Pid); err != nil || !p.Alive() || time.Now().After(deadline) {
-			n.Fatalf("the agent does not become ready: %v", err)
+			f.Fatalf("the agent does not become ready: %v", err)
 		}
 	}
-	client, err := api.NewClient(&api.Config{Address: "unix://" + filepath.Join(n.dataDir, agentsocket.FileName)})
+	client, err := api.NewClient(&api.Config{Address: "unix://" + filepath.Join(f.dataDir, agentsocket.FileName)})
 	if err != nil {
-		n.Fatal(err)
+		f.Fatal(err)
 	}
-	n.Cleanup(client.Close)
+	f.Cleanup(client.Close)
 	return client
 }
 
 // end sends a signal to an agent and waits until the agent exits.
-func (n *agentStartFixture) end(agent *exec.Cmd, signal syscall.Signal) {
-	n.Helper()
+func (f *agentStartFixture) end(agent *exec.Cmd, signal syscall.Signal) {
+	f.Helper()
 	_ = agent.Process.Signal(signal) // the agent can have exited
-	n.waitExit(agent)
+	f.waitExit(agent)
 }
 
 // waitExit waits until an agent exits, and returns its error.
-func (n *agentStartFixture) waitExit(agent *exec.Cmd) error {
-	n.Helper()
+func (f *agentStartFixture) waitExit(agent *exec.Cmd) error {
+	f.Helper()
 	ended := make(chan error, 1)
 	go func() { ended <- agent.Wait() }()
 	select {
@@ -214,15 +214,15 @@ func (n *agentStartFixture) waitExit(agent *exec.Cmd) error {
 	case <-time.After(systemtest.WaitTimeout):
 		_ = agent.Process.Signal(syscall.SIGQUIT)
 		<-ended
-		n.Fatal("the agent does not end")
+		f.Fatal("the agent does not end")
 		return nil
 	}
 }
 
 // processesByKind returns the keeper, the log collector, the plugins and the tasks of the node,
 // by kind. It leaves out the agent, the parser of job files and the plugins that run on demand.
-func (n *agentStartFixture) processesByKind() map[string][]osprocess.ID {
-	all := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(n.dataDir))
+func (f *agentStartFixture) processesByKind() map[string][]osprocess.ID {
+	all := systemtest.GroupProcessesByKind(systemtest.FindNodeProcesses(f.dataDir))
 	maps.DeleteFunc(all, func(kind string, _ []osprocess.ID) bool {
 		return kind == "agent" || kind == agent.JobParserCommand || kind == systemtest.OnDemandPluginKind
 	})
@@ -231,28 +231,28 @@ func (n *agentStartFixture) processesByKind() map[string][]osprocess.ID {
 
 // assertSameProcesses asserts that tasks, plugins, log collector and keeper are still the same
 // processes.
-func (n *agentStartFixture) assertSameProcesses(after string) {
-	n.Helper()
-	if now := n.processesByKind(); !maps.EqualFunc(now, n.processesBeforeStart, slices.Equal) {
-		n.Fatalf("after %s, processes are\n%v\nwere\n%v", after, now, n.processesBeforeStart)
+func (f *agentStartFixture) assertSameProcesses(after string) {
+	f.Helper()
+	if now := f.processesByKind(); !maps.EqualFunc(now, f.processesBeforeStart, slices.Equal) {
+		f.Fatalf("after %s, processes are\n%v\nwere\n%v", after, now, f.processesBeforeStart)
 	}
 }
 
 // assertSameTasks asserts that the tasks still have the same processes.
-func (n *agentStartFixture) assertSameTasks(after string) {
-	n.Helper()
+func (f *agentStartFixture) assertSameTasks(after string) {
+	f.Helper()
 	tasks := func(all map[string][]osprocess.ID) map[string][]osprocess.ID {
 		maps.DeleteFunc(all, func(kind string, _ []osprocess.ID) bool { return !isTaskProcessKind(kind) })
 		return all
 	}
-	if now, before := tasks(n.processesByKind()), tasks(maps.Clone(n.processesBeforeStart)); !maps.EqualFunc(now, before, slices.Equal) {
-		n.Fatalf("after %s, tasks are\n%v\nwere\n%v", after, now, before)
+	if now, before := tasks(f.processesByKind()), tasks(maps.Clone(f.processesBeforeStart)); !maps.EqualFunc(now, before, slices.Equal) {
+		f.Fatalf("after %s, tasks are\n%v\nwere\n%v", after, now, before)
 	}
 }
 
 // waitTasksRunning waits until the agent reports count running tasks.
-func (n *agentStartFixture) waitTasksRunning(client *api.Client, count int) map[string]*api.Allocation {
-	n.Helper()
+func (f *agentStartFixture) waitTasksRunning(client *api.Client, count int) map[string]*api.Allocation {
+	f.Helper()
 	var lastStatus any
 	for deadline := time.Now().Add(systemtest.WaitTimeout); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		stubs, _, err := client.Jobs().Allocations("steady", false, nil)
@@ -261,7 +261,7 @@ func (n *agentStartFixture) waitTasksRunning(client *api.Client, count int) map[
 		for _, stub := range stubs {
 			alloc, _, err := client.Allocations().Info(stub.ID, nil)
 			if err != nil {
-				n.Fatal(err)
+				f.Fatal(err)
 			}
 			lastStatus = stub.TaskStates
 			if allTasksRunning(alloc) {
@@ -272,24 +272,24 @@ func (n *agentStartFixture) waitTasksRunning(client *api.Client, count int) map[
 			return allocs
 		}
 	}
-	n.Fatalf("tasks do not run: %+v", lastStatus)
+	f.Fatalf("tasks do not run: %+v", lastStatus)
 	return nil
 }
 
 // recoverTasksAndStop starts an agent, which must recover all tasks. Their only new events can be of the
 // expected types. Then it stops the tasks, and asserts that the node leaves nothing behind.
-func (n *agentStartFixture) recoverTasksAndStop(expected ...string) {
-	n.Helper()
-	agent := n.startAgent()
-	client := n.waitReady(agent)
-	for id, alloc := range n.waitTasksRunning(client, len(n.allocs)) {
-		before := n.allocs[id]
+func (f *agentStartFixture) recoverTasksAndStop(expected ...string) {
+	f.Helper()
+	agent := f.startAgent()
+	client := f.waitReady(agent)
+	for id, alloc := range f.waitTasksRunning(client, len(f.allocs)) {
+		before := f.allocs[id]
 		if before == nil {
-			n.Fatalf("allocation %s is new", id)
+			f.Fatalf("allocation %s is new", id)
 		}
 		// An exec session succeeds only when the task runner has recovered its task.
 		runs := func() (code int, err error) {
-			ctx, cancel := context.WithTimeout(n.Context(), systemtest.WaitTimeout)
+			ctx, cancel := context.WithTimeout(f.Context(), systemtest.WaitTimeout)
 			defer cancel()
 			return client.Allocations().Exec(ctx, alloc, "life", false, []string{"/bin/true"}, strings.NewReader(""), nopWriter{}, nopWriter{}, nil, nil)
 		}
@@ -298,7 +298,7 @@ func (n *agentStartFixture) recoverTasksAndStop(expected ...string) {
 			code, err = runs() // exec can fail at first: the restored state shows the task as running before it is recovered
 		}
 		if code != 0 || err != nil {
-			n.Errorf("allocation %s: exec: %d, %v", id, code, err)
+			f.Errorf("allocation %s: exec: %d, %v", id, code, err)
 		}
 		lifecycle := func(a *api.Allocation) []string {
 			return systemtest.EventTypes(slices.DeleteFunc(slices.Clone(a.TaskStates["life"].Events), func(e *api.TaskEvent) bool {
@@ -310,21 +310,21 @@ func (n *agentStartFixture) recoverTasksAndStop(expected ...string) {
 			was = was[max(0, len(was)-len(events)):]
 		}
 		if !slices.Equal(events, was) || alloc.TaskStates["life"].Restarts != 0 {
-			n.Errorf("allocation %s: events %v, were %v", id, events, was)
+			f.Errorf("allocation %s: events %v, were %v", id, events, was)
 		}
 	}
-	n.assertSameTasks("the last agent has recovered them")
+	f.assertSameTasks("the last agent has recovered them")
 	if _, _, err := client.Jobs().Deregister("steady", true, nil); err != nil {
-		n.Fatal(err)
+		f.Fatal(err)
 	}
 	for deadline := time.Now().Add(systemtest.WaitTimeout); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		left := slices.DeleteFunc(slices.Collect(maps.Keys(n.processesByKind())), func(kind string) bool { return !isTaskProcessKind(kind) })
-		dirs, err := os.ReadDir(filepath.Join(n.dataDir, "alloc"))
+		left := slices.DeleteFunc(slices.Collect(maps.Keys(f.processesByKind())), func(kind string) bool { return !isTaskProcessKind(kind) })
+		dirs, err := os.ReadDir(filepath.Join(f.dataDir, "alloc"))
 		if err == nil && len(left)+len(dirs) == 0 {
 			break
 		}
 	}
-	n.end(agent, syscall.SIGTERM)
+	f.end(agent, syscall.SIGTERM)
 }
 
 type nopWriter struct{}
@@ -534,39 +534,39 @@ func testLimitedStarts(t *testing.T, starts []limitedStart) {
 }
 
 // waitLogText waits until the last agent has logged the text. The caller must check whether it has.
-func (n *agentStartFixture) waitLogText(text string) {
-	for deadline := time.Now().Add(systemtest.WaitTimeout); !strings.Contains(n.readLog(), text) && time.Now().Before(deadline); {
+func (f *agentStartFixture) waitLogText(text string) {
+	for deadline := time.Now().Add(systemtest.WaitTimeout); !strings.Contains(f.readLog(), text) && time.Now().Before(deadline); {
 		time.Sleep(5 * time.Millisecond)
 	}
 }
 
 // failsToStart waits until an agent has exited or is ready, and reports whether it has
 // exited.
-func (n *agentStartFixture) failsToStart(agent *exec.Cmd) bool {
-	n.Helper()
+func (f *agentStartFixture) failsToStart(agent *exec.Cmd) bool {
+	f.Helper()
 	p, err := osprocess.LookupID(agent.Process.Pid)
 	for deadline := time.Now().Add(systemtest.WaitTimeout); err == nil && p.Alive() && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if strings.Contains(n.readLog(), "agent is ready") {
+		if strings.Contains(f.readLog(), "agent is ready") {
 			return false
 		}
 	}
-	_ = n.waitExit(agent)
+	_ = f.waitExit(agent)
 	return true
 }
 
 // keeperSocket returns the socket on which the plugins of the node reach the keeper.
-func (n *agentStartFixture) keeperSocket() string {
-	n.Helper()
-	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", n.processesBeforeStart["plugin"][0].PID))
+func (f *agentStartFixture) keeperSocket() string {
+	f.Helper()
+	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", f.processesBeforeStart["plugin"][0].PID))
 	if err != nil {
-		n.Fatal(err)
+		f.Fatal(err)
 	}
 	for v := range strings.SplitSeq(string(environ), "\x00") {
 		if path, ok := strings.CutPrefix(v, keeper.EnvSocket+"="); ok {
 			return path
 		}
 	}
-	n.Fatal("the plugin does not know where the keeper is")
+	f.Fatal("the plugin does not know where the keeper is")
 	return ""
 }
 

@@ -32,17 +32,17 @@ var allAgentEnvironments = []agentEnvironment{
 
 // newCommand returns a command that runs with the user and the cgroups of the environment.
 // TestMain selects the program by its name.
-func (s agentEnvironment) newCommand(name string, args ...string) *exec.Cmd {
+func (a agentEnvironment) newCommand(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = append([]string{name}, args...)
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "XDG_") || strings.HasPrefix(v, "HOME=") || strings.HasPrefix(v, systemtest.TestConfigEnvVar)
 	})
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
-	if s.uid != 0 {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: s.uid, Gid: s.uid}
+	if a.uid != 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: a.uid, Gid: a.uid}
 	}
-	if s.noCgroups {
+	if a.noCgroups {
 		cmd.Args = append([]string{"without-cgroups"}, cmd.Args...)
 		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
 	}
@@ -50,13 +50,13 @@ func (s agentEnvironment) newCommand(name string, args ...string) *exec.Cmd {
 }
 
 // chown makes the user of the environment the owner of an existing directory.
-func (s agentEnvironment) chown(dir string) error {
-	return errors.Join(os.Chmod(dir, 0o711), os.Chown(dir, int(s.uid), int(s.uid)))
+func (a agentEnvironment) chown(dir string) error {
+	return errors.Join(os.Chmod(dir, 0o711), os.Chown(dir, int(a.uid), int(a.uid)))
 }
 
 // remove removes the directory of a node, including the data directory.
-func (s agentEnvironment) remove(dir string) error {
-	if s.uid == 0 {
+func (a agentEnvironment) remove(dir string) error {
+	if a.uid == 0 {
 		return allocdir.UnmountAndRemoveDir(dir)
 	}
 	_ = unix.Unmount(filepath.Join(dir, "data"), unix.MNT_DETACH) // the data directory can be a mounted disk

@@ -637,8 +637,8 @@ func (n *faultNode) readRunHistory(id string) (d runHistory) {
 }
 
 // lastRunIsOnlyProcess reports whether the process of the last run is the only one in processes.
-func (d runHistory) lastRunIsOnlyProcess(processes []osprocess.ID) bool {
-	return len(processes) == 1 && len(d.runPIDs) > 0 && processes[0].PID == d.runPIDs[len(d.runPIDs)-1]
+func (r runHistory) lastRunIsOnlyProcess(processes []osprocess.ID) bool {
+	return len(processes) == 1 && len(r.runPIDs) > 0 && processes[0].PID == r.runPIDs[len(r.runPIDs)-1]
 }
 
 // checkRunningAlloc asserts the invariants of an allocation whose task runs. It retries after a

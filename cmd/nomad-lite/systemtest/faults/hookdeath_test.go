@@ -69,20 +69,20 @@ type crashingHookJob struct {
 }
 
 // hookName returns the name of the hook that exits at a hook point.
-func (v *crashingHookJob) hookName(m hook.Point) string {
+func (c *crashingHookJob) hookName(m hook.Point) string {
 	if m.IsTask() {
-		return "task-" + v.job
+		return "task-" + c.job
 	}
-	return "alloc-" + v.job
+	return "alloc-" + c.job
 }
 
 // jobSpec returns the job with two hooks: one exits at the hook points of the allocation, the other
 // at the hook points of the task. A changed kill timeout makes a new version of the job.
-func (v *crashingHookJob) jobSpec(n *faultNode, killTimeout string) string {
+func (c *crashingHookJob) jobSpec(n *faultNode, killTimeout string) string {
 	attached := make(map[string]string)
 	for _, of := range []hook.Point{hook.Prerun, hook.Prestart} {
 		die := []string{}
-		for _, m := range v.at {
+		for _, m := range c.at {
 			if m.IsTask() == of.IsTask() {
 				die = append(die, m.String())
 			}
@@ -91,9 +91,9 @@ func (v *crashingHookJob) jobSpec(n *faultNode, killTimeout string) string {
 		if err != nil {
 			n.Fatal(err)
 		}
-		attached[v.hookName(of)] = fmt.Sprintf("{ ledger = %q, die = %s, often = %d }", n.hookLedgerFile(v.hookName(of)), list, v.crashCount)
+		attached[c.hookName(of)] = fmt.Sprintf("{ ledger = %q, die = %s, often = %d }", n.hookLedgerFile(c.hookName(of)), list, c.crashCount)
 	}
-	return jobSpecWithHooks(v.job, 10, killTimeout, attached)
+	return jobSpecWithHooks(c.job, 10, killTimeout, attached)
 }
 
 func (n *faultNode) hookLedgerFile(hook string) string { return filepath.Join(n.dir, "ledger."+hook) }
@@ -116,33 +116,33 @@ func (n *faultNode) countHookCalls(name string, m hook.Point) (deaths, others in
 }
 
 // expectedEvent returns the event after the hook has exited twice at a hook point.
-func (v *crashingHookJob) expectedEvent(m hook.Point) string {
+func (c *crashingHookJob) expectedEvent(m hook.Point) string {
 	says := fmt.Sprintf("%s: plugin is shut down: it died at this call, twice; the agent's log has its last words", m)
 	if m == hook.Stop || m == hook.Postrun {
 		says += "; it is tried again until it succeeds"
 	}
 	switch {
-	case v.onErrorWarn:
+	case c.onErrorWarn:
 		says += " (on_error is warn)"
 	case m == hook.Prerun:
-		return fmt.Sprintf("%s: failed to setup alloc: pre-run hook %q failed: %s", api.TaskSetupFailure, v.hookName(m), says)
+		return fmt.Sprintf("%s: failed to setup alloc: pre-run hook %q failed: %s", api.TaskSetupFailure, c.hookName(m), says)
 	}
-	return fmt.Sprintf("%s: %s: %s", model.TaskHookFailed, v.hookName(m), says)
+	return fmt.Sprintf("%s: %s: %s", model.TaskHookFailed, c.hookName(m), says)
 }
 
 // isHookPointDone reports whether a hook point was called as often as expected, with the expected
 // events.
-func (v *crashingHookJob) isHookPointDone(n *faultNode, m hook.Point) bool {
-	deaths, others := n.countHookCalls(v.hookName(m), m)
+func (c *crashingHookJob) isHookPointDone(n *faultNode, m hook.Point) bool {
+	deaths, others := n.countHookCalls(c.hookName(m), m)
 	cleansUp := m == hook.Stop || m == hook.Postrun || m == hook.Destroy
 	switch {
-	case deaths < v.crashCount:
+	case deaths < c.crashCount:
 		return false
-	case v.crashCount == 1 || cleansUp:
+	case c.crashCount == 1 || cleansUp:
 		// A failure of Destroy creates no event, because the allocation was removed.
-		return others > 0 && (v.crashCount == 1 || m == hook.Destroy || v.seenEvents[v.expectedEvent(m)])
+		return others > 0 && (c.crashCount == 1 || m == hook.Destroy || c.seenEvents[c.expectedEvent(m)])
 	}
-	return v.seenEvents[v.expectedEvent(m)]
+	return c.seenEvents[c.expectedEvent(m)]
 }
 
 // TestHookDeaths kills hook plugins at each hook point, once and twice, with on_error fail and with

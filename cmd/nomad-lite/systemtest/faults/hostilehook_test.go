@@ -79,16 +79,16 @@ type faultyHookJob struct {
 }
 
 // hookName returns the name of the hook plugin that has the fault.
-func (w hookFault) hookName() string {
-	if w.mode == "hang" || w.mode == "late" {
-		return programs.ShortTimeoutHookName(w.at)
+func (h hookFault) hookName() string {
+	if h.mode == "hang" || h.mode == "late" {
+		return programs.ShortTimeoutHookName(h.at)
 	}
 	return "bad"
 }
 
 // jobSpec returns the specification of the job, with the hook that misbehaves.
-func (s *faultyHookJob) jobSpec(killTimeout string) string {
-	return jobSpecWithHooks(s.jobID, 0, killTimeout, map[string]string{s.attachedHook: fmt.Sprintf("{ at = %q, mode = %q }", s.at, s.mode)})
+func (f *faultyHookJob) jobSpec(killTimeout string) string {
+	return jobSpecWithHooks(f.jobID, 0, killTimeout, map[string]string{f.attachedHook: fmt.Sprintf("{ at = %q, mode = %q }", f.at, f.mode)})
 }
 
 // jobStep is a condition for which a test waits, and the action that follows.
@@ -98,14 +98,14 @@ type jobStep struct {
 	action      func(*api.Allocation)
 }
 
-func (s *faultyHookJob) String() string {
-	return fmt.Sprintf("%s at %s, lenient %v", s.mode, s.at, s.onErrorWarn)
+func (f *faultyHookJob) String() string {
+	return fmt.Sprintf("%s at %s, lenient %v", f.mode, f.at, f.onErrorWarn)
 }
 
 // hasExpectedEvent reports whether an event contains the expected text of the fault.
-func (s *faultyHookJob) hasExpectedEvent() bool {
-	for message := range s.seenEvents {
-		if strings.Contains(message, s.attachedHook) && strings.Contains(message, s.at.String()+": ") && strings.Contains(message, s.expectedText) && strings.Contains(message, "(on_error is warn)") == s.onErrorWarn {
+func (f *faultyHookJob) hasExpectedEvent() bool {
+	for message := range f.seenEvents {
+		if strings.Contains(message, f.attachedHook) && strings.Contains(message, f.at.String()+": ") && strings.Contains(message, f.expectedText) && strings.Contains(message, "(on_error is warn)") == f.onErrorWarn {
 			return true
 		}
 	}
@@ -114,48 +114,48 @@ func (s *faultyHookJob) hasExpectedEvent() bool {
 
 // planSteps sets the steps of the job. Steps for the shutdown of the agent come after all other
 // steps of all jobs; replaced is set when the next agent runs.
-func (s *faultyHookJob) planSteps(n *faultNode, replaced *bool) {
+func (f *faultyHookJob) planSteps(n *faultNode, replaced *bool) {
 	register := func(timeout string) {
-		n.registerJob(s.jobSpec(timeout))
+		n.registerJob(f.jobSpec(timeout))
 	}
 	do := func(verb string) func(*api.Allocation) {
-		return func(*api.Allocation) { n.do(verb+" "+s.jobID, new(string)) }
+		return func(*api.Allocation) { n.do(verb+" "+f.jobID, new(string)) }
 	}
 	over := func(status string) func(*api.Allocation) bool {
 		return func(a *api.Allocation) bool {
 			if a.ClientTerminalStatus() && a.ClientStatus != status {
-				n.Errorf("%v: %s", s, a.ClientStatus)
+				n.Errorf("%v: %s", f, a.ClientStatus)
 			}
-			return a.ClientTerminalStatus() && (s.harmless || s.hasExpectedEvent())
+			return a.ClientTerminalStatus() && (f.harmless || f.hasExpectedEvent())
 		}
 	}
 	gone := jobStep{"is gone", nil, nil}
 	register("1s")
-	switch s.at {
+	switch f.at {
 	case hook.Prerun, hook.Prestart:
-		if !s.onErrorWarn && !s.harmless {
-			s.steps = []jobStep{{"fails, and says why", over(api.AllocClientStatusFailed), do("purge")}, gone}
+		if !f.onErrorWarn && !f.harmless {
+			f.steps = []jobStep{{"fails, and says why", over(api.AllocClientStatusFailed), do("purge")}, gone}
 			return
 		}
 	case hook.Shutdown, hook.ShutdownAlloc:
-		s.steps = []jobStep{
+		f.steps = []jobStep{
 			{"runs", allTasksRunning, func(*api.Allocation) {}},
-			{"is told by the next agent", func(*api.Allocation) bool { return *replaced && (s.harmless || s.hasExpectedEvent()) }, do("purge")},
+			{"is told by the next agent", func(*api.Allocation) bool { return *replaced && (f.harmless || f.hasExpectedEvent()) }, do("purge")},
 			gone,
 		}
 		return
 	case hook.Destroy:
-		s.steps = []jobStep{
+		f.steps = []jobStep{
 			{"runs", allTasksRunning, do("end")},
 			{"ends", func(a *api.Allocation) bool { return a.ClientStatus == api.AllocClientStatusComplete }, do("purge")},
 			gone,
 		}
 		return
 	}
-	s.steps = []jobStep{
+	f.steps = []jobStep{
 		{"runs", allTasksRunning, func(*api.Allocation) { register("2s") }},
 		{"is updated", func(a *api.Allocation) bool {
-			return *a.Job.Version == 1 && (s.harmless || s.at != hook.Update && s.at != hook.UpdateAlloc || s.hasExpectedEvent())
+			return *a.Job.Version == 1 && (f.harmless || f.at != hook.Update && f.at != hook.UpdateAlloc || f.hasExpectedEvent())
 		}, func(a *api.Allocation) { n.do("restart "+a.ID, new(string)) }},
 		{"runs again", func(a *api.Allocation) bool { return allTasksRunning(a) && a.TaskStates["t"].Restarts == 1 }, do("end")},
 		{"ends", over(api.AllocClientStatusComplete), do("purge")},
@@ -165,20 +165,20 @@ func (s *faultyHookJob) planSteps(n *faultNode, replaced *bool) {
 
 // runNextStep runs the next step of the job if its condition holds, and reports whether no step is
 // left.
-func (s *faultyHookJob) runNextStep(a *api.Allocation) bool {
-	recordTaskEvents(a, s.seenEvents)
-	if len(s.steps) == 0 {
+func (f *faultyHookJob) runNextStep(a *api.Allocation) bool {
+	recordTaskEvents(a, f.seenEvents)
+	if len(f.steps) == 0 {
 		return true
 	}
-	next := s.steps[0]
+	next := f.steps[0]
 	switch {
 	case a == nil && next.ok == nil:
-		s.steps = nil
+		f.steps = nil
 	case a != nil && next.ok != nil && next.ok(a):
-		s.steps = s.steps[1:]
+		f.steps = f.steps[1:]
 		next.action(a)
 	}
-	return len(s.steps) == 0
+	return len(f.steps) == 0
 }
 
 // TestHostileHooks makes a hook misbehave in each way at each hook point, for many jobs at once.

@@ -89,10 +89,10 @@ type disconnectingTerminal struct {
 	triggerWord string
 }
 
-func (v *disconnectingTerminal) Write(p []byte) (int, error) {
-	n, err := v.out.Write(p)
-	if strings.Contains(v.out.String(), v.triggerWord) {
-		v.disconnect()
+func (d *disconnectingTerminal) Write(p []byte) (int, error) {
+	n, err := d.out.Write(p)
+	if strings.Contains(d.out.String(), d.triggerWord) {
+		d.disconnect()
 	}
 	return n, err
 }

@@ -57,7 +57,7 @@ type intruder struct {
 // attackCount counts the attempts of a kind of attack, and the successful ones.
 type attackCount struct{ attempts, successes int }
 
-func (o attackCount) String() string { return fmt.Sprintf("%d of %d", o.successes, o.attempts) }
+func (a attackCount) String() string { return fmt.Sprintf("%d of %d", a.successes, a.attempts) }
 
 // run attacks until ctx ends, on a thread that has the intruder's uid and no privileges.
 func (i *intruder) run(ctx context.Context, seed uint64) error {
@@ -226,15 +226,15 @@ type attackTargets struct {
 
 // refreshUntilDone refreshes the targets until ctx ends. It sleeps twice as long as a refresh
 // takes.
-func (w *attackTargets) refreshUntilDone(ctx context.Context, dataDir string, pids func() []int) {
+func (a *attackTargets) refreshUntilDone(ctx context.Context, dataDir string, pids func() []int) {
 	for ctx.Err() == nil {
 		began := time.Now()
-		w.refresh(dataDir, pids)
+		a.refresh(dataDir, pids)
 		time.Sleep(max(5*time.Millisecond, 2*time.Since(began)))
 	}
 }
 
-func (w *attackTargets) refresh(dataDir string, processes func() []int) {
+func (a *attackTargets) refresh(dataDir string, processes func() []int) {
 	var targetPaths []string
 	// Files that vanish during the walk are not an error.
 	_ = filepath.WalkDir(dataDir, func(path string, e fs.DirEntry, err error) error {
@@ -244,8 +244,8 @@ func (w *attackTargets) refresh(dataDir string, processes func() []int) {
 	mounts, _ := filepath.Glob(dataDir + "/alloc_mounts/*")
 	targetPaths = append(targetPaths, mounts...)
 	pids := processes()
-	w.paths.Store(&targetPaths)
-	w.pids.Store(&pids)
+	a.paths.Store(&targetPaths)
+	a.pids.Store(&pids)
 }
 
 // An account of the machine that is given every path cannot read, list, replace, link, mount or

@@ -121,45 +121,45 @@ func hangForever() error {
 	return nil
 }
 
-func (d crashingPlugin) Prerun(_ context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	_, err := d.recordCall(req.RequestMeta, req.Alloc, "prerun", " "+req.Env["NOMAD_JOB_NAME"])
+func (c crashingPlugin) Prerun(_ context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	_, err := c.recordCall(req.RequestMeta, req.Alloc, "prerun", " "+req.Env["NOMAD_JOB_NAME"])
 	return hook.AllocPrerunResponse{}, err
 }
 
-func (d crashingPlugin) UpdateAlloc(_ context.Context, req hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
-	_, err := d.recordCall(req.RequestMeta, req.Alloc, "update_alloc", "")
+func (c crashingPlugin) UpdateAlloc(_ context.Context, req hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+	_, err := c.recordCall(req.RequestMeta, req.Alloc, "update_alloc", "")
 	return hook.AllocUpdateResponse{}, err
 }
 
-func (d crashingPlugin) PreTaskRestart(_ context.Context, req hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
-	_, err := d.recordCall(req.RequestMeta, req.Alloc, "pre_task_restart", "")
+func (c crashingPlugin) PreTaskRestart(_ context.Context, req hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
+	_, err := c.recordCall(req.RequestMeta, req.Alloc, "pre_task_restart", "")
 	return hook.AllocPreTaskRestartResponse{}, err
 }
 
-func (d crashingPlugin) PreKill(_ context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
-	_, err := d.recordCall(req.RequestMeta, req.Alloc, "pre_kill", "")
+func (c crashingPlugin) PreKill(_ context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+	_, err := c.recordCall(req.RequestMeta, req.Alloc, "pre_kill", "")
 	return hook.AllocPreKillResponse{}, err
 }
 
-func (d crashingPlugin) Postrun(_ context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
-	_, err := d.recordCall(req.RequestMeta, req.Alloc, "postrun", "")
+func (c crashingPlugin) Postrun(_ context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	_, err := c.recordCall(req.RequestMeta, req.Alloc, "postrun", "")
 	return hook.AllocPostrunResponse{}, err
 }
 
-func (d crashingPlugin) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
-	_, err := d.recordCall(req.RequestMeta, req.Alloc, "destroy", "")
+func (c crashingPlugin) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+	_, err := c.recordCall(req.RequestMeta, req.Alloc, "destroy", "")
 	return hook.AllocDestroyResponse{}, err
 }
 
-func (d crashingPlugin) ShutdownAlloc(_ context.Context, req hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
-	_, err := d.recordCall(req.RequestMeta, req.Alloc, "shutdown_alloc", "")
+func (c crashingPlugin) ShutdownAlloc(_ context.Context, req hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
+	_, err := c.recordCall(req.RequestMeta, req.Alloc, "shutdown_alloc", "")
 	return hook.AllocShutdownResponse{}, err
 }
 
-func (d crashingPlugin) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (c crashingPlugin) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	visits := req.PreviousState["visits"] + "x"
 	answer := hook.TaskPrestartResponse{State: map[string]string{"visits": visits}, Env: map[string]string{"VISITS": visits}}
-	o, err := d.recordCall(req.RequestMeta, req.Alloc, "prestart", " "+visits)
+	o, err := c.recordCall(req.RequestMeta, req.Alloc, "prestart", " "+visits)
 	answer.Done = o.ReturnDone
 	if o.OversizedResponse {
 		answer.Env["LIE"] = strings.Repeat("x", 2<<20)
@@ -167,32 +167,32 @@ func (d crashingPlugin) Prestart(_ context.Context, req hook.TaskPrestartRequest
 	return answer, err
 }
 
-func (d crashingPlugin) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-	_, err := d.recordCall(req.RequestMeta, req.Alloc, "poststart", " "+req.Env["VISITS"])
+func (c crashingPlugin) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	_, err := c.recordCall(req.RequestMeta, req.Alloc, "poststart", " "+req.Env["VISITS"])
 	return hook.TaskPoststartResponse{}, err
 }
 
-func (d crashingPlugin) Update(_ context.Context, req hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
-	_, err := d.recordCall(req.RequestMeta, req.Alloc, "update", "")
+func (c crashingPlugin) Update(_ context.Context, req hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
+	_, err := c.recordCall(req.RequestMeta, req.Alloc, "update", "")
 	return hook.TaskUpdateResponse{}, err
 }
 
-func (d crashingPlugin) PreKilling(_ context.Context, req hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
-	_, err := d.recordCall(req.RequestMeta, req.Alloc, "pre_killing", "")
+func (c crashingPlugin) PreKilling(_ context.Context, req hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
+	_, err := c.recordCall(req.RequestMeta, req.Alloc, "pre_killing", "")
 	return hook.TaskPreKillingResponse{}, err
 }
 
-func (d crashingPlugin) Exited(_ context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	_, err := d.recordCall(req.RequestMeta, req.Alloc, "exited", fmt.Sprintf(" code=%d restarts=%v", req.Exit.ExitCode, req.WillRestart))
+func (c crashingPlugin) Exited(_ context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	_, err := c.recordCall(req.RequestMeta, req.Alloc, "exited", fmt.Sprintf(" code=%d restarts=%v", req.Exit.ExitCode, req.WillRestart))
 	return hook.TaskExitedResponse{}, err
 }
 
-func (d crashingPlugin) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	_, err := d.recordCall(req.RequestMeta, req.Alloc, "stop", " "+req.PreviousState["visits"])
+func (c crashingPlugin) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	_, err := c.recordCall(req.RequestMeta, req.Alloc, "stop", " "+req.PreviousState["visits"])
 	return hook.TaskStopResponse{}, err
 }
 
-func (d crashingPlugin) Shutdown(_ context.Context, req hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
-	_, err := d.recordCall(req.RequestMeta, req.Alloc, "shutdown", "")
+func (c crashingPlugin) Shutdown(_ context.Context, req hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
+	_, err := c.recordCall(req.RequestMeta, req.Alloc, "shutdown", "")
 	return hook.TaskShutdownResponse{}, err
 }

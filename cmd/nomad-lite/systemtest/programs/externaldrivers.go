@@ -12,8 +12,8 @@ func serveExternalExecDriver() { sdk.ServeDriver(&externalExecPlugin{}) }
 
 type externalExecPlugin struct{ rawexec.Driver }
 
-func (d *externalExecPlugin) Info() sdk.DriverInfo {
-	info := d.Driver.Info()
+func (e *externalExecPlugin) Info() sdk.DriverInfo {
+	info := e.Driver.Info()
 	info.Name = "external_exec"
 	return info
 }

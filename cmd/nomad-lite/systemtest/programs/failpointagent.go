@@ -141,8 +141,8 @@ type AllocReport struct {
 }
 
 // FindAlloc returns an allocation of the job for which wanted returns true, or nil if there is none.
-func (s AllocReport) FindAlloc(job string, wanted func(*api.Allocation) bool) (found *api.Allocation) {
-	for _, a := range s.Allocs {
+func (r AllocReport) FindAlloc(job string, wanted func(*api.Allocation) bool) (found *api.Allocation) {
+	for _, a := range r.Allocs {
 		if a.JobID == job && wanted(a) {
 			found = a
 		}

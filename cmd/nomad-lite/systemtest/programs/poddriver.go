@@ -94,8 +94,8 @@ func (d *podDriverPlugin) DestroyNetwork(_ context.Context, allocID string, isol
 // networkFiles is a directory with a file for each network that a driver has created.
 type networkFiles string
 
-func (dir networkFiles) create(allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
-	path := filepath.Join(string(dir), allocID)
+func (n networkFiles) create(allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
+	path := filepath.Join(string(n), allocID)
 	_, err := os.Stat(path)
 	created := errors.Is(err, os.ErrNotExist)
 	if err := os.WriteFile(path, []byte(hostname), 0o644); err != nil {
@@ -104,12 +104,12 @@ func (dir networkFiles) create(allocID, hostname string) (*driver.NetworkIsolati
 	return &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: path, Labels: map[string]string{"docker_sandbox_hostname": hostname}}, created, nil
 }
 
-func (dir networkFiles) destroy(allocID string, isolation *driver.NetworkIsolation) error {
-	path := filepath.Join(string(dir), allocID)
+func (n networkFiles) destroy(allocID string, isolation *driver.NetworkIsolation) error {
+	path := filepath.Join(string(n), allocID)
 	if isolation.Path != path {
 		return fmt.Errorf("the network of %s is %s, not %s", allocID, path, isolation.Path)
 	}
-	if _, err := os.Stat(filepath.Join(string(dir), "broken")); err == nil {
+	if _, err := os.Stat(filepath.Join(string(n), "broken")); err == nil {
 		return errors.New("device or resource busy")
 	}
 	return os.RemoveAll(path)

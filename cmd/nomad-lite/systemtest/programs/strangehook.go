@@ -82,13 +82,13 @@ func serveMisbehavingHook() {
 }
 
 // interceptCall changes responses to those of an older or a newer version of the protocol, if the mode says so.
-func (s *misbehavingPlugin) interceptCall(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (p *misbehavingPlugin) interceptCall(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	method := path.Base(call.FullMethod)
-	if s.mode == "older" && slices.Contains([]string{"Configure", "Prestart", "Exited"}, method) {
+	if p.mode == "older" && slices.Contains([]string{"Configure", "Prestart", "Exited"}, method) {
 		return nil, status.Error(codes.Unimplemented, "unknown method "+method)
 	}
 	answer, err := handler(ctx, request)
-	if m, ok := answer.(proto.Message); ok && s.mode == "newer" {
+	if m, ok := answer.(proto.Message); ok && p.mode == "newer" {
 		m.ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, 4242, protowire.BytesType), "news"))
 	}
 	return answer, err
@@ -103,17 +103,17 @@ type misbehavingPlugin struct {
 	server                 *grpc.Server
 }
 
-func (s *misbehavingPlugin) PluginInfo(context.Context) (*base.Info, error) { return &s.info, nil }
+func (p *misbehavingPlugin) PluginInfo(context.Context) (*base.Info, error) { return &p.info, nil }
 
-func (s *misbehavingPlugin) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
+func (p *misbehavingPlugin) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
 
-func (s *misbehavingPlugin) SetConfig(context.Context, *base.Config) error { return nil }
+func (p *misbehavingPlugin) SetConfig(context.Context, *base.Config) error { return nil }
 
-func (s *misbehavingPlugin) Configure(context.Context, hook.Config) error { return nil }
+func (p *misbehavingPlugin) Configure(context.Context, hook.Config) error { return nil }
 
-func (s *misbehavingPlugin) Describe(context.Context) (*hook.Description, error) {
+func (p *misbehavingPlugin) Describe(context.Context) (*hook.Description, error) {
 	d := &hook.Description{Subscriptions: []hook.Subscription{{Point: hook.Prerun}, {Point: hook.Poststart}}}
-	switch s.mode {
+	switch p.mode {
 	case "newer":
 		d.Subscriptions = append(d.Subscriptions, hook.Subscription{Point: 99}, hook.Subscription{Point: hook.Stop})
 	case "older":
@@ -129,7 +129,7 @@ func (s *misbehavingPlugin) Describe(context.Context) (*hook.Description, error)
 	case "large":
 		d.Schema = hclspec.Object(map[string]*hclspec.Spec{strings.Repeat("x", 5<<20): hclspec.Attr("x", "string", false)})
 	case "changes":
-		if s.launchCount > 1 { // from its second launch on, the plugin no longer takes part in Prerun and has another schema
+		if p.launchCount > 1 { // from its second launch on, the plugin no longer takes part in Prerun and has another schema
 			d.Subscriptions = slices.Delete(d.Subscriptions, 0, 1)
 			d.Schema = hclspec.Object(map[string]*hclspec.Spec{"key": hclspec.Attr("key", "string", true)})
 		}
@@ -137,25 +137,25 @@ func (s *misbehavingPlugin) Describe(context.Context) (*hook.Description, error)
 	return d, nil
 }
 
-func (s *misbehavingPlugin) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	if s.mode == "deaf" && s.launchCount == 1 {
-		go s.server.Stop() // the plugin process continues without its gRPC server
+func (p *misbehavingPlugin) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	if p.mode == "deaf" && p.launchCount == 1 {
+		go p.server.Stop() // the plugin process continues without its gRPC server
 		<-make(chan struct{})
 	}
-	return hook.AllocPrerunResponse{}, s.recordCall("prerun")
+	return hook.AllocPrerunResponse{}, p.recordCall("prerun")
 }
 
-func (s *misbehavingPlugin) Poststart(context.Context, hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-	return hook.TaskPoststartResponse{}, s.recordCall("poststart")
+func (p *misbehavingPlugin) Poststart(context.Context, hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	return hook.TaskPoststartResponse{}, p.recordCall("poststart")
 }
 
-func (s *misbehavingPlugin) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	return hook.TaskStopResponse{}, s.recordCall("stop")
+func (p *misbehavingPlugin) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	return hook.TaskStopResponse{}, p.recordCall("stop")
 }
 
 // recordCall appends the name of a hook point to a file.
-func (s *misbehavingPlugin) recordCall(point string) error {
-	f, err := os.OpenFile(s.name+".points", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+func (p *misbehavingPlugin) recordCall(point string) error {
+	f, err := os.OpenFile(p.name+".points", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err == nil {
 		_, err = fmt.Fprintln(f, point)
 		err = errors.Join(err, f.Close())

@@ -119,7 +119,7 @@ type vm struct {
 
 // boot runs the virtual machine until it shuts down. When cut returns true for a line of the
 // console, boot cuts the power.
-func (m vm) boot(t *testing.T, guest string, cut func(line string) bool) (reports map[string]vmReport, rest string) {
+func (v vm) boot(t *testing.T, guest string, cut func(line string) bool) (reports map[string]vmReport, rest string) {
 	t.Helper()
 	qemu, err := exec.LookPath("qemu-system-x86_64")
 	if err != nil {
@@ -133,14 +133,14 @@ func (m vm) boot(t *testing.T, guest string, cut func(line string) bool) (report
 	// hung on a busy host.
 	args := []string{"-M", "pc", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", "6144",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
-		"-kernel", m.kernel, "-initrd", m.image,
+		"-kernel", v.kernel, "-initrd", v.image,
 		"-append", "console=ttyS0 quiet panic=-1 reboot=t mitigations=off tsc=reliable " + vmEnvVar + "=" + guest + " " + vmStepsEnvVar + "=" + os.Getenv(vmStepsEnvVar)}
 	if testing.Short() {
 		args[len(args)-1] += " " + vmShortEnvVar + "=1"
 	}
-	if m.disk != "" {
+	if v.disk != "" {
 		// The disk is an NVMe disk, because Debian's cloud kernel has the driver for it built in.
-		args = append(args, "-drive", "if=none,id=disk,format=raw,file="+m.disk, "-device", "nvme,drive=disk,serial=disk")
+		args = append(args, "-drive", "if=none,id=disk,format=raw,file="+v.disk, "-device", "nvme,drive=disk,serial=disk")
 	}
 	cmd := exec.CommandContext(ctx, qemu, args...)
 	console, err := cmd.StdoutPipe()

@@ -53,11 +53,11 @@ func withRootMountFixture(t *testing.T, propagation uintptr, f func(w *rootMount
 	})
 }
 
-func (w *rootMountFixture) allocsDir() string { return filepath.Join(w.dataDir, "alloc") }
+func (f *rootMountFixture) allocsDir() string { return filepath.Join(f.dataDir, "alloc") }
 
 // start starts a task. The last figure of the id selects the isolation of its driver.
-func (w *rootMountFixture) start(id string) error {
-	d, err := New(w.allocsDir(), id)
+func (f *rootMountFixture) start(id string) error {
+	d, err := New(f.allocsDir(), id)
 	if err != nil {
 		return err
 	}
@@ -65,16 +65,16 @@ func (w *rootMountFixture) start(id string) error {
 		return err
 	}
 	isolations := []driver.FSIsolation{driver.FSIsolationNone, driver.FSIsolationChroot, driver.FSIsolationImage, driver.FSIsolationUnveil}
-	w.tasks[id], err = d.BuildTask("web", TaskOptions{AdmittedUsers: []string{strconv.Itoa(aliceUID)}, Isolation: isolations[id[len(id)-1]-'0']})
+	f.tasks[id], err = d.BuildTask("web", TaskOptions{AdmittedUsers: []string{strconv.Itoa(aliceUID)}, Isolation: isolations[id[len(id)-1]-'0']})
 	return err
 }
 
-func (w *rootMountFixture) destroy(id string) error {
-	d, err := New(w.allocsDir(), id)
+func (f *rootMountFixture) destroy(id string) error {
+	d, err := New(f.allocsDir(), id)
 	if err != nil {
 		return err
 	}
-	delete(w.tasks, id)
+	delete(f.tasks, id)
 	if err := errors.Join(d.DropSecrets("web"), d.Destroy()); err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (w *rootMountFixture) destroy(id string) error {
 }
 
 // countMounts returns the number of mounts on the directory of the allocations, and below it.
-func (w *rootMountFixture) countMounts() (on, below int, err error) {
+func (f *rootMountFixture) countMounts() (on, below int, err error) {
 	table, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
 		return 0, 0, err
@@ -93,9 +93,9 @@ func (w *rootMountFixture) countMounts() (on, below int, err error) {
 	for line := range strings.Lines(string(table)) {
 		point := strings.NewReplacer(`\040`, " ", `\134`, `\`).Replace(strings.Fields(line)[4])
 		switch {
-		case point == w.allocsDir():
+		case point == f.allocsDir():
 			on++
-		case strings.HasPrefix(point, w.allocsDir()+"/"):
+		case strings.HasPrefix(point, f.allocsDir()+"/"):
 			below++
 		}
 	}
@@ -104,12 +104,12 @@ func (w *rootMountFixture) countMounts() (on, below int, err error) {
 
 // attack leaves a set-user-id program of root and a device in the directories of a task, and uses them as another user. It returns
 // what the user obtains.
-func (w *rootMountFixture) attack(task *TaskDir) (gained []string, err error) {
+func (f *rootMountFixture) attack(task *TaskDir) (gained []string, err error) {
 	for _, dir := range []string{task.LocalDir, filepath.Join(task.SharedAllocDir, "data")} {
 		program, device := filepath.Join(dir, "id"), filepath.Join(dir, "zero")
 		_ = os.Remove(device)
 		err := errors.Join(
-			os.WriteFile(program, w.program, 0o755), os.Chmod(program, 0o755|os.ModeSetuid|os.ModeSetgid),
+			os.WriteFile(program, f.program, 0o755), os.Chmod(program, 0o755|os.ModeSetuid|os.ModeSetgid),
 			unix.Mknod(device, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))), os.Chmod(device, 0o666))
 		if err != nil {
 			return nil, err
@@ -137,26 +137,26 @@ func asAlice(name string, args ...string) *exec.Cmd {
 }
 
 // check compares the mounts and the result of an attack on each task with what they must be.
-func (w *rootMountFixture) check(wantOn int) error {
-	on, below, err := w.countMounts()
+func (f *rootMountFixture) check(wantOn int) error {
+	on, below, err := f.countMounts()
 	if err != nil {
 		return err
 	}
 	var errs []error
-	if on != wantOn+w.operatorMounts {
-		errs = append(errs, fmt.Errorf("%d mounts on the directory of the allocations, want %d", on, wantOn+w.operatorMounts))
+	if on != wantOn+f.operatorMounts {
+		errs = append(errs, fmt.Errorf("%d mounts on the directory of the allocations, want %d", on, wantOn+f.operatorMounts))
 	}
-	if len(w.tasks) == 0 && below > 0 {
+	if len(f.tasks) == 0 && below > 0 {
 		errs = append(errs, fmt.Errorf("%d mounts are left below it", below))
 	}
-	for id, task := range w.tasks {
-		if w.closed {
+	for id, task := range f.tasks {
+		if f.closed {
 			if out, err := asAlice("ls", task.SharedAllocDir).CombinedOutput(); err == nil {
 				errs = append(errs, fmt.Errorf("another user can list a directory of %s: %s", id, out))
 			}
 			continue
 		}
-		gained, err := w.attack(task)
+		gained, err := f.attack(task)
 		if err != nil || len(gained) > 0 {
 			errs = append(errs, fmt.Errorf("tasks of %s let another user have %q, %v", id, gained, err))
 		}
@@ -191,16 +191,16 @@ func TestRootMountLifecycles(t *testing.T) {
 }
 
 // live lets random events happen, and after each of them the next agent starts.
-func (w *rootMountFixture) live(r *rand.Rand) error {
+func (f *rootMountFixture) live(r *rand.Rand) error {
 	var history []string
 	step := func(name string, event func() error, wantMounts int) error {
 		history = append(history, name)
-		if err := errors.Join(event(), w.check(wantMounts)); err != nil {
+		if err := errors.Join(event(), f.check(wantMounts)); err != nil {
 			return fmt.Errorf("%s: %w", strings.Join(history, ", "), err)
 		}
 		return nil
 	}
-	restart := func() error { return MountAllocsRoot(w.allocsDir()) }
+	restart := func() error { return MountAllocsRoot(f.allocsDir()) }
 	if err := step("first agent", restart, 1); err != nil {
 		return err
 	}
@@ -209,15 +209,15 @@ func (w *rootMountFixture) live(r *rand.Rand) error {
 		var err error
 		switch r.IntN(6) {
 		case 0, 1:
-			err = step("start "+id, func() error { return w.start(id) }, 1)
+			err = step("start "+id, func() error { return f.start(id) }, 1)
 		case 2:
-			err = step("destroy "+id, func() error { return w.destroy(id) }, 1)
+			err = step("destroy "+id, func() error { return f.destroy(id) }, 1)
 		case 3:
-			err = step("move", w.move, 1)
+			err = step("move", f.move, 1)
 		case 4:
-			err = step("replace a file of "+id, func() error { return w.replaceFile(id) }, 1)
+			err = step("replace a file of "+id, func() error { return f.replaceFile(id) }, 1)
 		case 5:
-			err = errors.Join(step("end without tasks", w.end, 0), step("agent", restart, 1), step("start all", w.startAll, 1))
+			err = errors.Join(step("end without tasks", f.end, 0), step("agent", restart, 1), step("start all", f.startAll, 1))
 		}
 		if err == nil {
 			err = step("agent", restart, 1)
@@ -228,29 +228,29 @@ func (w *rootMountFixture) live(r *rand.Rand) error {
 	}
 	return step("the end", func() error {
 		var errs []error
-		for id := range w.tasks {
-			errs = append(errs, w.destroy(id))
+		for id := range f.tasks {
+			errs = append(errs, f.destroy(id))
 		}
-		return errors.Join(append(errs, UnmountAllocsRoot(w.allocsDir()))...)
+		return errors.Join(append(errs, UnmountAllocsRoot(f.allocsDir()))...)
 	}, 0)
 }
 
 // move gives the data directory another name.
-func (w *rootMountFixture) move() error {
-	moved := w.dataDir + `\x`
-	if err := os.Rename(w.dataDir, moved); err != nil {
+func (f *rootMountFixture) move() error {
+	moved := f.dataDir + `\x`
+	if err := os.Rename(f.dataDir, moved); err != nil {
 		return err
 	}
-	w.dataDir = moved
-	return w.startAll()
+	f.dataDir = moved
+	return f.startAll()
 }
 
 // replaceFile replaces a file in the directory of a task with one that the agent has written.
-func (w *rootMountFixture) replaceFile(id string) error {
-	if w.tasks[id] == nil {
+func (f *rootMountFixture) replaceFile(id string) error {
+	if f.tasks[id] == nil {
 		return nil
 	}
-	d, err := New(w.allocsDir(), id)
+	d, err := New(f.allocsDir(), id)
 	if err != nil {
 		return err
 	}
@@ -258,25 +258,25 @@ func (w *rootMountFixture) replaceFile(id string) error {
 }
 
 // end ends all tasks, and the agent.
-func (w *rootMountFixture) end() error {
+func (f *rootMountFixture) end() error {
 	var errs []error
-	for id := range w.tasks {
-		d, err := New(w.allocsDir(), id)
+	for id := range f.tasks {
+		d, err := New(f.allocsDir(), id)
 		if err != nil {
 			return err
 		}
 		errs = append(errs, d.DropSecrets("web"))
 	}
-	w.closed = true
-	errs = append(errs, UnmountAllocsRoot(w.allocsDir()))
+	f.closed = true
+	errs = append(errs, UnmountAllocsRoot(f.allocsDir()))
 	return errors.Join(errs...)
 }
 
-func (w *rootMountFixture) startAll() error {
-	w.closed = false
+func (f *rootMountFixture) startAll() error {
+	f.closed = false
 	var errs []error
-	for id := range w.tasks {
-		errs = append(errs, w.start(id))
+	for id := range f.tasks {
+		errs = append(errs, f.start(id))
 	}
 	return errors.Join(errs...)
 }

@@ -661,15 +661,15 @@ type followCall struct {
 	cancel context.CancelFunc
 }
 
-func (s *fixture) startFollow(req FollowRequest) *followCall {
-	ctx, cancel := context.WithCancel(s.t.Context())
+func (fi *fixture) startFollow(req FollowRequest) *followCall {
+	ctx, cancel := context.WithCancel(fi.t.Context())
 	f := &followCall{done: make(chan error, 1), cancel: cancel}
-	req.AllocID, req.Task, req.Dir = "a1", "web", s.logDir
+	req.AllocID, req.Task, req.Dir = "a1", "web", fi.logDir
 	if req.Stream == "" {
 		req.Stream = Stdout
 	}
 	go func() {
-		f.done <- s.collector.Follow(ctx, req, func(c Chunk) error {
+		f.done <- fi.collector.Follow(ctx, req, func(c Chunk) error {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.data = append(f.data, c.Data...)

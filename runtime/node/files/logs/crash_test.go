@@ -126,12 +126,12 @@ func killWhileWriting(t *testing.T, path string, strike func()) (written int) {
 }
 
 // killAndAwaitReplacement kills a process and waits for its replacement.
-func (s *fixture) killAndAwaitReplacement(now func() osprocess.ID, old osprocess.ID) {
-	s.t.Helper()
-	killProcess(s.t, old)
+func (fi *fixture) killAndAwaitReplacement(now func() osprocess.ID, old osprocess.ID) {
+	fi.t.Helper()
+	killProcess(fi.t, old)
 	for end := time.Now().Add(time.Minute); now() == old; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			s.t.Fatalf("nobody replaces process %d", old.PID)
+			fi.t.Fatalf("nobody replaces process %d", old.PID)
 		}
 	}
 }

@@ -51,16 +51,16 @@ func (c *Collector) newConn(ctx context.Context, socket *net.UnixConn) (*process
 
 func (c *Collector) protocolVersion() int { return cmp.Or(c.conf.testProtocolVersion, protocolVersion) }
 
-func (l *processConn) close() {
-	l.conn.Close()
-	l.wg.Wait()
+func (p *processConn) close() {
+	p.conn.Close()
+	p.wg.Wait()
 }
 
 // call sends a request and waits for the reply.
-func (l *processConn) call(ctx context.Context, m *message, fds ...int) (*message, error) {
-	reply, err := l.Call(ctx, func(id uint64) error {
+func (p *processConn) call(ctx context.Context, m *message, fds ...int) (*message, error) {
+	reply, err := p.Call(ctx, func(id uint64) error {
 		m.ID = id
-		return l.send(m, fds...)
+		return p.send(m, fds...)
 	})
 	if err == nil && reply.Error != "" {
 		return nil, errors.New(reply.Error)
@@ -69,8 +69,8 @@ func (l *processConn) call(ctx context.Context, m *message, fds ...int) (*messag
 }
 
 // send sends one message. It returns errDisconnected if the connection fails.
-func (l *processConn) send(m *message, fds ...int) error {
-	err := l.conn.Send(m, fds...)
+func (p *processConn) send(m *message, fds ...int) error {
+	err := p.conn.Send(m, fds...)
 	if errors.Is(err, framing.ErrDown) {
 		return errDisconnected
 	}
@@ -78,20 +78,20 @@ func (l *processConn) send(m *message, fds ...int) error {
 }
 
 // readLoop delivers replies and events until the connection closes.
-func (l *processConn) readLoop() {
-	defer l.End()
-	defer l.conn.Close()
+func (p *processConn) readLoop() {
+	defer p.End()
+	defer p.conn.Close()
 	for {
 		m := &message{}
-		fds, err := l.conn.Receive(m)
+		fds, err := p.conn.Receive(m)
 		framing.CloseAll(fds)
 		if err != nil {
 			return
 		}
 		if m.Op == opReply {
-			l.DeliverResponse(m.ID, m)
+			p.DeliverResponse(m.ID, m)
 		} else {
-			l.onEvent(m)
+			p.onEvent(m)
 		}
 	}
 }

@@ -183,9 +183,9 @@ func newPersistentFixture(t *testing.T, conf Config) *fixture {
 }
 
 // makeKeeperEphemeral makes the keeper stop its processes when the current agent exits.
-func (s *fixture) makeKeeperEphemeral() {
-	if err := s.keeper.SetEphemeral(context.WithoutCancel(s.t.Context())); err != nil {
-		s.t.Error(err)
+func (fi *fixture) makeKeeperEphemeral() {
+	if err := fi.keeper.SetEphemeral(context.WithoutCancel(fi.t.Context())); err != nil {
+		fi.t.Error(err)
 	}
 }
 
@@ -200,24 +200,24 @@ func newEmptyFixture(t *testing.T) *fixture {
 }
 
 // newCollector creates the Collector.
-func (s *fixture) newCollector(conf Config, ephemeral bool) {
-	s.t.Helper()
-	k, err := keeper.Start(s.t.Context(), keeper.Config{Dir: s.runDir, Args: []string{"nomad-lite", "keeper"}, Ephemeral: ephemeral})
+func (fi *fixture) newCollector(conf Config, ephemeral bool) {
+	fi.t.Helper()
+	k, err := keeper.Start(fi.t.Context(), keeper.Config{Dir: fi.runDir, Args: []string{"nomad-lite", "keeper"}, Ephemeral: ephemeral})
 	if err != nil {
-		s.t.Fatal(err)
+		fi.t.Fatal(err)
 	}
-	s.keeper = k
-	s.t.Cleanup(func() { stopKeeper(s.t, k) })
+	fi.keeper = k
+	fi.t.Cleanup(func() { stopKeeper(fi.t, k) })
 	if testing.Verbose() {
 		conf.Logger = hclog.New(&hclog.LoggerOptions{Output: os.Stderr, Level: hclog.Trace, TimeFormat: "05.000"})
 	}
-	conf.Keeper, conf.DataDir, conf.CollectorArgs = k, s.runDir, []string{"nomad-lite", "log-collector"}
+	conf.Keeper, conf.DataDir, conf.CollectorArgs = k, fi.runDir, []string{"nomad-lite", "log-collector"}
 	c, err := New(conf)
 	if err != nil {
-		s.t.Fatal(err)
+		fi.t.Fatal(err)
 	}
-	s.collector = c
-	s.t.Cleanup(func() { c.Close() })
+	fi.collector = c
+	fi.t.Cleanup(func() { c.Close() })
 }
 
 // stopKeeper waits until a keeper and all its descendants have exited.
@@ -241,61 +241,61 @@ func awaitProcessExit(t *testing.T, p osprocess.ID) {
 	_, _ = unix.Wait4(p.PID, nil, 0, nil)
 }
 
-func (s *fixture) startTask(limits Limits) (stdout, stderr string) {
-	s.t.Helper()
-	stdout, stderr, err := s.collector.Start(s.t.Context(), newTask(s.logDir, limits))
+func (fi *fixture) startTask(limits Limits) (stdout, stderr string) {
+	fi.t.Helper()
+	stdout, stderr, err := fi.collector.Start(fi.t.Context(), newTask(fi.logDir, limits))
 	if err != nil {
-		s.t.Fatal(err)
+		fi.t.Fatal(err)
 	}
 	return stdout, stderr
 }
 
-func (s *fixture) stopTask() {
-	s.t.Helper()
-	if err := s.collector.Stop(s.t.Context(), "a1", "web", true); err != nil {
-		s.t.Fatal(err)
+func (fi *fixture) stopTask() {
+	fi.t.Helper()
+	if err := fi.collector.Stop(fi.t.Context(), "a1", "web", true); err != nil {
+		fi.t.Fatal(err)
 	}
 }
 
 // openFIFO opens a FIFO for writing, as a driver does.
-func (s *fixture) openFIFO(path string) *os.File {
-	s.t.Helper()
+func (fi *fixture) openFIFO(path string) *os.File {
+	fi.t.Helper()
 	// The descriptor is blocking, as a task's descriptor is, and not in Go's poller.
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		s.t.Fatalf("open %s: %v", path, err)
+		fi.t.Fatalf("open %s: %v", path, err)
 	}
 	f := os.NewFile(uintptr(fd), path)
-	s.t.Cleanup(func() { f.Close() })
+	fi.t.Cleanup(func() { f.Close() })
 	return f
 }
 
-func (s *fixture) writeText(f *os.File, text string) {
-	s.t.Helper()
+func (fi *fixture) writeText(f *os.File, text string) {
+	fi.t.Helper()
 	if _, err := f.WriteString(text); err != nil {
-		s.t.Fatal(err)
+		fi.t.Fatal(err)
 	}
 }
 
 // readFiles returns the names of a stream's files and their concatenated content.
-func (s *fixture) readFiles(stream Stream) (names []string, all []byte) {
-	s.t.Helper()
-	dir, err := openLogDir(s.logDir)
+func (fi *fixture) readFiles(stream Stream) (names []string, all []byte) {
+	fi.t.Helper()
+	dir, err := openLogDir(fi.logDir)
 	if err != nil {
-		s.t.Fatal(err)
+		fi.t.Fatal(err)
 	}
 	defer unix.Close(dir)
 	prefix := streamKey{Task: "web", Stream: stream}.filePrefix()
 	list, err := listFileIndexes(dir, prefix)
 	if err != nil {
-		s.t.Fatal(err)
+		fi.t.Fatal(err)
 	}
 	for _, index := range list {
 		name := logfile.Name(prefix, index)
 		names = append(names, name)
-		b, err := os.ReadFile(filepath.Join(s.logDir, name))
+		b, err := os.ReadFile(filepath.Join(fi.logDir, name))
 		if err != nil {
-			s.t.Fatal(err)
+			fi.t.Fatal(err)
 		}
 		all = append(all, b...)
 	}
@@ -303,15 +303,15 @@ func (s *fixture) readFiles(stream Stream) (names []string, all []byte) {
 }
 
 // awaitOutput waits until the stream's files have the expected content.
-func (s *fixture) awaitOutput(stream Stream, want string) {
-	s.t.Helper()
+func (fi *fixture) awaitOutput(stream Stream, want string) {
+	fi.t.Helper()
 	var got []byte
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if _, got = s.readFiles(stream); string(got) == want {
+		if _, got = fi.readFiles(stream); string(got) == want {
 			return
 		}
 	}
-	s.t.Fatalf("%s holds %.200q, want %.200q", stream, got, want)
+	fi.t.Fatalf("%s holds %.200q, want %.200q", stream, got, want)
 }
 
 // checkLines checks that b has the lines of a writer, without a lost or doubled line, up to at

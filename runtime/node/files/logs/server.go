@@ -163,13 +163,13 @@ func newServer(conf processSetup, dir *keeper.Directory, listen, version int) (*
 	return p, nil
 }
 
-func (p *server) addToEpoll(fd int, events uint32) error {
-	return unix.EpollCtl(p.epollFD, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
+func (se *server) addToEpoll(fd int, events uint32) error {
+	return unix.EpollCtl(se.epollFD, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
 }
 
 // run runs the event loop until the process must exit.
-func (p *server) run(ctx context.Context) error {
-	defer p.close()
+func (se *server) run(ctx context.Context) error {
+	defer se.close()
 	// The process ignores the signals of a terminal; it handles SIGTERM when no agent is
 	// connected.
 	sigs := make(chan os.Signal, 4)
@@ -191,7 +191,7 @@ func (p *server) run(ctx context.Context) error {
 				return
 			}
 			close(term)
-			_, _ = unix.Write(p.wakeFD, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+			_, _ = unix.Write(se.wakeFD, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 			return
 		}
 	}()
@@ -199,32 +199,32 @@ func (p *server) run(ctx context.Context) error {
 
 	events := make([]unix.EpollEvent, 128)
 	for {
-		n, err := unix.EpollWait(p.epollFD, events, p.epollTimeout())
+		n, err := unix.EpollWait(se.epollFD, events, se.epollTimeout())
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("wait for output: %w", err)
 		}
 		for _, ev := range events[:max(n, 0)] {
-			p.handleEpollEvent(ev)
+			se.handleEpollEvent(ev)
 		}
 		now := time.Now()
-		for e := range p.deadlineStreams {
-			p.readyStreams[e] = true
+		for e := range se.deadlineStreams {
+			se.readyStreams[e] = true
 		}
-		for e := range p.readyStreams {
-			p.moveAndReply(e, now)
+		for e := range se.readyStreams {
+			se.moveAndReply(e, now)
 		}
-		if p.quitRequested {
+		if se.quitRequested {
 			return nil // the client that sent opQuit removes the socket
 		}
-		if p.canExit(now, wait.IsClosed(term)) && p.prepareExit(wait.IsClosed(term)) {
+		if se.canExit(now, wait.IsClosed(term)) && se.prepareExit(wait.IsClosed(term)) {
 			return nil
 		}
 	}
 }
 
 // epollTimeout returns how long epoll may block, in milliseconds.
-func (p *server) epollTimeout() int {
-	if len(p.readyStreams) > 0 {
+func (se *server) epollTimeout() int {
+	if len(se.readyStreams) > 0 {
 		return 0
 	}
 	var nextDeadline time.Time
@@ -233,14 +233,14 @@ func (p *server) epollTimeout() int {
 			nextDeadline = t
 		}
 	}
-	for e := range p.deadlineStreams {
+	for e := range se.deadlineStreams {
 		earlier(e.stopDeadline)
 		if e.writeFailure.err != nil {
 			earlier(e.writeFailure.retryAt)
 		}
 	}
-	if len(p.agentsByFD) == 0 {
-		earlier(p.nextIdleCheck)
+	if len(se.agentsByFD) == 0 {
+		earlier(se.nextIdleCheck)
 	}
 	if nextDeadline.IsZero() {
 		return -1
@@ -249,188 +249,188 @@ func (p *server) epollTimeout() int {
 }
 
 // handleEpollEvent marks a stream as ready, sends and receives messages of an agent, or accepts agents.
-func (p *server) handleEpollEvent(ev unix.EpollEvent) {
-	if e := p.streamsByFIFO[ev.Fd]; e != nil {
-		p.readyStreams[e] = true
+func (se *server) handleEpollEvent(ev unix.EpollEvent) {
+	if e := se.streamsByFIFO[ev.Fd]; e != nil {
+		se.readyStreams[e] = true
 		return
 	}
-	if peer := p.agentsByFD[ev.Fd]; peer != nil {
+	if peer := se.agentsByFD[ev.Fd]; peer != nil {
 		if ev.Events&unix.EPOLLOUT != 0 {
-			p.sendQueued(peer)
+			se.sendQueued(peer)
 		}
 		if ev.Events&^unix.EPOLLOUT != 0 {
-			p.receiveMessages(peer)
+			se.receiveMessages(peer)
 		}
 		return
 	}
-	if int(ev.Fd) == p.wakeFD {
+	if int(ev.Fd) == se.wakeFD {
 		var b [8]byte
-		_, _ = unix.Read(p.wakeFD, b[:])
+		_, _ = unix.Read(se.wakeFD, b[:])
 		return
 	}
-	if int(ev.Fd) == p.listenFD {
-		p.acceptAgents()
+	if int(ev.Fd) == se.listenFD {
+		se.acceptAgents()
 	}
 }
 
 // moveAndReply moves output of one stream, notifies its subscribers, and handles its stop requests: the stream ends when
 // it has no writer, or when the deadline has passed.
-func (p *server) moveAndReply(e *serverStream, now time.Time) {
+func (se *server) moveAndReply(e *serverStream, now time.Time) {
 	index, size, dropping := e.fileIndex, e.fileSize, e.writeFailure.isDropping
-	more := e.drainFIFO(p.spliceTools, now)
+	more := e.drainFIFO(se.spliceTools, now)
 	if !more {
-		delete(p.readyStreams, e)
+		delete(se.readyStreams, e)
 	}
 	if e.fileIndex != index || e.fileSize != size {
-		p.notifySubscribers(e)
+		se.notifySubscribers(e)
 	}
 	e.recordArrivalTimes(now)
 	if e.writeFailure.isDropping != dropping {
-		p.broadcast(e.lossMessage())
+		se.broadcast(e.lossMessage())
 	}
 	switch ended := !more && e.hasEnded(); {
 	case e.endsWhenWritersClose && ended:
-		p.removeStream(e, "")
-		p.broadcast(&message{Op: opEnd, Key: e.key})
+		se.removeStream(e, "")
+		se.broadcast(&message{Op: opEnd, Key: e.key})
 		return
 	case len(e.stopRequests) == 0:
 	case e.keepOpenWhileWriter && !ended && !now.Before(e.stopDeadline):
-		p.notifySubscribers(e)
-		p.replyToStopRequests(e, message{HasWriter: true})
+		se.notifySubscribers(e)
+		se.replyToStopRequests(e, message{HasWriter: true})
 		e.endsWhenWritersClose = true
 	case ended || !now.Before(e.stopDeadline):
-		p.endStream(e, now)
+		se.endStream(e, now)
 		return
 	}
 	if len(e.stopRequests) > 0 || e.writeFailure.err != nil {
-		p.deadlineStreams[e] = true
+		se.deadlineStreams[e] = true
 	} else {
-		delete(p.deadlineStreams, e)
+		delete(se.deadlineStreams, e)
 	}
 }
 
 // notifySubscribers sends opOutput to the subscribers of a stream.
-func (p *server) notifySubscribers(e *serverStream) {
+func (se *server) notifySubscribers(e *serverStream) {
 	subscribers := e.subscribers
 	e.subscribers = nil // reset first, because send may call disconnect, which changes e.subscribers
 	for _, peer := range subscribers {
-		p.sendOrQueue(peer, &message{Op: opOutput, Key: e.key, Index: e.fileIndex, Offset: e.fileSize})
+		se.sendOrQueue(peer, &message{Op: opOutput, Key: e.key, Index: e.fileIndex, Offset: e.fileSize})
 	}
 }
 
 // lossMessage returns the opLoss event for the current or last write failure.
-func (e *serverStream) lossMessage() *message {
-	m := &message{Op: opLoss, Key: e.key, Bytes: e.failureDroppedBytes, WritingResumed: !e.writeFailure.isDropping}
-	if e.writeFailure.err != nil {
-		m.Error = e.writeFailure.err.Error()
+func (s *serverStream) lossMessage() *message {
+	m := &message{Op: opLoss, Key: s.key, Bytes: s.failureDroppedBytes, WritingResumed: !s.writeFailure.isDropping}
+	if s.writeFailure.err != nil {
+		m.Error = s.writeFailure.err.Error()
 	}
 	return m
 }
 
 // endStream moves the content that the FIFO has at the time of the call, and removes the stream. A process that still
 // writes to the FIFO gets SIGPIPE when the keeper has closed it too.
-func (p *server) endStream(e *serverStream, now time.Time) {
+func (se *server) endStream(e *serverStream, now time.Time) {
 	if e.writeFailure.err != nil {
 		e.writeFailure.retryAt = now // the output is tried a last time; the rest is lost if that fails
 		e.writeFailure.isDropping = true
 	}
 	lost, moved := e.failureDroppedBytes, e.readBytes
 	inside, _ := unix.IoctlGetInt(e.fifoFD, unix.TIOCINQ)
-	for e.readBytes-moved < int64(inside) && e.drainFIFO(p.spliceTools, now) {
+	for e.readBytes-moved < int64(inside) && e.drainFIFO(se.spliceTools, now) {
 	}
 	e.recordArrivalTimes(now)
 	e.replaceTailByMarker()
 	if e.failureDroppedBytes != lost {
-		p.broadcast(e.lossMessage())
+		se.broadcast(e.lossMessage())
 	}
-	p.removeStream(e, "")
+	se.removeStream(e, "")
 }
 
 // removeStream removes a stream and replies to its stop requests; errorText is the error in the replies, or empty.
-func (p *server) removeStream(e *serverStream, errorText string) {
-	p.notifySubscribers(e)
-	p.replyToStopRequests(e, message{Error: errorText})
+func (se *server) removeStream(e *serverStream, errorText string) {
+	se.notifySubscribers(e)
+	se.replyToStopRequests(e, message{Error: errorText})
 	// Closing the FIFO does not remove it from epoll, because the keeper has the same open file.
-	_ = unix.EpollCtl(p.epollFD, unix.EPOLL_CTL_DEL, e.fifoFD, nil)
-	delete(p.streamsByFIFO, int32(e.fifoFD))
-	delete(p.streams, e.key)
-	delete(p.readyStreams, e)
-	delete(p.deadlineStreams, e)
-	p.endedReadBytes += e.readBytes
-	p.endedDroppedBytes += e.totalDroppedBytes
+	_ = unix.EpollCtl(se.epollFD, unix.EPOLL_CTL_DEL, e.fifoFD, nil)
+	delete(se.streamsByFIFO, int32(e.fifoFD))
+	delete(se.streams, e.key)
+	delete(se.readyStreams, e)
+	delete(se.deadlineStreams, e)
+	se.endedReadBytes += e.readBytes
+	se.endedDroppedBytes += e.totalDroppedBytes
 	e.close()
 }
 
 // countOutput returns the number of streams, and the output of all streams since the start of the process in bytes.
-func (p *server) countOutput() (streams int, written, lost int64) {
-	moved, lost := p.endedReadBytes, p.endedDroppedBytes
-	for _, e := range p.streams {
+func (se *server) countOutput() (streams int, written, lost int64) {
+	moved, lost := se.endedReadBytes, se.endedDroppedBytes
+	for _, e := range se.streams {
 		moved += e.readBytes
 		lost += e.totalDroppedBytes
 	}
-	return len(p.streams), moved - lost, lost
+	return len(se.streams), moved - lost, lost
 }
 
 // replyToStopRequests sends m, with the position of the newest output, as reply to all stop requests of a stream.
-func (p *server) replyToStopRequests(e *serverStream, m message) {
+func (se *server) replyToStopRequests(e *serverStream, m message) {
 	m.Op, m.Index, m.Offset = opReply, e.fileIndex, e.fileSize
 	for _, w := range e.stopRequests {
 		m.ID = w.requestID
-		p.sendOrQueue(w.agent, &m)
+		se.sendOrQueue(w.agent, &m)
 	}
 	e.stopRequests = nil
 }
 
 // startStream adds the stream of a start request. It owns both descriptors. An agent sends the same FIFO again after
 // it has reconnected, or to change the limits.
-func (p *server) startStream(m *message, fifo, dir int) error {
-	if old := p.streams[m.Key]; old != nil {
+func (se *server) startStream(m *message, fifo, dir int) error {
+	if old := se.streams[m.Key]; old != nil {
 		if isSameOpenFile(old.fifoFD, fifo) {
 			unix.Close(fifo)
 			unix.Close(old.dirFD)
 			old.dirFD = dir
 			old.limits = m.Limits
 			old.closeRemovedFile()
-			p.replyToStopRequests(old, message{Error: "started again"})
+			se.replyToStopRequests(old, message{Error: "started again"})
 			old.endsWhenWritersClose = false
-			p.readyStreams[old] = true
+			se.readyStreams[old] = true
 			if old.writeFailure.isDropping {
-				p.broadcast(old.lossMessage()) // the agent may have connected after the last opLoss event
+				se.broadcast(old.lossMessage()) // the agent may have connected after the last opLoss event
 			}
 			return nil
 		}
-		p.endStream(old, time.Now())
+		se.endStream(old, time.Now())
 	}
 	e := &serverStream{stream: stream{key: m.Key, limits: m.Limits, fifoFD: fifo, dirFD: dir, fileFD: -1}}
 	if err := e.validate(); err != nil {
 		e.close()
 		return err
 	}
-	if err := p.addToEpoll(fifo, unix.EPOLLIN|unix.EPOLLET); err != nil {
+	if err := se.addToEpoll(fifo, unix.EPOLLIN|unix.EPOLLET); err != nil {
 		e.close()
 		return fmt.Errorf("watch FIFO: %w", err)
 	}
-	p.streams[m.Key] = e
-	p.streamsByFIFO[int32(fifo)] = e
+	se.streams[m.Key] = e
+	se.streamsByFIFO[int32(fifo)] = e
 	// moveAndReply opens the file, so that the client does not wait for it, and moves output
 	// that is already in the FIFO, for which epoll reports no event.
-	p.readyStreams[e] = true
+	se.readyStreams[e] = true
 	return nil
 }
 
 // validate rejects a descriptor that is not a FIFO, and keys and limits that are not valid.
-func (e *serverStream) validate() error {
+func (s *serverStream) validate() error {
 	var st unix.Stat_t
-	if err := unix.Fstat(e.fifoFD, &st); err != nil {
+	if err := unix.Fstat(s.fifoFD, &st); err != nil {
 		return fmt.Errorf("look at FIFO: %w", err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFIFO {
 		return errors.New("what came is not a FIFO")
 	}
-	if err := e.key.validate(); err != nil {
+	if err := s.key.validate(); err != nil {
 		return err
 	}
-	t := Task{AllocID: e.key.AllocID, Name: e.key.Task, Stdout: e.limits, Stderr: e.limits}
+	t := Task{AllocID: s.key.AllocID, Name: s.key.Task, Stdout: s.limits, Stderr: s.limits}
 	return t.validate()
 }
 
@@ -442,19 +442,19 @@ func isSameOpenFile(a, b int) bool {
 
 // canExit reports whether the process can exit: no agent is connected, and either no stream has a writer, or the
 // process was terminated, or the agent of an ephemeral keeper has disconnected.
-func (p *server) canExit(now time.Time, terminated bool) bool {
-	if len(p.agentsByFD) > 0 {
+func (se *server) canExit(now time.Time, terminated bool) bool {
+	if len(se.agentsByFD) > 0 {
 		return false
 	}
-	if terminated || p.conf.Ephemeral && p.hadAgent {
+	if terminated || se.conf.Ephemeral && se.hadAgent {
 		return true
 	}
-	if now.Before(p.nextIdleCheck) {
+	if now.Before(se.nextIdleCheck) {
 		return false
 	}
-	for _, e := range p.streams {
+	for _, e := range se.streams {
 		if !e.hasEnded() {
-			p.nextIdleCheck = now.Add(p.conf.LingerTimeout)
+			se.nextIdleCheck = now.Add(se.conf.LingerTimeout)
 			return false
 		}
 	}
@@ -463,40 +463,40 @@ func (p *server) canExit(now time.Time, terminated bool) bool {
 
 // prepareExit removes the socket, so that no agent connects to a process that exits. It returns false
 // if an agent has connected meanwhile, or is starting a process; then the process must continue.
-func (p *server) prepareExit(terminated bool) bool {
-	f, err := p.dir.Lock(lockName, unix.LOCK_EX|unix.LOCK_NB)
-	p.acceptAgents() // accepts clients that connected before the lock was held
-	if len(p.agentsByFD) > 0 && !terminated {
+func (se *server) prepareExit(terminated bool) bool {
+	f, err := se.dir.Lock(lockName, unix.LOCK_EX|unix.LOCK_NB)
+	se.acceptAgents() // accepts clients that connected before the lock was held
+	if len(se.agentsByFD) > 0 && !terminated {
 		if err == nil {
 			f.Close()
 		}
 		return false
 	}
 	if err != nil {
-		p.nextIdleCheck = time.Now().Add(100 * time.Millisecond)
+		se.nextIdleCheck = time.Now().Add(100 * time.Millisecond)
 		return terminated || !errors.Is(err, filelock.ErrLocked) // after another error the data directory is gone, and no agent can connect
 	}
 	defer f.Close()
-	p.dir.RemoveSocket(socketName)
-	if p.conf.Ephemeral {
+	se.dir.RemoveSocket(socketName)
+	if se.conf.Ephemeral {
 		for _, name := range []string{logName, pidFileName, lockName} {
-			p.dir.RemoveFile(name)
+			se.dir.RemoveFile(name)
 		}
 	}
 	return true
 }
 
-func (p *server) close() {
-	for _, peer := range p.agentsByFD {
+func (se *server) close() {
+	for _, peer := range se.agentsByFD {
 		peer.receiver.Close()
 		unix.Close(peer.fd)
 	}
-	for _, e := range p.streams {
+	for _, e := range se.streams {
 		e.close()
 	}
-	p.trimmer.Stop()
-	p.spliceTools.close()
-	unix.Close(p.epollFD)
-	unix.Close(p.wakeFD)
-	unix.Close(p.listenFD)
+	se.trimmer.Stop()
+	se.spliceTools.close()
+	unix.Close(se.epollFD)
+	unix.Close(se.wakeFD)
+	unix.Close(se.listenFD)
 }

@@ -227,7 +227,7 @@ func TestAgentsOfAnotherVersion(t *testing.T) {
 func TestMessagesOfTheVersion(t *testing.T) {
 	want := []string{
 		"version 2",
-		"Op logs.opCode", "ID uint64", "Key logs.key", "Limits logs.Limits", "GraceMillis int64", "KeepOpen bool", "HasWriter bool", "Index int64", "Offset int64",
+		"Op logs.opCode", "ID uint64", "Key logs.streamKey", "Limits logs.Limits", "GraceMillis int64", "KeepOpen bool", "HasWriter bool", "Index int64", "Offset int64",
 		"Error string", "Bytes int64", "WritingResumed bool", "Streams int", "Written int64", "Lost int64",
 		"AllocID string", "Task string", "Stream logs.Stream",
 	}

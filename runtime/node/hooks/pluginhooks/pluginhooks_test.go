@@ -85,31 +85,31 @@ type pluginFixture struct {
 	expectedHooks []string
 }
 
-func (s *pluginFixture) newSet(rules ...Rule) *Set {
-	s.cleanups = memoryStore{}
+func (p *pluginFixture) newSet(rules ...Rule) *Set {
+	p.cleanups = memoryStore{}
 	return New(Config{
 		FindHook: func(_ context.Context, name string, _ time.Time) (RemoteHook, *hook.Description, error) {
 			if name != "stamp" {
 				return nil, nil, errors.New("no such hook")
 			}
 			return &fakeRemoteHook{onCall: func(m hook.Point, g hook.RequestMeta, a hook.Alloc) error {
-				return s.onCall(int(s.callCount.Add(1)), m, g, a)
-			}}, s.description, nil
+				return p.onCall(int(p.callCount.Add(1)), m, g, a)
+			}}, p.description, nil
 		},
-		KnownHooks:    func() map[string]*hook.Description { return map[string]*hook.Description{"stamp": s.description} },
-		ExpectedHooks: func() []string { return s.expectedHooks },
+		KnownHooks:    func() map[string]*hook.Description { return map[string]*hook.Description{"stamp": p.description} },
+		ExpectedHooks: func() []string { return p.expectedHooks },
 		Rules:         rules,
 		Token:         func(alloc, task, hook string) string { return alloc + "/" + task + "/" + hook },
-		CleanupStore:  s.cleanups,
+		CleanupStore:  p.cleanups,
 		Logger:        hclog.NewNullLogger(),
 	})
 }
 
-func (s *pluginFixture) target(task string) AttachTarget {
+func (p *pluginFixture) target(task string) AttachTarget {
 	return AttachTarget{
 		AllocID: "a", TaskName: task,
 		AllocJSON: func() ([]byte, error) { return []byte("whole"), nil },
-		EmitEvent: func(e *api.TaskEvent) { s.events = append(s.events, e.Message) },
+		EmitEvent: func(e *api.TaskEvent) { p.events = append(p.events, e.Message) },
 	}
 }
 
@@ -542,22 +542,22 @@ type lockedMemoryStore struct {
 	memoryStore
 }
 
-func (g *lockedMemoryStore) List() []state.PendingCleanup {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.memoryStore.List()
+func (l *lockedMemoryStore) List() []state.PendingCleanup {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.memoryStore.List()
 }
 
-func (g *lockedMemoryStore) Put(d state.PendingCleanup) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.memoryStore.Put(d)
+func (l *lockedMemoryStore) Put(d state.PendingCleanup) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.memoryStore.Put(d)
 }
 
-func (g *lockedMemoryStore) Delete(d state.PendingCleanup) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.memoryStore.Delete(d)
+func (l *lockedMemoryStore) Delete(d state.PendingCleanup) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.memoryStore.Delete(d)
 }
 
 // formatEntries returns the attached hooks with their orders.

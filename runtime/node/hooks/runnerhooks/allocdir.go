@@ -25,11 +25,11 @@ func NewAllocDir(dir *allocdir.Dir) *AllocDir { return &AllocDir{allocDir: dir} 
 func (*AllocDir) Name() string { return "alloc_dir" }
 
 // Prerun implements hook.AllocPrerun.
-func (h *AllocDir) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	return hook.AllocPrerunResponse{}, h.allocDir.Build()
+func (a *AllocDir) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	return hook.AllocPrerunResponse{}, a.allocDir.Build()
 }
 
 // Destroy implements hook.AllocDestroy.
-func (h *AllocDir) Destroy(context.Context, hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
-	return hook.AllocDestroyResponse{}, h.allocDir.Destroy()
+func (a *AllocDir) Destroy(context.Context, hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+	return hook.AllocDestroyResponse{}, a.allocDir.Destroy()
 }

@@ -42,26 +42,26 @@ func (*Cgroup) Name() string { return "cgroup" }
 
 // Prestart implements hook.TaskPrestart. A failure to make the cgroup is not an error, unless cores
 // must be reserved: the driver decides whether it needs one.
-func (h *Cgroup) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	group, err := h.cgroupManager.Make(req.Alloc.ID, req.Task.Name, h.reservedCoreCount)
+func (c *Cgroup) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	group, err := c.cgroupManager.Make(req.Alloc.ID, req.Task.Name, c.reservedCoreCount)
 	switch {
-	case err != nil && h.reservedCoreCount > 0:
+	case err != nil && c.reservedCoreCount > 0:
 		return hook.TaskPrestartResponse{}, driver.Recoverable(err) // a retry can succeed, because another task may release cores
 	case err != nil && group.Path != "":
-		h.logger.Warn("cgroup of the task lacks controllers", "task", req.Task.Name, "error", err)
+		c.logger.Warn("cgroup of the task lacks controllers", "task", req.Task.Name, "error", err)
 	case err != nil:
-		h.logger.Warn("task without a cgroup", "task", req.Task.Name, "error", err)
+		c.logger.Warn("task without a cgroup", "task", req.Task.Name, "error", err)
 	}
-	h.setGroup(group)
-	if h.reservedCoreCount == 0 {
+	c.setGroup(group)
+	if c.reservedCoreCount == 0 {
 		return hook.TaskPrestartResponse{}, nil
 	}
 	return hook.TaskPrestartResponse{Env: map[string]string{"NOMAD_CPU_CORES": group.CPUs}}, nil
 }
 
 // Stop implements hook.TaskStop.
-func (h *Cgroup) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	if err := h.cgroupManager.Remove(req.Alloc.ID, req.Task.Name); err != nil {
+func (c *Cgroup) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	if err := c.cgroupManager.Remove(req.Alloc.ID, req.Task.Name); err != nil {
 		return hook.TaskStopResponse{}, fmt.Errorf("end what the task has left: %w", err)
 	}
 	return hook.TaskStopResponse{}, nil

@@ -42,10 +42,10 @@ func (*Devices) Name() string { return DevicesName }
 func (*Devices) NoDeadline() bool { return true }
 
 // Prestart implements hook.TaskPrestart.
-func (h *Devices) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (de *Devices) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	all := hook.TaskPrestartResponse{Done: true, Env: make(map[string]string)}
-	for _, d := range h.allocatedDevices {
-		r, err := h.reserver.Reserve(ctx, d)
+	for _, d := range de.allocatedDevices {
+		r, err := de.reserver.Reserve(ctx, d)
 		if err != nil {
 			return hook.TaskPrestartResponse{}, err
 		}

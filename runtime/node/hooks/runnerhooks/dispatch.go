@@ -27,8 +27,8 @@ func NewDispatchPayload(dir *allocdir.Dir, file string, payload []byte) *Dispatc
 func (*DispatchPayload) Name() string { return "dispatch_payload" }
 
 // Prestart implements hook.TaskPrestart.
-func (h *DispatchPayload) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	if err := h.allocDir.WriteLocalFile(req.Task.Name, h.filePath, h.payload); err != nil {
+func (d *DispatchPayload) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	if err := d.allocDir.WriteLocalFile(req.Task.Name, d.filePath, d.payload); err != nil {
 		return hook.TaskPrestartResponse{}, err
 	}
 	return hook.TaskPrestartResponse{Done: true}, nil

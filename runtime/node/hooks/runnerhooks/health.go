@@ -81,8 +81,8 @@ type healthWatchRestart Health
 
 func (*healthWatchRestart) Name() string { return "alloc_health_again" }
 
-func (a *healthWatchRestart) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
-	h := (*Health)(a)
+func (r *healthWatchRestart) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+	h := (*Health)(r)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stopWatchLocked()

@@ -32,31 +32,31 @@ func newFakeAlloc() *fakeAlloc {
 	}
 }
 
-func (p *fakeAlloc) newHealth() *Health {
+func (f *fakeAlloc) newHealth() *Health {
 	return NewHealth(HealthConfig{
 		Params: func() (health.Params, bool) {
-			return health.Params{MinHealthyTime: 10 * time.Second, HealthyDeadline: time.Minute, RequirePassingChecks: true}, p.hasParams
+			return health.Params{MinHealthyTime: 10 * time.Second, HealthyDeadline: time.Minute, RequirePassingChecks: true}, f.hasParams
 		},
 		Snapshot: func() (health.Snapshot, <-chan struct{}, <-chan struct{}) {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			s := p.snapshot
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			s := f.snapshot
 			s.Now = time.Now()
-			return s, p.tasksChanged, p.checksChanged
+			return s, f.tasksChanged, f.checksChanged
 		},
 		OnVerdict: func(v health.Verdict) {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			p.verdicts = append(p.verdicts, fmt.Sprintf("+%v %d", time.Since(p.created), v.State))
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.verdicts = append(f.verdicts, fmt.Sprintf("+%v %d", time.Since(f.created), v.State))
 		},
 	})
 }
 
 // startTask marks the task as running.
-func (p *fakeAlloc) startTask() {
-	p.snapshot.Tasks = []health.Task{{Name: "t", Started: time.Now()}}
-	close(p.tasksChanged)
-	p.tasksChanged = make(chan struct{})
+func (f *fakeAlloc) startTask() {
+	f.snapshot.Tasks = []health.Task{{Name: "t", Started: time.Now()}}
+	close(f.tasksChanged)
+	f.tasksChanged = make(chan struct{})
 }
 
 func TestHealth(t *testing.T) {

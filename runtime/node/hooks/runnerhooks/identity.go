@@ -83,73 +83,73 @@ func (*Identity) Name() string { return "identity" }
 
 // Prestart implements hook.TaskPrestart. For a task that runs already, it only sets the variables; files are
 // written and changes are repeated in the background.
-func (h *Identity) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (i *Identity) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	if req.Running {
-		h.loadTokens()
-		h.startRenewal(ctx)
+		i.loadTokens()
+		i.startRenewal(ctx)
 		return hook.TaskPrestartResponse{}, nil
 	}
-	if _, err := h.issueAndWriteTokens(ctx, false); err != nil {
+	if _, err := i.issueAndWriteTokens(ctx, false); err != nil {
 		return hook.TaskPrestartResponse{}, driver.Recoverable(err)
 	}
-	h.startRenewal(ctx)
+	i.startRenewal(ctx)
 	return hook.TaskPrestartResponse{}, nil
 }
 
 // Stop implements hook.TaskStop.
-func (h *Identity) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	h.stopRenewal()
-	h.mu.Lock()
-	h.tokenOfIdentity = nil
-	h.mu.Unlock()
-	return hook.TaskStopResponse{}, h.config.Issuer.DeleteTokens(ctx, h.config.Workload.AllocID, h.config.Workload.Task)
+func (i *Identity) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	i.stopRenewal()
+	i.mu.Lock()
+	i.tokenOfIdentity = nil
+	i.mu.Unlock()
+	return hook.TaskStopResponse{}, i.config.Issuer.DeleteTokens(ctx, i.config.Workload.AllocID, i.config.Workload.Task)
 }
 
 // Shutdown implements hook.TaskShutdown.
-func (h *Identity) Shutdown(context.Context, hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
-	h.stopRenewal()
+func (i *Identity) Shutdown(context.Context, hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
+	i.stopRenewal()
 	return hook.TaskShutdownResponse{}, nil
 }
 
 // loadTokens reads the tokens that an earlier agent has issued.
-func (h *Identity) loadTokens() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.loadTokensLocked()
-	h.setEnvTokensLocked()
+func (i *Identity) loadTokens() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.loadTokensLocked()
+	i.setEnvTokensLocked()
 }
 
-func (h *Identity) loadTokensLocked() {
-	if h.tokenOfIdentity == nil {
-		h.tokenOfIdentity = make(map[string]*state.IdentityToken)
-		maps.Copy(h.tokenOfIdentity, h.config.Issuer.Tokens(h.config.Workload.AllocID, h.config.Workload.Task))
+func (i *Identity) loadTokensLocked() {
+	if i.tokenOfIdentity == nil {
+		i.tokenOfIdentity = make(map[string]*state.IdentityToken)
+		maps.Copy(i.tokenOfIdentity, i.config.Issuer.Tokens(i.config.Workload.AllocID, i.config.Workload.Task))
 	}
 }
 
-func (h *Identity) setEnvTokensLocked() {
+func (i *Identity) setEnvTokensLocked() {
 	variables := make(map[string]string)
-	for _, id := range h.config.Identities {
-		if t := h.tokenOfIdentity[id.Name]; id.Env && t != nil {
+	for _, id := range i.config.Identities {
+		if t := i.tokenOfIdentity[id.Name]; id.Env && t != nil {
 			variables[id.Name] = t.JWT
 		}
 	}
-	h.config.SetTokens(variables)
+	i.config.SetTokens(variables)
 }
 
 // issueAndWriteTokens issues the tokens that are missing or must be renewed, stores all tokens, and writes files: all of them
 // before a start of the task, and for a running task those that have changed. A start of the task also replaces
 // tokens that were signed before a rotation of the keys, so that the former key can be removed. It returns the identities of a
 // running task whose change_mode must be applied.
-func (h *Identity) issueAndWriteTokens(ctx context.Context, running bool) (changed []*api.WorkloadIdentity, err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.loadTokensLocked()
-	next, stored := maps.Clone(h.tokenOfIdentity), true
-	for _, id := range h.config.Identities {
+func (i *Identity) issueAndWriteTokens(ctx context.Context, running bool) (changed []*api.WorkloadIdentity, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.loadTokensLocked()
+	next, stored := maps.Clone(i.tokenOfIdentity), true
+	for _, id := range i.config.Identities {
 		t := next[id.Name]
 		switch {
-		case t == nil || h.mustReplace(t), !running && !h.config.Issuer.IsSignedByActiveKey(ctx, t):
-			if t, err = h.config.Issuer.Issue(ctx, h.config.Workload, id); err != nil {
+		case t == nil || i.mustReplace(t), !running && !i.config.Issuer.IsSignedByActiveKey(ctx, t):
+			if t, err = i.config.Issuer.Issue(ctx, i.config.Workload, id); err != nil {
 				return nil, err
 			}
 			t.ChangePending = running
@@ -159,18 +159,18 @@ func (h *Identity) issueAndWriteTokens(ctx context.Context, running bool) (chang
 		}
 	}
 	if !stored {
-		if err := h.storeTokens(ctx, next); err != nil {
+		if err := i.storeTokens(ctx, next); err != nil {
 			return nil, err
 		}
 	}
-	h.tokenOfIdentity = next
-	for _, id := range h.config.Identities {
-		t := h.tokenOfIdentity[id.Name]
+	i.tokenOfIdentity = next
+	for _, id := range i.config.Identities {
+		t := i.tokenOfIdentity[id.Name]
 		if running && !t.ChangePending {
 			continue
 		}
 		if id.File {
-			if err := h.config.WriteFile(identityFilePath(id), []byte(t.JWT)); err != nil {
+			if err := i.config.WriteFile(identityFilePath(id), []byte(t.JWT)); err != nil {
 				return nil, err
 			}
 		}
@@ -178,18 +178,18 @@ func (h *Identity) issueAndWriteTokens(ctx context.Context, running bool) (chang
 			changed = append(changed, id)
 		}
 	}
-	h.setEnvTokensLocked()
+	i.setEnvTokensLocked()
 	return changed, nil
 }
 
-func (h *Identity) storeTokens(ctx context.Context, tokens map[string]*state.IdentityToken) error {
-	return h.config.Issuer.PutTokens(ctx, h.config.Workload.AllocID, h.config.Workload.Task, tokens)
+func (i *Identity) storeTokens(ctx context.Context, tokens map[string]*state.IdentityToken) error {
+	return i.config.Issuer.PutTokens(ctx, i.config.Workload.AllocID, i.config.Workload.Task, tokens)
 }
 
 // mustReplace reports whether a token must be replaced now.
-func (h *Identity) mustReplace(t *state.IdentityToken) bool {
-	delay, renewable := h.config.Issuer.RenewalDelay(t)
-	return renewable && delay <= 0 || !h.config.Issuer.IsSignedByCurrentKeys(t)
+func (i *Identity) mustReplace(t *state.IdentityToken) bool {
+	delay, renewable := i.config.Issuer.RenewalDelay(t)
+	return renewable && delay <= 0 || !i.config.Issuer.IsSignedByCurrentKeys(t)
 }
 
 func withoutPendingChange(t *state.IdentityToken) *state.IdentityToken {
@@ -210,34 +210,34 @@ func identityFilePath(id *api.WorkloadIdentity) string {
 }
 
 // startRenewal starts the renewal of tokens, unless it runs already.
-func (h *Identity) startRenewal(ctx context.Context) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if _, needed := h.nextRenewalLocked(); !needed || h.cancelRenewal != nil {
+func (i *Identity) startRenewal(ctx context.Context) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if _, needed := i.nextRenewalLocked(); !needed || i.cancelRenewal != nil {
 		return
 	}
-	ctx, h.cancelRenewal = context.WithCancel(context.WithoutCancel(ctx))
-	h.renewWG.Go(func() { h.renewUntilDone(ctx) })
+	ctx, i.cancelRenewal = context.WithCancel(context.WithoutCancel(ctx))
+	i.renewWG.Go(func() { i.renewUntilDone(ctx) })
 }
 
-func (h *Identity) stopRenewal() {
-	h.mu.Lock()
-	if h.cancelRenewal != nil {
-		h.cancelRenewal()
-		h.cancelRenewal = nil
+func (i *Identity) stopRenewal() {
+	i.mu.Lock()
+	if i.cancelRenewal != nil {
+		i.cancelRenewal()
+		i.cancelRenewal = nil
 	}
-	h.mu.Unlock()
-	h.renewWG.Wait()
+	i.mu.Unlock()
+	i.renewWG.Wait()
 }
 
 // nextRenewalLocked returns the time until the next token must be renewed or the next change must be applied,
 // false if there is none.
-func (h *Identity) nextRenewalLocked() (next time.Duration, needed bool) {
-	for _, id := range h.config.Identities {
-		t := h.tokenOfIdentity[id.Name]
+func (i *Identity) nextRenewalLocked() (next time.Duration, needed bool) {
+	for _, id := range i.config.Identities {
+		t := i.tokenOfIdentity[id.Name]
 		delay, renewable := time.Duration(0), true
-		if t != nil && !t.ChangePending && h.config.Issuer.IsSignedByCurrentKeys(t) {
-			delay, renewable = h.config.Issuer.RenewalDelay(t)
+		if t != nil && !t.ChangePending && i.config.Issuer.IsSignedByCurrentKeys(t) {
+			delay, renewable = i.config.Issuer.RenewalDelay(t)
 		}
 		if renewable && (!needed || delay < next) {
 			next, needed = delay, true
@@ -247,13 +247,13 @@ func (h *Identity) nextRenewalLocked() (next time.Duration, needed bool) {
 }
 
 // renewUntilDone renews tokens until ctx is done.
-func (h *Identity) renewUntilDone(ctx context.Context) {
+func (i *Identity) renewUntilDone(ctx context.Context) {
 	retryDelay := time.Duration(0)
 	for {
-		stepped := h.config.Issuer.ClockStepped()
-		h.mu.Lock()
-		delay, needed := h.nextRenewalLocked()
-		h.mu.Unlock()
+		stepped := i.config.Issuer.ClockStepped()
+		i.mu.Lock()
+		delay, needed := i.nextRenewalLocked()
+		i.mu.Unlock()
 		if !needed {
 			<-ctx.Done()
 			return
@@ -270,27 +270,27 @@ func (h *Identity) renewUntilDone(ctx context.Context) {
 				return
 			}
 		}
-		err := h.renewDueTokens(ctx)
+		err := i.renewDueTokens(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
 			retryDelay = 0
 		case retryDelay == 0:
-			h.config.EmitEvent(model.EventHookFailed(h.Name(), fmt.Sprintf("renew: %v", err)))
+			i.config.EmitEvent(model.EventHookFailed(i.Name(), fmt.Sprintf("renew: %v", err)))
 			fallthrough
 		default:
 			retryDelay = min(max(2*retryDelay, minRenewalRetryDelay), maxRenewalRetryDelay)
 			retryDelay += rand.N(retryDelay / 10)
-			h.config.Logger.Warn("tokens not renewed", "error", err, "delay", retryDelay)
+			i.config.Logger.Warn("tokens not renewed", "error", err, "delay", retryDelay)
 		}
 	}
 }
 
 // renewDueTokens renews the tokens that are due, and applies the change_mode of their identities. A restart replaces
 // signals: the new process reads all tokens.
-func (h *Identity) renewDueTokens(ctx context.Context) error {
-	changed, err := h.issueAndWriteTokens(ctx, true)
+func (i *Identity) renewDueTokens(ctx context.Context) error {
+	changed, err := i.issueAndWriteTokens(ctx, true)
 	if err != nil || len(changed) == 0 {
 		return err
 	}
@@ -301,29 +301,29 @@ func (h *Identity) renewDueTokens(ctx context.Context) error {
 		}
 	}
 	if len(restarts) > 0 {
-		err = h.config.Restart(ctx, renewalReason(restarts, "restart"))
+		err = i.config.Restart(ctx, renewalReason(restarts, "restart"))
 	} else {
 		for _, id := range changed {
 			if id.ChangeMode == "signal" {
-				err = errors.Join(err, h.config.Signal(ctx, id.ChangeSignal, renewalReason([]string{id.Name}, "signal")))
+				err = errors.Join(err, i.config.Signal(ctx, id.ChangeSignal, renewalReason([]string{id.Name}, "signal")))
 			}
 		}
 	}
 	if err != nil {
 		return err
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	next := maps.Clone(h.tokenOfIdentity)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	next := maps.Clone(i.tokenOfIdentity)
 	for _, id := range changed {
 		if t := next[id.Name]; t != nil {
 			next[id.Name] = withoutPendingChange(t)
 		}
 	}
-	if err := h.storeTokens(ctx, next); err != nil {
+	if err := i.storeTokens(ctx, next); err != nil {
 		return err
 	}
-	h.tokenOfIdentity = next
+	i.tokenOfIdentity = next
 	return nil
 }
 

@@ -54,37 +54,37 @@ func newIdentityTask(t *testing.T, identities ...*api.WorkloadIdentity) *identit
 }
 
 // letRun lets the hook run during call and until it waits for the clock.
-func (f *identityTask) letRun(call func()) {
-	f.mu.Unlock()
-	defer f.mu.Lock()
+func (i *identityTask) letRun(call func()) {
+	i.mu.Unlock()
+	defer i.mu.Lock()
 	call()
 	synctest.Wait()
 }
 
 // startAgent starts an agent, which starts the task or finds it running.
-func (f *identityTask) startAgent(running bool) error {
-	f.issuer = identity.New(identity.Config{Store: f.store, Region: "global", Now: func() time.Time { return f.now() }})
+func (i *identityTask) startAgent(running bool) error {
+	i.issuer = identity.New(identity.Config{Store: i.store, Region: "global", Now: func() time.Time { return i.now() }})
 	change := func(format string, args ...any) error {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.log = append(f.log, fmt.Sprintf("%v: ", time.Since(f.begin).Truncate(time.Minute))+fmt.Sprintf(format, args...))
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.log = append(i.log, fmt.Sprintf("%v: ", time.Since(i.begin).Truncate(time.Minute))+fmt.Sprintf(format, args...))
 		return nil
 	}
-	f.hook = NewIdentity(IdentityConfig{
-		Issuer: f.issuer, Workload: identity.Workload{Namespace: "default", JobID: "web", Group: "web", AllocID: "a", Task: "server"}, Identities: f.identities,
+	i.hook = NewIdentity(IdentityConfig{
+		Issuer: i.issuer, Workload: identity.Workload{Namespace: "default", JobID: "web", Group: "web", AllocID: "a", Task: "server"}, Identities: i.identities,
 		WriteFile: func(path string, data []byte) error {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			if f.diskFull {
+			i.mu.Lock()
+			defer i.mu.Unlock()
+			if i.diskFull {
 				return errors.New("disk is full")
 			}
-			f.files[path] = string(data)
+			i.files[path] = string(data)
 			return nil
 		},
 		SetTokens: func(tokens map[string]string) {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			f.env = tokens
+			i.mu.Lock()
+			defer i.mu.Unlock()
+			i.env = tokens
 		},
 		Restart:   func(_ context.Context, reason string) error { return change("restart: %s", reason) },
 		Signal:    func(_ context.Context, signal, reason string) error { return change("%s: %s", signal, reason) },
@@ -92,46 +92,46 @@ func (f *identityTask) startAgent(running bool) error {
 		Logger:    hclog.NewNullLogger(),
 	})
 	var err error
-	f.letRun(func() { _, err = f.hook.Prestart(f.t.Context(), hook.TaskPrestartRequest{Running: running}) })
+	i.letRun(func() { _, err = i.hook.Prestart(i.t.Context(), hook.TaskPrestartRequest{Running: running}) })
 	return err
 }
 
-func (f *identityTask) mustStartAgent(running bool) {
-	f.t.Helper()
-	if err := f.startAgent(running); err != nil {
-		f.t.Fatal(err)
+func (i *identityTask) mustStartAgent(running bool) {
+	i.t.Helper()
+	if err := i.startAgent(running); err != nil {
+		i.t.Fatal(err)
 	}
 }
 
-func (f *identityTask) stopAgent() {
-	f.t.Helper()
+func (i *identityTask) stopAgent() {
+	i.t.Helper()
 	var err error
-	f.letRun(func() { _, err = f.hook.Shutdown(f.t.Context(), hook.TaskShutdownRequest{}) })
+	i.letRun(func() { _, err = i.hook.Shutdown(i.t.Context(), hook.TaskShutdownRequest{}) })
 	if err != nil {
-		f.t.Fatal(err)
+		i.t.Fatal(err)
 	}
 }
 
-func (f *identityTask) sleep(d time.Duration) {
-	f.letRun(func() { time.Sleep(d) })
+func (i *identityTask) sleep(d time.Duration) {
+	i.letRun(func() { time.Sleep(d) })
 }
 
 // close ends the test in its bubble.
-func (f *identityTask) close() {
-	f.t.Helper()
+func (i *identityTask) close() {
+	i.t.Helper()
 	var err error
-	f.letRun(func() {
-		err = errors.Join(discardResult(f.hook.Stop(f.t.Context(), hook.TaskStopRequest{})), f.store.Close())
+	i.letRun(func() {
+		err = errors.Join(discardResult(i.hook.Stop(i.t.Context(), hook.TaskStopRequest{})), i.store.Close())
 	})
 	if err != nil {
-		f.t.Error(err)
+		i.t.Error(err)
 	}
 }
 
-func (f *identityTask) wantLog(want ...string) {
-	f.t.Helper()
-	if !reflect.DeepEqual(f.log, want) {
-		f.t.Errorf("log %q, want %q", f.log, want)
+func (i *identityTask) wantLog(want ...string) {
+	i.t.Helper()
+	if !reflect.DeepEqual(i.log, want) {
+		i.t.Errorf("log %q, want %q", i.log, want)
 	}
 }
 

@@ -75,39 +75,39 @@ const (
 )
 
 // Prestart implements hook.TaskPrestart.
-func (h *Logs) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	task, mode := h.logTask()
+func (l *Logs) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	task, mode := l.logTask()
 	task.Running = req.Running
 	switch mode {
 	case OutputDiscarded:
 		return hook.TaskPrestartResponse{}, nil
 	case OutputReadByDriver:
-		h.setOutput(logs.UncollectedPaths(task))
+		l.setOutput(logs.UncollectedPaths(task))
 		return hook.TaskPrestartResponse{}, nil
 	}
 	failpoint.Hit(failpoint.StepTaskDir, failpoint.PhaseDuring)
-	stdout, stderr, err := h.startCollection(ctx, task)
+	stdout, stderr, err := l.startCollection(ctx, task)
 	if err != nil {
 		return hook.TaskPrestartResponse{}, driver.Recoverable(fmt.Errorf("collect logs: %w", err))
 	}
 	failpoint.Hit(failpoint.StepTaskDir, failpoint.PhaseAfter)
-	h.startedByThisAgent.Store(true)
-	h.setOutput(stdout, stderr)
+	l.startedByThisAgent.Store(true)
+	l.setOutput(stdout, stderr)
 	return hook.TaskPrestartResponse{}, nil
 }
 
 // startCollection starts the collection, and blocks while other tasks hold all file descriptors.
-func (h *Logs) startCollection(ctx context.Context, task logs.Task) (stdout, stderr string, err error) {
+func (l *Logs) startCollection(ctx context.Context, task logs.Task) (stdout, stderr string, err error) {
 	for waiting := false; ; waiting = true {
 		call, cancel := context.WithTimeout(ctx, collectorStartTimeout)
-		stdout, stderr, err = h.collector.Start(call, task)
+		stdout, stderr, err = l.collector.Start(call, task)
 		cancel()
 		var tooManyTasksErr *logs.TooManyTasksError
 		if !errors.As(err, &tooManyTasksErr) {
 			return stdout, stderr, err
 		}
 		if !waiting {
-			h.emitEvent(model.EventWaitingForDescriptors(tooManyTasksErr.Error()))
+			l.emitEvent(model.EventWaitingForDescriptors(tooManyTasksErr.Error()))
 		}
 		select {
 		case <-tooManyTasksErr.DescriptorsFreed:
@@ -118,15 +118,15 @@ func (h *Logs) startCollection(ctx context.Context, task logs.Task) (stdout, std
 }
 
 // Stop implements hook.TaskStop.
-func (h *Logs) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+func (l *Logs) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, collectorStopTimeout)
 	defer cancel()
-	task, mode := h.logTask()
+	task, mode := l.logTask()
 	switch {
 	case mode != OutputCollected:
 		return hook.TaskStopResponse{}, nil
-	case !h.startedByThisAgent.Load():
-		return hook.TaskStopResponse{}, h.collector.Finish(ctx, task, h.taskEnded())
+	case !l.startedByThisAgent.Load():
+		return hook.TaskStopResponse{}, l.collector.Finish(ctx, task, l.taskEnded())
 	}
-	return hook.TaskStopResponse{}, h.collector.Stop(ctx, req.Alloc.ID, req.Task.Name, h.taskEnded())
+	return hook.TaskStopResponse{}, l.collector.Stop(ctx, req.Alloc.ID, req.Task.Name, l.taskEnded())
 }

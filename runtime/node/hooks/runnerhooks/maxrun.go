@@ -36,38 +36,38 @@ func NewMaxRunDuration(deadline func() time.Time, exceeded func()) *MaxRunDurati
 func (*MaxRunDuration) Name() string { return "max_run_duration" }
 
 // Prerun implements hook.AllocPrerun.
-func (h *MaxRunDuration) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	h.setTimer(h.deadline())
+func (m *MaxRunDuration) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	m.setTimer(m.deadline())
 	return hook.AllocPrerunResponse{}, nil
 }
 
 // UpdateAlloc implements hook.AllocUpdate.
-func (h *MaxRunDuration) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
-	h.setTimer(h.deadline())
+func (m *MaxRunDuration) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+	m.setTimer(m.deadline())
 	return hook.AllocUpdateResponse{}, nil
 }
 
 // Postrun implements hook.AllocPostrun.
-func (h *MaxRunDuration) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
-	h.setTimer(time.Time{})
+func (m *MaxRunDuration) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	m.setTimer(time.Time{})
 	return hook.AllocPostrunResponse{}, nil
 }
 
 // ShutdownAlloc implements hook.AllocShutdown.
-func (h *MaxRunDuration) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
-	h.setTimer(time.Time{})
+func (m *MaxRunDuration) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
+	m.setTimer(time.Time{})
 	return hook.AllocShutdownResponse{}, nil
 }
 
 // setTimer sets the timer to a new deadline. A zero deadline only stops the timer.
-func (h *MaxRunDuration) setTimer(deadline time.Time) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.deadlineTimer != nil {
-		h.deadlineTimer.Stop()
-		h.deadlineTimer = nil
+func (m *MaxRunDuration) setTimer(deadline time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.deadlineTimer != nil {
+		m.deadlineTimer.Stop()
+		m.deadlineTimer = nil
 	}
 	if !deadline.IsZero() {
-		h.deadlineTimer = time.AfterFunc(time.Until(deadline), h.onExceeded)
+		m.deadlineTimer = time.AfterFunc(time.Until(deadline), m.onExceeded)
 	}
 }

@@ -64,23 +64,23 @@ func (*Network) Name() string { return "network" }
 func (*Network) NoDeadline() bool { return true }
 
 // Prerun implements hook.AllocPrerun.
-func (h *Network) Prerun(ctx context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	if existing := h.config.Manager.Existing(req.Alloc.ID); existing != nil && h.config.ReuseExisting {
-		h.config.SetNetwork(existing)
+func (n *Network) Prerun(ctx context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	if existing := n.config.Manager.Existing(req.Alloc.ID); existing != nil && n.config.ReuseExisting {
+		n.config.SetNetwork(existing)
 		return hook.AllocPrerunResponse{}, nil
 	}
-	request := h.config.NewRequest()
+	request := n.config.NewRequest()
 	var err error
-	if request.Driver, err = h.findCreator(ctx, request.Mode); err != nil {
+	if request.Driver, err = n.findCreator(ctx, request.Mode); err != nil {
 		return hook.AllocPrerunResponse{}, err
 	}
 	point := failpoint.EnterStep(failpoint.StepNetwork)
-	created, err := h.config.Manager.Create(ctx, request)
+	created, err := n.config.Manager.Create(ctx, request)
 	point.Leave()
 	if err != nil {
 		return hook.AllocPrerunResponse{}, err
 	}
-	h.config.SetNetwork(created)
+	n.config.SetNetwork(created)
 	return hook.AllocPrerunResponse{}, nil
 }
 
@@ -89,11 +89,11 @@ const capabilitiesTimeout = time.Minute
 
 // findCreator returns the driver that creates the namespace, "" if the agent does. It returns an error if the
 // driver of a task does not support the network mode.
-func (h *Network) findCreator(ctx context.Context, mode string) (string, error) {
+func (n *Network) findCreator(ctx context.Context, mode string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, capabilitiesTimeout)
 	defer cancel()
 	var creator *NetworkTask
-	for _, task := range h.config.Tasks {
+	for _, task := range n.config.Tasks {
 		c, err := task.DriverCapabilities(ctx)
 		if err != nil {
 			return "", fmt.Errorf("task %s: %w", task.Name, err)
@@ -123,12 +123,12 @@ func (h *Network) findCreator(ctx context.Context, mode string) (string, error) 
 const postrunTimeout = 10 * time.Second
 
 // Postrun implements hook.AllocPostrun.
-func (h *Network) Postrun(ctx context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+func (n *Network) Postrun(ctx context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, postrunTimeout)
 	defer cancel()
-	err := h.config.Manager.Destroy(ctx, req.Alloc.ID)
+	err := n.config.Manager.Destroy(ctx, req.Alloc.ID)
 	if err != nil {
-		h.config.EmitEvent(model.EventHookFailed(h.Name(), fmt.Sprintf("postrun: network not destroyed, trying again: %v", err)))
+		n.config.EmitEvent(model.EventHookFailed(n.Name(), fmt.Sprintf("postrun: network not destroyed, trying again: %v", err)))
 	}
 	return hook.AllocPostrunResponse{}, err
 }

@@ -31,9 +31,9 @@ func NewPreviousAllocWaiter(ended func() <-chan struct{}) *PreviousAllocWaiter {
 func (*PreviousAllocWaiter) Name() string { return "await_previous_allocations" }
 
 // Prerun implements hook.AllocPrerun.
-func (h *PreviousAllocWaiter) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+func (p *PreviousAllocWaiter) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	select {
-	case <-h.previousEnded():
+	case <-p.previousEnded():
 		return hook.AllocPrerunResponse{}, nil
 	case <-ctx.Done():
 		return hook.AllocPrerunResponse{}, context.Cause(ctx)
@@ -61,9 +61,9 @@ func NewDiskMigrator(dir, previous *allocdir.Dir, tasks []string, logger hclog.L
 func (*DiskMigrator) Name() string { return "migrate_disk" }
 
 // Prerun implements hook.AllocPrerun.
-func (h *DiskMigrator) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	if err := h.dir.MoveDataFrom(h.previousDir, h.taskNames); err != nil {
-		h.logger.Error("data of the allocation before is left behind", "error", err)
+func (d *DiskMigrator) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	if err := d.dir.MoveDataFrom(d.previousDir, d.taskNames); err != nil {
+		d.logger.Error("data of the allocation before is left behind", "error", err)
 	}
 	return hook.AllocPrerunResponse{}, nil
 }

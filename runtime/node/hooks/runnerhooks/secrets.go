@@ -39,35 +39,35 @@ func (*Secrets) Name() string { return "secrets" }
 
 // Prestart implements hook.TaskPrestart. A failure can be repaired with a new value of the variable, so the restart
 // policy decides about the next start.
-func (h *Secrets) Prestart(_ context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (se *Secrets) Prestart(_ context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	values := make(map[string]string)
-	for _, s := range h.task.Secrets {
-		items, err := h.readVariable(h.namespace, s.Path)
+	for _, s := range se.task.Secrets {
+		items, err := se.readVariable(se.namespace, s.Path)
 		switch {
 		case err != nil:
 			return hook.TaskPrestartResponse{}, driver.Recoverable(fmt.Errorf("secret %q: %w", s.Name, err))
 		case items == nil:
 			return hook.TaskPrestartResponse{}, driver.Recoverable(fmt.Errorf(
-				"secret %q: there is no variable %q in the namespace %q: create it with nomad-lite var put -namespace %s %s KEY=VALUE", s.Name, s.Path, h.namespace, h.namespace, s.Path))
+				"secret %q: there is no variable %q in the namespace %q: create it with nomad-lite var put -namespace %s %s KEY=VALUE", s.Name, s.Path, se.namespace, se.namespace, s.Path))
 		}
 		for key, value := range items {
 			values[taskenv.SecretPrefix+s.Name+"."+key] = value
 		}
 	}
-	h.envBuilder.SetSecrets(values)
-	return hook.TaskPrestartResponse{}, h.checkReferences()
+	se.envBuilder.SetSecrets(values)
+	return hook.TaskPrestartResponse{}, se.checkReferences()
 }
 
 // checkReferences returns an error for a reference to a value that does not exist: a task would get the text of the reference
 // in place of the value.
-func (h *Secrets) checkReferences() error {
-	env := h.envBuilder.Build()
-	for _, name := range slices.Sorted(maps.Keys(h.task.Env)) {
-		if missing := env.MissingSecret(h.task.Env[name]); missing != "" {
+func (se *Secrets) checkReferences() error {
+	env := se.envBuilder.Build()
+	for _, name := range slices.Sorted(maps.Keys(se.task.Env)) {
+		if missing := env.MissingSecret(se.task.Env[name]); missing != "" {
 			return missingSecretError("env "+name, missing)
 		}
 	}
-	return checkConfigReferences(env, "config", h.task.Config)
+	return checkConfigReferences(env, "config", se.task.Config)
 }
 
 func checkConfigReferences(env *taskenv.Env, place string, value any) error {

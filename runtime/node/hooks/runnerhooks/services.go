@@ -48,46 +48,46 @@ func NewGroupServices(set *services.Set) *GroupServices { return &GroupServices{
 func (*GroupServices) Name() string { return "group_services" }
 
 // Prerun implements hook.AllocPrerun. An error fails the allocation.
-func (h *GroupServices) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	return hook.AllocPrerunResponse{}, h.registerUnlessKilled()
+func (g *GroupServices) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	return hook.AllocPrerunResponse{}, g.registerUnlessKilled()
 }
 
-func (h *GroupServices) registerUnlessKilled() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.preKillCalled {
+func (g *GroupServices) registerUnlessKilled() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.preKillCalled {
 		return nil
 	}
-	return h.serviceSet.Register(services.GroupWorkload, nil)
+	return g.serviceSet.Register(services.GroupWorkload, nil)
 }
 
 // UpdateAlloc implements hook.AllocUpdate.
-func (h *GroupServices) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
-	return hook.AllocUpdateResponse{}, h.serviceSet.Update(services.GroupWorkload)
+func (g *GroupServices) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+	return hook.AllocUpdateResponse{}, g.serviceSet.Update(services.GroupWorkload)
 }
 
 // PreTaskRestart implements hook.AllocPreTaskRestart: it deregisters the services.
 // RegisterAgain registers them again.
-func (h *GroupServices) PreTaskRestart(ctx context.Context, _ hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
-	return hook.AllocPreTaskRestartResponse{}, h.serviceSet.Deregister(ctx, services.GroupWorkload)
+func (g *GroupServices) PreTaskRestart(ctx context.Context, _ hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
+	return hook.AllocPreTaskRestartResponse{}, g.serviceSet.Deregister(ctx, services.GroupWorkload)
 }
 
 // RegisterAgain registers the services again after PreTaskRestart. The old processes
 // must have exited.
-func (h *GroupServices) RegisterAgain() error { return h.registerUnlessKilled() }
+func (g *GroupServices) RegisterAgain() error { return g.registerUnlessKilled() }
 
 // PreKill implements hook.AllocPreKill.
-func (h *GroupServices) PreKill(ctx context.Context, _ hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
-	h.mu.Lock()
-	h.preKillCalled = true
-	h.mu.Unlock()
-	return hook.AllocPreKillResponse{}, h.serviceSet.Deregister(ctx, services.GroupWorkload)
+func (g *GroupServices) PreKill(ctx context.Context, _ hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+	g.mu.Lock()
+	g.preKillCalled = true
+	g.mu.Unlock()
+	return hook.AllocPreKillResponse{}, g.serviceSet.Deregister(ctx, services.GroupWorkload)
 }
 
 // Postrun implements hook.AllocPostrun. No task runs, so it removes every registration
 // of the allocation.
-func (h *GroupServices) Postrun(ctx context.Context, _ hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
-	return hook.AllocPostrunResponse{}, h.serviceSet.DeregisterAll(ctx)
+func (g *GroupServices) Postrun(ctx context.Context, _ hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	return hook.AllocPostrunResponse{}, g.serviceSet.DeregisterAll(ctx)
 }
 
 // TaskServices registers the services of one task while it runs.
@@ -107,39 +107,39 @@ func (*TaskServices) Name() string { return "task_services" }
 
 // Prestart implements hook.TaskPrestart. If the task does not run, it removes
 // registrations that an agent left which was killed together with the task.
-func (h *TaskServices) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (t *TaskServices) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	if !req.Running {
 		once, cancel := context.WithCancel(ctx)
 		cancel()
 		// A failed call is retried after the start, so that the start does not wait for it.
-		_ = h.serviceSet.Deregister(once, h.taskName)
+		_ = t.serviceSet.Deregister(once, t.taskName)
 	}
 	return hook.TaskPrestartResponse{}, nil
 }
 
 // Poststart implements hook.TaskPoststart.
-func (h *TaskServices) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-	return hook.TaskPoststartResponse{}, h.serviceSet.Register(h.taskName, req.Network)
+func (t *TaskServices) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	return hook.TaskPoststartResponse{}, t.serviceSet.Register(t.taskName, req.Network)
 }
 
 // Update implements hook.TaskUpdate.
-func (h *TaskServices) Update(context.Context, hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
-	return hook.TaskUpdateResponse{}, h.serviceSet.Update(h.taskName)
+func (t *TaskServices) Update(context.Context, hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
+	return hook.TaskUpdateResponse{}, t.serviceSet.Update(t.taskName)
 }
 
 // PreKilling implements hook.TaskPreKilling.
-func (h *TaskServices) PreKilling(ctx context.Context, _ hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
-	return hook.TaskPreKillingResponse{}, h.serviceSet.Deregister(ctx, h.taskName)
+func (t *TaskServices) PreKilling(ctx context.Context, _ hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
+	return hook.TaskPreKillingResponse{}, t.serviceSet.Deregister(ctx, t.taskName)
 }
 
 // Exited implements hook.TaskExited.
-func (h *TaskServices) Exited(ctx context.Context, _ hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	return hook.TaskExitedResponse{}, h.serviceSet.Deregister(ctx, h.taskName)
+func (t *TaskServices) Exited(ctx context.Context, _ hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	return hook.TaskExitedResponse{}, t.serviceSet.Deregister(ctx, t.taskName)
 }
 
 // Stop implements hook.TaskStop.
-func (h *TaskServices) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	return hook.TaskStopResponse{}, h.serviceSet.Deregister(ctx, h.taskName)
+func (t *TaskServices) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	return hook.TaskStopResponse{}, t.serviceSet.Deregister(ctx, t.taskName)
 }
 
 // Checks runs the checks of all services of the allocation.
@@ -155,32 +155,32 @@ func NewChecks(set *services.Set) *Checks { return &Checks{serviceSet: set} }
 func (*Checks) Name() string { return "checks_hook" }
 
 // Prerun implements hook.AllocPrerun.
-func (h *Checks) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	h.serviceSet.StartChecks()
+func (c *Checks) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	c.serviceSet.StartChecks()
 	return hook.AllocPrerunResponse{}, nil
 }
 
 // UpdateAlloc implements hook.AllocUpdate.
-func (h *Checks) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
-	h.serviceSet.UpdateChecks()
+func (c *Checks) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+	c.serviceSet.UpdateChecks()
 	return hook.AllocUpdateResponse{}, nil
 }
 
 // PreKill implements hook.AllocPreKill.
-func (h *Checks) PreKill(context.Context, hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
-	h.serviceSet.StopChecks(true)
+func (c *Checks) PreKill(context.Context, hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+	c.serviceSet.StopChecks(true)
 	return hook.AllocPreKillResponse{}, nil
 }
 
 // Postrun implements hook.AllocPostrun, for an allocation that was killed during its
 // Prerun.
-func (h *Checks) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
-	h.serviceSet.StopChecks(true)
+func (c *Checks) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	c.serviceSet.StopChecks(true)
 	return hook.AllocPostrunResponse{}, nil
 }
 
 // ShutdownAlloc implements hook.AllocShutdown. The results stay for the next agent.
-func (h *Checks) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
-	h.serviceSet.StopChecks(false)
+func (c *Checks) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
+	c.serviceSet.StopChecks(false)
 	return hook.AllocShutdownResponse{}, nil
 }

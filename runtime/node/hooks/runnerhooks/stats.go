@@ -71,8 +71,8 @@ func (*Stats) Name() string { return "stats_hook" }
 // any time. Only the first call in a while blocks, for two seconds at most, until the
 // driver has sent a sample. Sampling then continues at the interval, until ten seconds
 // have passed without a call.
-func (h *Stats) Latest(ctx context.Context) *driver.TaskStats {
-	if first := h.extendSampling(ctx); first != nil {
+func (st *Stats) Latest(ctx context.Context) *driver.TaskStats {
+	if first := st.extendSampling(ctx); first != nil {
 		timeout := time.NewTimer(firstSampleTimeout)
 		defer timeout.Stop()
 		select {
@@ -81,90 +81,90 @@ func (h *Stats) Latest(ctx context.Context) *driver.TaskStats {
 		case <-ctx.Done():
 		}
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.latestSample
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.latestSample
 }
 
 // extendSampling starts sampling, or extends it by streamIdleTimeout. The channel is closed when
 // the first sample has arrived; it is nil if the caller need not wait.
-func (h *Stats) extendSampling(ctx context.Context) <-chan struct{} {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.taskRunning || h.stream != nil && h.stream.unsupported {
+func (st *Stats) extendSampling(ctx context.Context) <-chan struct{} {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if !st.taskRunning || st.stream != nil && st.stream.unsupported {
 		return nil
 	}
-	if h.stream == nil || !h.stream.idleTimer.Stop() {
+	if st.stream == nil || !st.stream.idleTimer.Stop() {
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		s := &sampleStream{cancel: cancel, idleTimer: time.AfterFunc(streamIdleTimeout, cancel), firstAttemptDone: make(chan struct{})}
-		h.stream = s
-		h.streamsWG.Go(func() { h.runStream(ctx, s) })
+		st.stream = s
+		st.streamsWG.Go(func() { st.runStream(ctx, s) })
 	}
-	h.stream.idleTimer.Reset(streamIdleTimeout)
-	return h.stream.firstAttemptDone
+	st.stream.idleTimer.Reset(streamIdleTimeout)
+	return st.stream.firstAttemptDone
 }
 
 // Poststart implements hook.TaskPoststart.
-func (h *Stats) Poststart(context.Context, hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.taskRunning = true
+func (st *Stats) Poststart(context.Context, hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.taskRunning = true
 	return hook.TaskPoststartResponse{}, nil
 }
 
 // Exited implements hook.TaskExited.
-func (h *Stats) Exited(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	h.endSampling()
+func (st *Stats) Exited(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	st.endSampling()
 	return hook.TaskExitedResponse{}, nil
 }
 
 // Stop implements hook.TaskStop.
-func (h *Stats) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	h.endSampling()
+func (st *Stats) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	st.endSampling()
 	return hook.TaskStopResponse{}, nil
 }
 
 // Shutdown implements hook.TaskShutdown.
-func (h *Stats) Shutdown(context.Context, hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
-	h.endSampling()
+func (st *Stats) Shutdown(context.Context, hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
+	st.endSampling()
 	return hook.TaskShutdownResponse{}, nil
 }
 
-func (h *Stats) endSampling() {
-	h.mu.Lock()
-	if h.stream != nil {
-		h.stream.idleTimer.Stop()
-		h.stream.cancel()
+func (st *Stats) endSampling() {
+	st.mu.Lock()
+	if st.stream != nil {
+		st.stream.idleTimer.Stop()
+		st.stream.cancel()
 	}
-	h.taskRunning, h.stream = false, nil
-	h.mu.Unlock()
-	h.streamsWG.Wait()
+	st.taskRunning, st.stream = false, nil
+	st.mu.Unlock()
+	st.streamsWG.Wait()
 }
 
 // runStream takes samples until ctx ends or the driver reports that it has none.
-func (h *Stats) runStream(ctx context.Context, s *sampleStream) {
+func (st *Stats) runStream(ctx context.Context, s *sampleStream) {
 	answered := sync.OnceFunc(func() { close(s.firstAttemptDone) })
 	defer answered()
 	pause := minStatsRetryDelay
 	for {
-		samples, err := h.openStream(ctx, h.interval)
+		samples, err := st.openStream(ctx, st.interval)
 		if isPermanentError(err) {
-			h.logger.Debug("driver has no stats", "error", err)
-			h.mu.Lock()
+			st.logger.Debug("driver has no stats", "error", err)
+			st.mu.Lock()
 			s.unsupported = true
-			h.mu.Unlock()
+			st.mu.Unlock()
 			return
 		}
-		wait := h.interval
+		wait := st.interval
 		if err != nil {
-			h.logger.Debug("no stats", "error", err, "delay", pause)
+			st.logger.Debug("no stats", "error", err, "delay", pause)
 			wait, pause = pause, min(2*pause, maxStatsRetryDelay)
 		} else {
 			pause = minStatsRetryDelay
 			for sample := range samples {
-				h.mu.Lock()
-				h.latestSample = sample
-				h.mu.Unlock()
+				st.mu.Lock()
+				st.latestSample = sample
+				st.mu.Unlock()
 				answered()
 			}
 		}

@@ -43,28 +43,28 @@ type fakeDriver struct {
 	openStreams int    // openStreams is the number of open streams
 }
 
-func (s *fakeDriver) openStream(ctx context.Context, interval time.Duration) (<-chan *driver.TaskStats, error) {
-	if s.silent {
+func (f *fakeDriver) openStream(ctx context.Context, interval time.Duration) (<-chan *driver.TaskStats, error) {
+	if f.silent {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
 	stream := make(chan *driver.TaskStats)
-	s.mu.Lock()
-	s.openStreams++
-	s.mu.Unlock()
+	f.mu.Lock()
+	f.openStreams++
+	f.mu.Unlock()
 	go func() {
 		defer close(stream)
 		defer func() {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.openStreams--
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.openStreams--
 		}()
 		for {
-			s.mu.Lock()
-			s.sampleCount++
+			f.mu.Lock()
+			f.sampleCount++
 			sample := &driver.TaskStats{}
-			sample.Total.Memory.RSS = s.sampleCount
-			s.mu.Unlock()
+			sample.Total.Memory.RSS = f.sampleCount
+			f.mu.Unlock()
 			select {
 			case stream <- sample:
 			case <-ctx.Done():
@@ -80,13 +80,13 @@ func (s *fakeDriver) openStream(ctx context.Context, interval time.Duration) (<-
 	return stream, nil
 }
 
-func (s *fakeDriver) wantOpenStreams(t *testing.T, want int) {
+func (f *fakeDriver) wantOpenStreams(t *testing.T, want int) {
 	t.Helper()
 	synctest.Wait()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.openStreams != want {
-		t.Errorf("after %v %d streams are open, want %d", time.Since(s.startTime), s.openStreams, want)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.openStreams != want {
+		t.Errorf("after %v %d streams are open, want %d", time.Since(f.startTime), f.openStreams, want)
 	}
 }
 

@@ -34,19 +34,19 @@ func (*TaskAPI) Name() string { return "api" }
 
 // Prestart implements hook.TaskPrestart. It is called again for a running task by each agent, whose sockets
 // replace those of the agent before.
-func (h *TaskAPI) Prestart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	fd, err := h.createSocket()
+func (t *TaskAPI) Prestart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	fd, err := t.createSocket()
 	if err == nil {
-		err = h.listener.Add(h.socketAddr, fd)
+		err = t.listener.Add(t.socketAddr, fd)
 	}
 	if err != nil {
-		h.logger.Warn("task cannot reach the API", "task", h.socketAddr.Task, "error", err)
+		t.logger.Warn("task cannot reach the API", "task", t.socketAddr.Task, "error", err)
 	}
 	return hook.TaskPrestartResponse{}, nil
 }
 
 // Stop implements hook.TaskStop.
-func (h *TaskAPI) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	h.listener.Remove(h.socketAddr)
+func (t *TaskAPI) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	t.listener.Remove(t.socketAddr)
 	return hook.TaskStopResponse{}, nil
 }

@@ -44,25 +44,25 @@ const TaskDirName = "task_dir"
 func (*TaskDir) Name() string { return TaskDirName }
 
 // Prestart implements hook.TaskPrestart.
-func (h *TaskDir) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (t *TaskDir) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	built := hook.TaskPrestartResponse{State: map[string]string{dirBuiltKey: "true"}}
 	first := req.PreviousState[dirBuiltKey] == ""
 	if first {
-		h.emitEvent(model.EventTaskSetup())
+		t.emitEvent(model.EventTaskSetup())
 	}
 	failpoint.Hit(failpoint.StepTaskDir, failpoint.PhaseBefore)
-	dir, err := h.allocDir.BuildTask(req.Task.Name, h.options())
+	dir, err := t.allocDir.BuildTask(req.Task.Name, t.options())
 	if err != nil {
 		return hook.TaskPrestartResponse{}, err
 	}
 	if first && dir.SecretsOnDiskReason != nil {
-		h.logger.Debug("secrets are on disk", "task", req.Task.Name, "error", dir.SecretsOnDiskReason)
+		t.logger.Debug("secrets are on disk", "task", req.Task.Name, "error", dir.SecretsOnDiskReason)
 	}
 	built.Mounts = dir.MountsForDriver
 	return built, nil
 }
 
 // Stop implements hook.TaskStop.
-func (h *TaskDir) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	return hook.TaskStopResponse{}, h.allocDir.DropSecrets(req.Task.Name)
+func (t *TaskDir) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	return hook.TaskStopResponse{}, t.allocDir.DropSecrets(req.Task.Name)
 }

@@ -70,28 +70,28 @@ func NewWorkloadUser(pool UserPool, capabilities func() driver.Capabilities, set
 func (*WorkloadUser) Name() string { return WorkloadUserHookName }
 
 // Prestart implements hook.TaskPrestart.
-func (h *WorkloadUser) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	if !h.capabilities().DynamicWorkloadUsers {
-		h.setUser("")
+func (w *WorkloadUser) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	if !w.capabilities().DynamicWorkloadUsers {
+		w.setUser("")
 		return hook.TaskPrestartResponse{}, nil
 	}
-	id, err := h.userPool.Acquire(users.Task{AllocID: req.Alloc.ID, Name: req.Task.Name}, WorkloadUserID(req.PreviousState))
+	id, err := w.userPool.Acquire(users.Task{AllocID: req.Alloc.ID, Name: req.Task.Name}, WorkloadUserID(req.PreviousState))
 	if err != nil {
 		return hook.TaskPrestartResponse{}, err
 	}
-	h.setUser(WorkloadUserName(id))
+	w.setUser(WorkloadUserName(id))
 	return hook.TaskPrestartResponse{State: NewWorkloadUserState(id)}, nil
 }
 
 // Stop implements hook.TaskStop.
-func (h *WorkloadUser) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+func (w *WorkloadUser) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	id := WorkloadUserID(req.PreviousState)
 	if id == 0 {
 		return hook.TaskStopResponse{}, nil
 	}
-	if err := h.dismissUser(id); err != nil {
-		h.logger.Error("the next task with this user id can access files of an ended task", "task", req.Task.Name, "uid", id, "error", err)
+	if err := w.dismissUser(id); err != nil {
+		w.logger.Error("the next task with this user id can access files of an ended task", "task", req.Task.Name, "uid", id, "error", err)
 	}
-	h.userPool.Release(users.Task{AllocID: req.Alloc.ID, Name: req.Task.Name})
+	w.userPool.Release(users.Task{AllocID: req.Alloc.ID, Name: req.Task.Name})
 	return hook.TaskStopResponse{}, nil
 }

@@ -34,21 +34,21 @@ func NewTaskValidator(deniedUsers, checkedDrivers []string, downloads idrange.Se
 func (*TaskValidator) Name() string { return "validate" }
 
 // Prestart implements hook.TaskPrestart.
-func (h *TaskValidator) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	if slices.Contains(h.checkedDrivers, req.Task.Driver) {
-		if err := h.deniedUsers.Check(req.Task.User); err != nil {
+func (t *TaskValidator) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	if slices.Contains(t.checkedDrivers, req.Task.Driver) {
+		if err := t.deniedUsers.Check(req.Task.User); err != nil {
 			return hook.TaskPrestartResponse{}, err
 		}
 	}
-	if id, ok := taskuser.UID(req.Task.User); ok && h.downloadUIDs.Contains(id) {
+	if id, ok := taskuser.UID(req.Task.User); ok && t.downloadUIDs.Contains(id) {
 		return hook.TaskPrestartResponse{}, fmt.Errorf("user id %d is one of those that only downloads have on this node: let the task have another, or the node's client.artifact.download_uids", id)
 	}
-	for _, user := range h.admittedUsers {
-		if id, ok := taskuser.UID(user); ok && h.downloadUIDs.Contains(id) {
+	for _, user := range t.admittedUsers {
+		if id, ok := taskuser.UID(user); ok && t.downloadUIDs.Contains(id) {
 			return hook.TaskPrestartResponse{}, fmt.Errorf("user id %d in lite_users is one of those that only downloads have on this node: let the task have another, or the node's client.artifact.download_uids", id)
 		}
 	}
-	if err := h.checkServices(); err != nil {
+	if err := t.checkServices(); err != nil {
 		return hook.TaskPrestartResponse{}, err
 	}
 	return hook.TaskPrestartResponse{Done: true}, nil

@@ -43,20 +43,20 @@ func (*Volumes) Name() string { return VolumesName }
 
 // Prestart implements hook.TaskPrestart. It is called before each start of the task, because the path of a volume can
 // change with the configuration of the agent.
-func (h *Volumes) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (vo *Volumes) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	point := failpoint.EnterStep(failpoint.StepVolumeMounts)
 	defer point.Leave()
 	var r hook.TaskPrestartResponse
 	requests := make(map[string]model.HostVolumeRequest)
-	for _, v := range h.volumeRequests() {
+	for _, v := range vo.volumeRequests() {
 		requests[v.Label] = v
 	}
-	for _, m := range h.volumeMounts {
+	for _, m := range vo.volumeMounts {
 		v, found := requests[stringOrEmpty(m.Volume)]
 		if !found {
 			continue // an empty block; validation rejects other volumes that do not exist
 		}
-		mount, err := h.newMount(ctx, m, v)
+		mount, err := vo.newMount(ctx, m, v)
 		if err != nil {
 			return hook.TaskPrestartResponse{}, fmt.Errorf("host volume validation error: volume %q: %w", v.Label, err)
 		}
@@ -65,8 +65,8 @@ func (h *Volumes) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hoo
 	return r, nil
 }
 
-func (h *Volumes) newMount(ctx context.Context, m *api.VolumeMount, v model.HostVolumeRequest) (driver.Mount, error) {
-	volume, err := h.findVolume(ctx, v.Source)
+func (vo *Volumes) newMount(ctx context.Context, m *api.VolumeMount, v model.HostVolumeRequest) (driver.Mount, error) {
+	volume, err := vo.findVolume(ctx, v.Source)
 	if err != nil {
 		return driver.Mount{}, err
 	}
@@ -76,7 +76,7 @@ func (h *Volumes) newMount(ctx context.Context, m *api.VolumeMount, v model.Host
 	if volume.ReadOnly && !v.ReadOnly {
 		return driver.Mount{}, fmt.Errorf("the host volume %q has become read-only on this node: write read_only = true in the volume block", v.Source)
 	}
-	destination := h.interpolate(stringOrEmpty(m.Destination))
+	destination := vo.interpolate(stringOrEmpty(m.Destination))
 	if destination == "" {
 		return driver.Mount{}, errors.New("the volume_mount has no destination: write the path in the task at which the volume is mounted")
 	}
@@ -84,7 +84,7 @@ func (h *Volumes) newMount(ctx context.Context, m *api.VolumeMount, v model.Host
 		TaskPath:        destination,
 		HostPath:        volume.Path,
 		Readonly:        volume.ReadOnly || v.ReadOnly || m.ReadOnly != nil && *m.ReadOnly,
-		PropagationMode: h.interpolate(stringOrEmpty(m.PropagationMode)),
+		PropagationMode: vo.interpolate(stringOrEmpty(m.PropagationMode)),
 		SELinuxLabel:    stringOrEmpty(m.SELinuxLabel),
 		RequestName:     v.Source,
 	}, nil

@@ -332,7 +332,7 @@ func paddedPort(port int) []byte {
 
 // permitSourcesAndForward writes the addresses of an endpoint to sourceTable, so that its namespace may send from them, and
 // forwards its ports. It stops forwarding ports to the allocation that are not among the ports of the endpoint.
-func (fw *firewall) permitSourcesAndForward(e Endpoint, status Status) error {
+func (f *firewall) permitSourcesAndForward(e Endpoint, status Status) error {
 	for _, p := range e.Ports {
 		if p.HostIP.Is6() && !status.Address6.IsValid() {
 			return fmt.Errorf("port %q: its host network has the IPv6 address %s, and the namespace has none: set bridge_network_subnet_ipv6, or cidr of the host network", p.Label, p.HostIP)
@@ -343,7 +343,7 @@ func (fw *firewall) permitSourcesAndForward(e Endpoint, status Status) error {
 		return fmt.Errorf("nftables: %w", err)
 	}
 	sources := sourceElements(e.AllocID, status)
-	for i, set := range sourceSets(fw.sourceTable) {
+	for i, set := range sourceSets(f.sourceTable) {
 		if _, err := replaceElements(c, set, e.AllocID, sources[i]); err != nil {
 			return err
 		}
@@ -355,7 +355,7 @@ func (fw *firewall) permitSourcesAndForward(e Endpoint, status Status) error {
 		}
 		for _, ofAddress := range []bool{false, true} {
 			added := newPortElements(e.AllocID, e.Ports, address, ofAddress)
-			changed, err := replaceElements(c, newPortMap(fw.portTable, familyOf(address), ofAddress), e.AllocID, added)
+			changed, err := replaceElements(c, newPortMap(f.portTable, familyOf(address), ofAddress), e.AllocID, added)
 			if err != nil {
 				return err
 			}

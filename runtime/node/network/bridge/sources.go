@@ -192,7 +192,7 @@ func matchPermittedSource(table *nftables.Table, f ipFamily, hardware, address e
 	}
 }
 
-// matchEtherType matches frames with an EtherType.
+// matchEtherType matches frames with a protocol number of Ethernet, such as that of IPv4.
 func matchEtherType(protocol uint16) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyPROTOCOL, Register: 1},

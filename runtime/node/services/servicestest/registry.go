@@ -16,12 +16,12 @@ type Registry struct {
 }
 
 // ServicesByAllocation implements services.Registry.
-func (m *Registry) ServicesByAllocation(allocID string) []*api.ServiceRegistration {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (r *Registry) ServicesByAllocation(allocID string) []*api.ServiceRegistration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	var found []*api.ServiceRegistration
-	for _, key := range slices.Sorted(maps.Keys(m.registrations)) {
-		if s := m.registrations[key]; s.AllocID == allocID {
+	for _, key := range slices.Sorted(maps.Keys(r.registrations)) {
+		if s := r.registrations[key]; s.AllocID == allocID {
 			found = append(found, s)
 		}
 	}
@@ -29,18 +29,18 @@ func (m *Registry) ServicesByAllocation(allocID string) []*api.ServiceRegistrati
 }
 
 // ChangeServices implements services.Registry.
-func (m *Registry) ChangeServices(put, remove []*api.ServiceRegistration) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.registrations == nil {
-		m.registrations = make(map[string]*api.ServiceRegistration)
+func (r *Registry) ChangeServices(put, remove []*api.ServiceRegistration) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.registrations == nil {
+		r.registrations = make(map[string]*api.ServiceRegistration)
 	}
 	key := func(s *api.ServiceRegistration) string { return s.Namespace + "\x00" + s.ID }
 	for _, s := range put {
-		m.registrations[key(s)] = s
+		r.registrations[key(s)] = s
 	}
 	for _, s := range remove {
-		delete(m.registrations, key(s))
+		delete(r.registrations, key(s))
 	}
 	return nil
 }

@@ -25,87 +25,87 @@ func New(t *testing.T, columns, rows int) *Terminal {
 }
 
 // Write interprets text and escape sequences, as a terminal does. At the end of p, the terminal must wrap lines again.
-func (f *Terminal) Write(p []byte) (int, error) {
+func (te *Terminal) Write(p []byte) (int, error) {
 	for rest := p; len(rest) > 0; {
 		n := 1
 		switch rest[0] {
 		case '\x1b':
 			n = terminal.EscapeSequenceLength(rest)
-			f.runEscapeSequence(string(rest[:n]))
+			te.runEscapeSequence(string(rest[:n]))
 		case '\n':
-			f.startNextRow(false)
+			te.startNextRow(false)
 		case '\r':
-			f.cursorColumn = 0
+			te.cursorColumn = 0
 		default:
-			f.putByte(rest[0])
+			te.putByte(rest[0])
 		}
 		rest = rest[n:]
 	}
-	if !f.autoWrap {
-		f.t.Errorf("the terminal is left in an odd state by %q", p)
+	if !te.autoWrap {
+		te.t.Errorf("the terminal is left in an odd state by %q", p)
 	}
 	return len(p), nil
 }
 
-func (f *Terminal) runEscapeSequence(sequence string) {
+func (te *Terminal) runEscapeSequence(sequence string) {
 	switch {
 	case sequence == "\x1b[?7l":
-		f.autoWrap = false
+		te.autoWrap = false
 	case sequence == "\x1b[?7h":
-		f.autoWrap = true
+		te.autoWrap = true
 	case sequence == "\x1b[J":
-		f.lines[f.cursorRow] = f.lines[f.cursorRow][:f.cursorColumn]
-		f.lines, f.rowWraps = f.lines[:f.cursorRow+1], f.rowWraps[:f.cursorRow+1]
-		f.rowWraps[f.cursorRow] = false
+		te.lines[te.cursorRow] = te.lines[te.cursorRow][:te.cursorColumn]
+		te.lines, te.rowWraps = te.lines[:te.cursorRow+1], te.rowWraps[:te.cursorRow+1]
+		te.rowWraps[te.cursorRow] = false
 	case strings.HasSuffix(sequence, "A"):
 		var n int
 		fmt.Sscanf(sequence, "\x1b[%dA", &n)
-		f.cursorRow = max(f.cursorRow-n, len(f.lines)-f.Rows, 0)
+		te.cursorRow = max(te.cursorRow-n, len(te.lines)-te.Rows, 0)
 	case strings.HasSuffix(sequence, "m"):
 	default:
-		f.t.Errorf("the terminal got %q", sequence)
+		te.t.Errorf("the terminal got %q", sequence)
 	}
 }
 
-func (f *Terminal) putByte(c byte) {
-	if f.cursorColumn == f.Columns {
-		if !f.autoWrap {
+func (te *Terminal) putByte(c byte) {
+	if te.cursorColumn == te.Columns {
+		if !te.autoWrap {
 			return
 		}
-		f.startNextRow(true)
+		te.startNextRow(true)
 	}
-	f.lines[f.cursorRow] = f.lines[f.cursorRow][:f.cursorColumn] + string(c)
-	f.cursorColumn++
+	te.lines[te.cursorRow] = te.lines[te.cursorRow][:te.cursorColumn] + string(c)
+	te.cursorColumn++
 }
 
-func (f *Terminal) startNextRow(broken bool) {
-	f.rowWraps[f.cursorRow] = broken
-	f.cursorRow, f.cursorColumn = f.cursorRow+1, 0
-	if f.cursorRow == len(f.lines) {
-		f.lines, f.rowWraps = append(f.lines, ""), append(f.rowWraps, false)
+func (te *Terminal) startNextRow(broken bool) {
+	te.rowWraps[te.cursorRow] = broken
+	te.cursorRow, te.cursorColumn = te.cursorRow+1, 0
+	if te.cursorRow == len(te.lines) {
+		te.lines, te.rowWraps = append(te.lines, ""), append(te.rowWraps, false)
 	}
 }
 
 // Resize changes the size of the terminal. As most terminals do, it joins and wraps the rows of each line again.
-func (f *Terminal) Resize(columns, rows int) {
+func (te *Terminal) Resize(columns, rows int) {
 	var joinedLines []string
 	joined := ""
-	for i, line := range f.lines {
-		if joined += line; !f.rowWraps[i] {
+	for i, line := range te.lines {
+		if joined += line; !te.rowWraps[i] {
 			joinedLines, joined = append(joinedLines, joined), ""
 		}
 	}
-	f.Columns, f.Rows = columns, rows
-	f.lines, f.rowWraps = nil, nil
+	te.Columns, te.Rows = columns, rows
+	te.lines, te.rowWraps = nil, nil
 	for _, line := range joinedLines {
 		for len(line) > columns {
-			f.lines, f.rowWraps = append(f.lines, line[:columns]), append(f.rowWraps, true)
+			te.lines, te.rowWraps = append(te.lines, line[:columns]), append(te.rowWraps, true)
 			line = line[columns:]
 		}
-		f.lines, f.rowWraps = append(f.lines, line), append(f.rowWraps, false)
+		te.lines, te.rowWraps = append(te.lines, line), append(te.rowWraps, false)
 	}
-	f.cursorRow, f.cursorColumn = len(f.lines)-1, len(f.lines[len(f.lines)-1])
+	te.cursorRow, te.cursorColumn = len(te.lines)-1, len(te.lines[len(te.lines)-1])
 }
 
 // String returns all rows, including those that have scrolled off the top.
-func (f *Terminal) String() string { return strings.Join(f.lines, "\n") }
+func (te *Terminal) String() string { return strings.Join(te.lines, "\n") }
