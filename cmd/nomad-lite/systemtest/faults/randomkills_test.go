@@ -491,6 +491,12 @@ func previousEndIsUnknown(state *api.TaskState) bool {
 	return false
 }
 
+// isLostExitCode reports whether the driver of a task has lost its exit code: the message has the code 0, without a message or
+// with one of the driver.
+func isLostExitCode(message string) bool {
+	return message == "Exit Code: 0" || strings.HasPrefix(message, `Exit Code: 0, Exit Message: "Driver was unable to get the exit code`)
+}
+
 // checkExitStatus checks that the last exit of a task was reported with its exit status. The status
 // can be unknown if the plugin was killed since the last check and the task was started before a
 // keeper was killed, because the next keeper is not the parent of the task, and if a driver that is not made with package sdk
@@ -511,7 +517,7 @@ func (r *randomKillsRun) checkExitStatus(id string, exited bool, state *api.Task
 			starts++
 		case e.Type == api.TaskTerminated && starts < 2:
 			recovered := kind.foreign && r.totalKillCounts[kind.plugin]+r.totalKillCounts["agent"] > 0
-			lost := recovered && strings.Contains(e.DisplayMessage, "unknown") || kind.losesExitCodes && e.DisplayMessage == "Exit Code: 0"
+			lost := recovered && strings.Contains(e.DisplayMessage, "unknown") || kind.losesExitCodes && isLostExitCode(e.DisplayMessage)
 			if e.DisplayMessage != want && !lost {
 				return fmt.Errorf("the last end is %q, want %q: %q", e.DisplayMessage, want, eventMessages(state))
 			}
