@@ -71,7 +71,7 @@ func (h *Hook) Configure(_ context.Context, c *sdk.Config) error {
 		return err
 	}
 	h.commandsAllowed.Store(config.Commands)
-	if h.IsDedicatedProcess && !config.Commands { // permanent: the host starts a new process for another configuration
+	if h.IsDedicatedProcess && !config.Commands { // the denial has no end: the host starts a new process for another configuration
 		confine.DenyProcessSyscalls(confine.ExecAndSystemAdminSyscalls()...)
 	}
 	return nil

@@ -24,7 +24,7 @@ var parseErrorPattern = regexp.MustCompile(`(?s)^template: ` + checkedTemplateNa
 // Empty delimiters are the default delimiters.
 func CheckText(text, leftDelim, rightDelim string) *TextError {
 	if _, err := compileTemplate(&evaluationRequest{Name: checkedTemplateName, Text: text, LeftDelim: leftDelim, RightDelim: rightDelim}); err != nil {
-		return newTextError(err)
+		return parseTemplateTextError(err)
 	}
 	functions := maps.Clone(pureFuncs())
 	maps.Copy(functions, (*renderPass)(nil).passDependentFuncs())
@@ -33,14 +33,14 @@ func CheckText(text, leftDelim, rightDelim string) *TextError {
 	}
 	// The parser reports a function that is not in the map, with its line.
 	if _, err := template.New(checkedTemplateName).Delims(leftDelim, rightDelim).Funcs(functions).Parse(text); err != nil {
-		return newTextError(err)
+		return parseTemplateTextError(err)
 	}
 	return nil
 }
 
 var undefinedFunctionPattern = regexp.MustCompile(`^function "(\w+)" not defined$`)
 
-func newTextError(err error) *TextError {
+func parseTemplateTextError(err error) *TextError {
 	part := parseErrorPattern.FindStringSubmatch(err.Error())
 	if part == nil {
 		return &TextError{Reason: err.Error()}

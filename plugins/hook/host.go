@@ -101,7 +101,7 @@ type AllocState struct {
 	Tasks             map[string]TaskState
 }
 
-// TaskState is the state of a task.
+// TaskState is the state of a task in an allocation, with its restarts, times and events, as in Nomad's API.
 type TaskState struct {
 	State      string // pending, running, dead
 	Failed     bool

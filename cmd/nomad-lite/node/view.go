@@ -257,7 +257,7 @@ func hasUnusableDriver(node *api.Node) bool {
 	return false
 }
 
-// printDrivers adds all drivers of a node with their attributes.
+// printDrivers adds a table of the drivers of a node: which are detected, which are healthy, and why not.
 func printDrivers(p *output.Page, node *api.Node) {
 	p.Section("Drivers")
 	t := output.NewTable("Driver", "Detected", "Healthy", "Message", "Time")

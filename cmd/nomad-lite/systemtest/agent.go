@@ -220,12 +220,12 @@ func (t *TestAgent) RegisterGroup(id, kind string, group *api.TaskGroup) {
 }
 
 // WaitAlloc waits until the allocation of a job has the client status, and returns the allocation.
-func (t *TestAgent) WaitAlloc(id, status string) *api.Allocation {
+func (t *TestAgent) WaitAlloc(jobID, status string) *api.Allocation {
 	t.T.Helper()
 	var alloc *api.Allocation
 	change := &api.QueryOptions{WaitTime: time.Second} // the agent responds when the allocations have changed
-	t.WaitUntil(id+" is "+status, func() (string, bool) {
-		stubs, meta, err := t.Jobs().Allocations(id, false, change)
+	t.WaitUntil(jobID+" is "+status, func() (string, bool) {
+		stubs, meta, err := t.Jobs().Allocations(jobID, false, change)
 		if err != nil {
 			return fmt.Sprint(err), false
 		}

@@ -92,10 +92,10 @@ type Config struct {
 	OnCall func(method string, d time.Duration, failed bool)
 
 	// StartTimeout is the maximum time until the plugin writes its handshake line; 0 means
-	// one minute. CallTimeout is the timeout of each call during the launch; 0 means 30
+	// one minute. LaunchCallTimeout is the timeout of each call during the launch; 0 means 30
 	// seconds.
-	StartTimeout time.Duration
-	CallTimeout  time.Duration
+	StartTimeout      time.Duration
+	LaunchCallTimeout time.Duration
 }
 
 const (
@@ -185,8 +185,8 @@ func newPlugin(cfg Config) *Plugin {
 	if cfg.StartTimeout == 0 {
 		cfg.StartTimeout = defaultStartTimeout
 	}
-	if cfg.CallTimeout == 0 {
-		cfg.CallTimeout = defaultCallTimeout
+	if cfg.LaunchCallTimeout == 0 {
+		cfg.LaunchCallTimeout = defaultCallTimeout
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
@@ -264,7 +264,7 @@ func (p *Plugin) clientConfig(c *plugin.ClientConfig) *plugin.ClientConfig {
 	c.GRPCDialOptions = []grpc.DialOption{grpc.WithContextDialer(p.dial), grpc.WithStreamInterceptor(tolerateStdioFailure), grpc.WithUnaryInterceptor(p.callRecorder.Intercept),
 		// gRPC's connect timeout must be longer than that of the calls, whose error names
 		// the call.
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 2 * p.cfg.CallTimeout}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 2 * p.cfg.LaunchCallTimeout}),
 	}
 	return c
 }
@@ -557,7 +557,7 @@ func (p *Plugin) exitError() error {
 // callContext returns a context with the timeout of one call to the plugin. When the timeout ends the context, its
 // cause is errNoAnswer.
 func (p *Plugin) callContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, p.cfg.CallTimeout, errNoAnswer)
+	return context.WithTimeoutCause(ctx, p.cfg.LaunchCallTimeout, errNoAnswer)
 }
 
 var errNoAnswer = errors.New("no answer")
@@ -569,7 +569,7 @@ func (p *Plugin) explainCallError(ctx context.Context, call string, err error) e
 	// The plugin also gets the deadline, and can return DeadlineExceeded before ctx has
 	// ended.
 	case errors.Is(cause, errNoAnswer), cause == nil && errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%s: no answer within %s", call, p.cfg.CallTimeout)
+		return fmt.Errorf("%s: no answer within %s", call, p.cfg.LaunchCallTimeout)
 	case cause != nil:
 		return fmt.Errorf("%s: %w", call, cause)
 	}

@@ -90,16 +90,16 @@ func newConfig(t testing.TB, mode string) (Config, *logBuffer) {
 		os.RemoveAll(dir)
 	})
 	return Config{
-		Name:         "tester",
-		Path:         "/plugins/tester",
-		Executable:   exe,
-		Args:         []string{"/plugins/tester", "test-plugin", mode},
-		Env:          append(Environ(os.Environ(), nil, "", ""), noRaceExitSleepEnv, testRunEnv),
-		SocketDir:    dir,
-		Keeper:       newInProcessKeeper(t),
-		Logger:       hclog.New(&hclog.LoggerOptions{Output: out, Level: hclog.Trace, Name: "host"}),
-		StartTimeout: time.Minute,
-		CallTimeout:  time.Minute,
+		Name:              "tester",
+		Path:              "/plugins/tester",
+		Executable:        exe,
+		Args:              []string{"/plugins/tester", "test-plugin", mode},
+		Env:               append(Environ(os.Environ(), nil, "", ""), noRaceExitSleepEnv, testRunEnv),
+		SocketDir:         dir,
+		Keeper:            newInProcessKeeper(t),
+		Logger:            hclog.New(&hclog.LoggerOptions{Output: out, Level: hclog.Trace, Name: "host"}),
+		StartTimeout:      time.Minute,
+		LaunchCallTimeout: time.Minute,
 	}, out
 }
 
@@ -119,7 +119,7 @@ func TestLaunchErrors(t *testing.T) {
 	t.Parallel()
 	// Each test shortens only the timeout that it checks, because the machine may be slow.
 	short := func(c *Config) { c.StartTimeout = 5 * time.Second }
-	shortCall := func(c *Config) { c.CallTimeout = 3 * time.Second }
+	shortCall := func(c *Config) { c.LaunchCallTimeout = 3 * time.Second }
 	tests := []struct {
 		mode  string
 		want  []string // parts of the error after the plugin's name and file
@@ -196,7 +196,7 @@ func TestLaunchErrors(t *testing.T) {
 			if tt.setup != nil {
 				tt.setup(&cfg)
 			}
-			if testing.Short() && min(cfg.StartTimeout, cfg.CallTimeout) < time.Minute {
+			if testing.Short() && min(cfg.StartTimeout, cfg.LaunchCallTimeout) < time.Minute {
 				t.Skip("waits until a timeout of seconds has passed")
 			}
 			p, err := Start(t.Context(), cfg)

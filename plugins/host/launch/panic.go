@@ -95,11 +95,11 @@ type panicLog struct {
 	pluginName   string
 	logger       hclog.Logger
 
-	mu           sync.Mutex
-	pendingLines []string    // lines that are not logged yet, because too few have arrived to identify the panic
-	flushTimer   *time.Timer // calls flush; nil before the first line
-	isNewKnown   bool        // isNew is set
-	isNew        bool        // the panic was not logged for an earlier process
+	mu               sync.Mutex
+	pendingLines     []string    // lines that are not logged yet, because too few have arrived to identify the panic
+	flushTimer       *time.Timer // calls flush; nil before the first line
+	hasComparedPanic bool        // isNewPanic is set
+	isNewPanic       bool        // the panic was not logged for an earlier process
 }
 
 // addLine adds the next line of the panic. It logs the lines when enough have arrived to identify the panic.
@@ -110,7 +110,7 @@ func (p *panicLog) addLine(line string) {
 		p.flushTimer = time.AfterFunc(panicFlushDelay, p.flush)
 	}
 	p.pendingLines = append(p.pendingLines, line)
-	if p.isNewKnown || len(p.pendingLines) == maxPanicLines {
+	if p.hasComparedPanic || len(p.pendingLines) == maxPanicLines {
 		p.flushLocked()
 	}
 }
@@ -126,10 +126,10 @@ func (p *panicLog) flushLocked() {
 	if len(p.pendingLines) == 0 {
 		return
 	}
-	if !p.isNewKnown {
-		p.isNewKnown, p.isNew = true, p.panicReports.recordIfNew(p.pluginName, p.pendingLines)
+	if !p.hasComparedPanic {
+		p.hasComparedPanic, p.isNewPanic = true, p.panicReports.recordIfNew(p.pluginName, p.pendingLines)
 	}
-	if p.isNew {
+	if p.isNewPanic {
 		for _, line := range p.pendingLines {
 			p.logger.Error(line)
 		}

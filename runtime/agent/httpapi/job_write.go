@@ -56,7 +56,7 @@ func submissionWithinLimit(s *api.JobSubmission) (*api.JobSubmission, []string) 
 	return nil, []string{fmt.Sprintf("job source size of %s exceeds maximum of %s and will be discarded", megabytes(size), megabytes(maxSubmissionBytes))}
 }
 
-// registerRequest is the body of a registration.
+// registerRequest is the body of a request that registers a job.
 type registerRequest struct {
 	submittedJob
 	Submission        *api.JobSubmission

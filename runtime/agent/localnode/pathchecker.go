@@ -28,8 +28,8 @@ type pathChecker struct {
 
 // pathResult is the location of a path, or the reason why the path is not usable.
 type pathResult struct {
-	location *safepath.Location
-	err      error
+	location       *safepath.Location
+	unusableReason error
 }
 
 // pathCheck is the check of one path.
@@ -66,7 +66,7 @@ func (c *pathChecker) checkPaths(paths []string) map[string]pathResult {
 			results[path] = p.result
 		default:
 			p.hasTimedOut = true
-			results[path] = pathResult{err: errPathTimeout}
+			results[path] = pathResult{unusableReason: errPathTimeout}
 		}
 	}
 	return results

@@ -56,7 +56,7 @@ func TestPathCheckerReportsOnlyLateAnswers(t *testing.T) {
 	c := newPathChecker(func() { t.Error("a late answer was reported") })
 	for range 3 {
 		results := c.checkPaths([]string{"/", "/no/such/path"})
-		if results["/"].err != nil || results["/"].location.Path != "/" || !errors.Is(results["/no/such/path"].err, os.ErrNotExist) || len(results) != 2 {
+		if results["/"].unusableReason != nil || results["/"].location.Path != "/" || !errors.Is(results["/no/such/path"].unusableReason, os.ErrNotExist) || len(results) != 2 {
 			t.Errorf("%v", results)
 		}
 	}

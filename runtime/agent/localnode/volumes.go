@@ -98,7 +98,7 @@ func (n *Node) usableHostVolumes() map[string]*api.HostVolumeInfo {
 	errs := make(map[string]string)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		v := all[name]
-		err := results[v.Path].err
+		err := results[v.Path].unusableReason
 		if err == nil {
 			err = checkNotBelowWritableVolume(results[v.Path].location, all, results)
 		}

@@ -35,10 +35,10 @@ func isDefined(ctx *hcl.EvalContext, name string) bool {
 // expressionRewriter replaces every traversal in parsed expressions by a runtimeReference, and wraps expressions whose values
 // can become large in a budgetedExpression.
 type expressionRewriter struct {
-	text       []byte // source text of the expressions
-	textOffset int    // byte offset at which text starts
-	budget     *evaluationBudget
-	diags      hcl.Diagnostics
+	text          []byte // source text of the expressions
+	textStartByte int    // byte offset at which text starts
+	budget        *evaluationBudget
+	diags         hcl.Diagnostics
 }
 
 func (r *expressionRewriter) rewriteBody(body *hclsyntax.Body) {
@@ -148,7 +148,7 @@ func (r *expressionRewriter) rewriteInterpolation(expr hclsyntax.Expression, dep
 }
 
 func (r *expressionRewriter) sourceText(rng hcl.Range) string {
-	start, end := rng.Start.Byte-r.textOffset, rng.End.Byte-r.textOffset
+	start, end := rng.Start.Byte-r.textStartByte, rng.End.Byte-r.textStartByte
 	if start < 0 || end > len(r.text) || start > end {
 		return ""
 	}
@@ -157,7 +157,7 @@ func (r *expressionRewriter) sourceText(rng hcl.Range) string {
 
 // spacesBefore returns the spaces between ${ and the range, if there is nothing else.
 func (r *expressionRewriter) spacesBefore(rng hcl.Range) string {
-	end := rng.Start.Byte - r.textOffset
+	end := rng.Start.Byte - r.textStartByte
 	start := end
 	for start > 0 && r.text[start-1] == ' ' {
 		start--
@@ -170,7 +170,7 @@ func (r *expressionRewriter) spacesBefore(rng hcl.Range) string {
 
 // spacesAfter returns the spaces between the range and }, if there is nothing else.
 func (r *expressionRewriter) spacesAfter(rng hcl.Range) string {
-	start := rng.End.Byte - r.textOffset
+	start := rng.End.Byte - r.textStartByte
 	end := start
 	for end < len(r.text) && r.text[end] == ' ' {
 		end++

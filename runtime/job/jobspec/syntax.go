@@ -89,6 +89,6 @@ func parseTemplate(text []byte, m *evaluationBudget, name string, start hcl.Pos)
 	if diags.HasErrors() {
 		return nil, diags
 	}
-	r := &expressionRewriter{text: text, textOffset: start.Byte, budget: m}
+	r := &expressionRewriter{text: text, textStartByte: start.Byte, budget: m}
 	return r.rewriteWholeExpression(expr), append(diags, r.diags...)
 }

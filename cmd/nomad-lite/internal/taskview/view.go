@@ -74,20 +74,20 @@ type outputStream struct {
 
 // Task is a task in the view.
 type Task struct {
-	Alloc          *api.Allocation
-	Name           string
-	LogDir         string
-	Started        chan struct{} // closed when the task starts for the first time
-	OutputDone     chan struct{} // closed when the whole output of the task was shown
-	Label          string        // "server", or "web[1].server" if the job has several instances
-	jobPosition    int
-	lifecycleStage string // "main", "prestart", …
-	formattedPorts string // "http: 127.0.0.1:8080"; "" if the task has none
-	state          string
-	statusDetail   string
-	Colour         string
-	shownEvents    []*api.TaskEvent // all events of the task state that was shown last, oldest first
-	lastRemedy     string           // remedy of the last reason why the task does not run
+	Alloc            *api.Allocation
+	Name             string
+	LogDir           string
+	Started          chan struct{} // closed when the task starts for the first time
+	OutputDone       chan struct{} // closed when the whole output of the task was shown
+	Label            string        // "server", or "web[1].server" if the job has several instances
+	indexOfJobInView int
+	lifecycleStage   string // "main", "prestart", …
+	formattedPorts   string // "http: 127.0.0.1:8080"; "" if the task has none
+	state            string
+	statusDetail     string
+	Colour           string
+	shownEvents      []*api.TaskEvent // all events of the task state that was shown last, oldest first
+	lastRemedy       string           // remedy of the last reason why the task does not run
 }
 
 // maxLabelWidth is the maximum width to which labels are padded.
@@ -184,17 +184,17 @@ func (v *View) AddTasks(allocs []*api.Allocation, rows JobDisplay, logDir func(a
 	for _, alloc := range slices.SortedFunc(slices.Values(allocs), compareAllocs) {
 		for _, task := range alloc.GetTaskGroup().Tasks {
 			t := &Task{
-				Alloc:          alloc,
-				Name:           task.Name,
-				LogDir:         logDir(alloc.ID),
-				Started:        make(chan struct{}),
-				OutputDone:     make(chan struct{}),
-				Label:          rows.LabelPrefix + task.Name,
-				jobPosition:    rows.JobPosition,
-				lifecycleStage: "main",
-				formattedPorts: ports.OfTask(alloc, task),
-				state:          model.TaskPending,
-				Colour:         TaskColours[(len(v.tasks)+len(added))%len(TaskColours)],
+				Alloc:            alloc,
+				Name:             task.Name,
+				LogDir:           logDir(alloc.ID),
+				Started:          make(chan struct{}),
+				OutputDone:       make(chan struct{}),
+				Label:            rows.LabelPrefix + task.Name,
+				indexOfJobInView: rows.JobPosition,
+				lifecycleStage:   "main",
+				formattedPorts:   ports.OfTask(alloc, task),
+				state:            model.TaskPending,
+				Colour:           TaskColours[(len(v.tasks)+len(added))%len(TaskColours)],
 			}
 			if rows.AllocCount > 1 {
 				t.Label = rows.LabelPrefix + strings.TrimPrefix(alloc.Name, alloc.JobID+".") + "." + task.Name
@@ -208,7 +208,7 @@ func (v *View) AddTasks(allocs []*api.Allocation, rows JobDisplay, logDir func(a
 	}
 	v.tasks = append(v.tasks, added...)
 	slices.SortStableFunc(v.tasks, func(a, b *Task) int {
-		return cmp.Or(cmp.Compare(a.jobPosition, b.jobPosition), compareAllocs(a.Alloc, b.Alloc))
+		return cmp.Or(cmp.Compare(a.indexOfJobInView, b.indexOfJobInView), compareAllocs(a.Alloc, b.Alloc))
 	})
 	return added
 }

@@ -25,7 +25,7 @@ func cleanupCall(d *state.PendingCleanup) callFunc {
 	case d.Destroy != nil:
 		return bindRequest(RemoteHook.Destroy, d.Destroy, &d.Destroy.RequestMeta, &d.Destroy.Alloc)
 	}
-	return func(context.Context, RemoteHook, callMeta) error {
+	return func(context.Context, RemoteHook, commonRequestFields) error {
 		return errors.New("a pending cleanup has no request")
 	}
 }

@@ -51,14 +51,14 @@ var retryWindows = []time.Duration{5 * time.Second, time.Minute}
 // deathCountTexts are the words in messages for the number of times that a plugin has died.
 var deathCountTexts = []string{2: "twice", 3: "three times"}
 
-// callMeta holds the request fields of a call that the runner does not fill in.
-type callMeta struct {
+// commonRequestFields holds the request fields of a call that the runner does not fill in.
+type commonRequestFields struct {
 	hook.RequestMeta
 	allocJSON []byte // allocation as JSON; nil unless the description requests it
 }
 
 // callFunc calls the plugin once.
-type callFunc func(context.Context, RemoteHook, callMeta) error
+type callFunc func(context.Context, RemoteHook, commonRequestFields) error
 
 // callWithRetries calls the plugin at a hook point, if the hook takes part in it. If the plugin
 // dies during the call, callWithRetries repeats the call.
@@ -100,7 +100,7 @@ func (h *Hook) callSerialized(ctx context.Context, point hook.Point, retryWindow
 	endTurn := sync.OnceFunc(func() { <-r.semaphore })
 	defer endTurn()
 	c := r.addCall()
-	err = h.callOnce(ctx, point, func(ctx context.Context, remote RemoteHook, meta callMeta) error {
+	err = h.callOnce(ctx, point, func(ctx context.Context, remote RemoteHook, meta commonRequestFields) error {
 		defer time.AfterFunc(retryWindow, endTurn).Stop()
 		return f(ctx, remote, meta)
 	})
@@ -127,7 +127,7 @@ func (h *Hook) callOnce(ctx context.Context, point hook.Point, f callFunc) error
 	if !h.isCalledAt(d, point) {
 		return nil
 	}
-	meta, err := h.newCallMeta(d)
+	meta, err := h.newCommonRequestFields(d)
 	if err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func (h *Hook) findPlugin(ctx context.Context, point hook.Point, until time.Time
 	return h.hookSet.config.FindHook(ctx, h.name, until)
 }
 
-func (h *Hook) newCallMeta(d *hook.Description) (m callMeta, err error) {
+func (h *Hook) newCommonRequestFields(d *hook.Description) (m commonRequestFields, err error) {
 	if m.Attachment, err = h.attachment.encodeForPlugin(d.Schema, h.rule.Config); err != nil {
 		return m, err
 	}

@@ -15,7 +15,7 @@ import (
 // filled in before the call. meta is set for each call and cleared after it: the request
 // of a pending cleanup is stored on disk, and its capability token must not be.
 func bindRequest[Q, R any](method func(RemoteHook, context.Context, Q) (R, error), request *Q, meta *hook.RequestMeta, alloc *hook.Alloc) callFunc {
-	return func(ctx context.Context, r RemoteHook, m callMeta) error {
+	return func(ctx context.Context, r RemoteHook, m commonRequestFields) error {
 		*meta = m.RequestMeta
 		defer func() { *meta = hook.RequestMeta{} }()
 		if m.allocJSON != nil { // allocJSON is nil for a pending cleanup, whose stored request has the JSON
