@@ -532,6 +532,9 @@ func (r *randomKillsRun) checkExitStatus(id string, exited bool, state *api.Task
 	if !r.recentlyEndedAllocs[id] {
 		return nil // an earlier check has seen the Terminated event, which later events have displaced
 	}
+	if restarted && kind.foreign && r.killCounts[kind.plugin] > 0 && previousEndIsUnknown(state) {
+		return nil // a driver that is not made with package sdk does not know how a task has ended while its plugin was dead
+	}
 	if restarted && r.killCounts[kind.plugin] > 0 && r.keepersBeforeRun[id] < r.totalKillCounts["keeper"] {
 		return nil
 	}
