@@ -21,6 +21,8 @@ type taskStreams struct {
 // openTaskStreams opens the output files that the host has prepared for the task. The
 // standard input is a duplicate of stdin, or the null device if stdin is nil.
 func openTaskStreams(ctx context.Context, start *sdk.StartRequest, stdin *os.File) (*taskStreams, error) {
+	ctx, cancel := context.WithTimeout(ctx, outputReaderTimeout)
+	defer cancel()
 	o := &taskStreams{stdinFD: -1, stdoutFD: -1, stderrFD: -1}
 	var err error
 	if o.stdinFD, err = openStdin(stdin); err != nil {
@@ -39,7 +41,7 @@ func openTaskStreams(ctx context.Context, start *sdk.StartRequest, stdin *os.Fil
 
 // OpenOutput opens the output files that the host has prepared for a task, for a driver whose
 // tasks are not child processes and that writes their output itself. It blocks until the host
-// reads them, or ctx ends. The files are in non-blocking mode: a write can be ended by a
+// reads them, or ctx ends, for 30 seconds at most. The files are in non-blocking mode: a write can be ended by a
 // deadline, and a write of up to 4 KiB to a FIFO is written completely or not at all. The
 // caller closes the files.
 func OpenOutput(ctx context.Context, start *sdk.StartRequest) (stdout, stderr *os.File, err error) {
@@ -56,6 +58,11 @@ func OpenOutput(ctx context.Context, start *sdk.StartRequest) (stdout, stderr *o
 	unix.Close(o.stdinFD)
 	return os.NewFile(uintptr(o.stdoutFD), start.StdoutPath), os.NewFile(uintptr(o.stderrFD), start.StderrPath), nil
 }
+
+// outputReaderTimeout is how long a start waits for a reader of the task's output. A host opens the output before it calls
+// StartTask. If the host and all other readers have died, the next host waits for the end of the start, and the start would
+// wait for the next host.
+var outputReaderTimeout = 30 * time.Second
 
 func openStdin(stdin *os.File) (int, error) {
 	if stdin == nil {

@@ -168,7 +168,7 @@ func (s State) HasOOMKill() bool {
 // Start starts a process and returns when its program has been executed. It
 // first kills the processes that an earlier start of the same task has left
 // running, and opens the task's output, which blocks until the output has a
-// reader or ctx ends.
+// reader or ctx ends, for 30 seconds at most.
 //
 // The limits of the task's resources are set before the program runs, its CPU
 // shares right after it was executed. If cgroups are not available, the task

@@ -371,6 +371,12 @@ func TestOutputWaitsForAReader(t *testing.T) {
 	if _, err := Start(ctx, s, shellCommand("echo hello")); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("without a reader: %v, want %v", err, context.DeadlineExceeded)
 	}
+	outputReaderTimeout = 30 * time.Millisecond
+	_, err := Start(t.Context(), s, shellCommand("echo hello"))
+	outputReaderTimeout = 30 * time.Second
+	if !errors.Is(err, context.DeadlineExceeded) || !driver.IsRecoverable(err) {
+		t.Errorf("without a reader and without a deadline: %v, want a recoverable error", err)
+	}
 	type readResult struct {
 		text []byte
 		err  error
