@@ -152,7 +152,7 @@ func (s *s3Source) setDefaultsFromEnv(env map[string]string) error {
 	return nil
 }
 
-// copyRegionAndCredentials sets the region and the credentials to those of another source in
+// copyRegionAndCredentials copies the region and the credentials of another source in
 // the same bucket, if s has no credentials.
 func (s *s3Source) copyRegionAndCredentials(other *s3Source) {
 	if s.credentials.AccessKeyID == "" && s.endpoint == other.endpoint && s.bucket == other.bucket {

@@ -142,8 +142,8 @@ func (b *containerBuilder) joinGroupNetwork() error {
 	return b.mountNetworkFiles()
 }
 
-// checkGroupNetwork returns an error if the network namespace of the group is not the one that the
-// host has prepared. A namespace is gone when its container has exited, for example after a restart
+// checkGroupNetwork returns an error if the group has another network namespace than the host has
+// prepared. A namespace is gone when its container has exited, for example after a restart
 // of the engine.
 func checkGroupNetwork(ctx context.Context, engine *client.Client, isolation *driver.NetworkIsolation) error {
 	inspected, err := engine.ContainerInspect(ctx, isolation.Labels[sandboxContainerIDLabel], client.ContainerInspectOptions{})

@@ -35,7 +35,7 @@ func (o *Options) UseUserNamespace(r CapabilityRequest) error {
 }
 
 // TaskCredential returns the ids of a task. user is the user of the job; "" means defaultUser. Without
-// root, the ids are those of this process, and TaskCredential returns an error if the job names another
+// root, TaskCredential returns the ids of this process, or an error if the job names another
 // user.
 func TaskCredential(user, defaultUser string) (*syscall.Credential, error) {
 	if IsRoot() {

@@ -35,7 +35,7 @@ var callsOfCapability = []struct {
 	{unix.CAP_PERFMON, []uint32{unix.SYS_PERF_EVENT_OPEN}},
 }
 
-// Offsets in struct seccomp_data. An argument has 64 bits, of which the filter loads the lower
+// Offsets in struct seccomp_data. An argument has 64 bits. The filter loads the lower
 // half: the kernel uses only 32 bits of the checked arguments, or all their flags are in the lower
 // half.
 const numberOffset, archOffset, argumentsOffset, argumentSize = 0, 4, 16, 8

@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/job/jobspec"
 )
 
-// fmtFlags are the flags of the command fmt, which are those of Nomad.
+// fmtFlags are the flags of the command fmt. Nomad has the same.
 type fmtFlags struct {
 	checkOnly   bool
 	listChanged bool

@@ -18,6 +18,7 @@ import (
 	execdriver "github.com/nomad-lite/nomad-lite/builtin/exec"
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/internal/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/systemtest"
 )
 
 // killScenario is a change of a node that is under way while its processes are killed.
@@ -101,9 +102,8 @@ func (n *killNode) ranOnce(alloc *api.AllocationListStub, message string) error 
 // By the rule for such starts the task counts as executed, with an unknown exit status, and the allocation fails.
 func (n *killNode) isStartInterrupted(alloc *api.AllocationListStub) bool {
 	_, err := os.Stat(n.allocPath(alloc.ID, "data/record"))
-	isUnknown := func(message string) bool { return strings.Contains(message, "exit status unknown") }
 	return alloc.ClientStatus == api.AllocClientStatusFailed && errors.Is(err, os.ErrNotExist) &&
-		slices.ContainsFunc(eventMessages(alloc.TaskStates[killTask]), isUnknown)
+		systemtest.HasEventText(alloc.TaskStates[killTask], "exit status unknown")
 }
 
 // allocsOf returns the allocations of a job, which must be as many as count.
