@@ -53,6 +53,7 @@ func ScriptParams(dir string) testscript.Params {
 				for pid := range ScriptProcesses(work) {
 					_ = syscall.Kill(pid, syscall.SIGKILL) // an error means that the process has exited
 				}
+				unmountAllocsRoots(work)
 			})
 			// The go command in a script uses this checkout and the caches of the machine.
 			for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOPROXY", "GONOSUMDB", "GOTOOLCHAIN"} {
@@ -265,22 +266,43 @@ func awaitUnmounted(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	below := filepath.Join(append([]string{ts.Getenv("WORK")}, args...)...) + "/"
 	for deadline := time.Now().Add(WaitTimeout); ; time.Sleep(5 * time.Millisecond) {
-		mounts, err := os.ReadFile("/proc/self/mountinfo")
-		ts.Check(err)
-		settled := true
-		for line := range strings.Lines(string(mounts)) {
-			const mountPoint = 4 // index of the field
-			point := strings.Fields(line)[mountPoint]
-			_, err := os.Lstat(filepath.Join(filepath.Dir(point), "lock")) // a data directory has this file
-			settled = settled && (!strings.HasPrefix(point, below) || filepath.Base(point) == "alloc" && err == nil)
-		}
-		if settled {
+		points := mountPointsBelow(below)
+		if !slices.ContainsFunc(points, func(point string) bool { return !isAllocsRoot(point) }) {
 			return
 		}
 		if time.Now().After(deadline) {
-			ts.Fatalf("settled: not within %v:\n%s", WaitTimeout, mounts)
+			ts.Fatalf("settled: not within %v: %q", WaitTimeout, points)
 		}
 	}
+}
+
+// unmountAllocsRoots does what a next agent would do: an agent that ends while one of its processes is still exiting
+// leaves its directory of allocations mounted.
+func unmountAllocsRoots(work string) {
+	for _, point := range mountPointsBelow(work + "/") {
+		if isAllocsRoot(point) {
+			_ = unix.Unmount(point, unix.MNT_DETACH) // Main reports what stays mounted
+		}
+	}
+}
+
+// mountPointsBelow returns the mount points whose paths begin with a prefix.
+func mountPointsBelow(prefix string) []string {
+	mounts, _ := os.ReadFile("/proc/self/mountinfo")
+	var points []string
+	for line := range strings.Lines(string(mounts)) {
+		const mountPoint = 4 // index of the field
+		if point := strings.Fields(line)[mountPoint]; strings.HasPrefix(point, prefix) {
+			points = append(points, point)
+		}
+	}
+	return points
+}
+
+// isAllocsRoot reports whether a mount point is the directory of all allocations in a data directory.
+func isAllocsRoot(point string) bool {
+	_, err := os.Lstat(filepath.Join(filepath.Dir(point), "lock"))
+	return err == nil && filepath.Base(point) == "alloc"
 }
 
 // WorkDirEnvVar is the environment variable by which the processes of a test are found. Its value is the test's working
