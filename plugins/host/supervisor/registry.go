@@ -129,8 +129,8 @@ func (r *registry) awaitsConfiguredPlugin(m *managedPlugin) bool {
 }
 
 // findPlugin returns the plugin that serves a driver, a hook or devices. For a plugin whose first process has not
-// reported a name yet, it uses the name that the catalog expects. It returns nil if there is no such
-// plugin.
+// reported a name yet, it uses the name that the catalog expects, and then what the plugin served when it last ran. It
+// returns nil if there is no such plugin.
 func (r *registry) findPlugin(key PluginKey) *managedPlugin {
 	if m := r.ownerByKey[key]; m != nil {
 		return m
@@ -140,6 +140,11 @@ func (r *registry) findPlugin(key PluginKey) *managedPlugin {
 			continue
 		}
 		if m.state != stateSuperseded && m.reportedInfo.Name == "" && m.entry.DriverName() == key.Name && !r.awaitsConfiguredPlugin(m) {
+			return m
+		}
+	}
+	for _, m := range r.plugins {
+		if m.state != stateSuperseded && m.reportedInfo.Name == "" && m.lastServedKey == key {
 			return m
 		}
 	}

@@ -735,6 +735,32 @@ func TestReadyWaitsForFingerprints(t *testing.T) {
 	})
 }
 
+// The first process of an external plugin dies before it has reported what it serves. Because an earlier agent knew that, its
+// driver is unavailable and not unknown: a task waits for it, and does not fail.
+func TestDriverOfPluginThatServedItBeforeIsUnavailable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := Config{LastServedKey: func(catalog.Entry) PluginKey { return driverKey("podman") }}
+		s := startSupervisor(t, cfg, []catalog.Entry{externalEntry("containers")}, func(_ context.Context, _ string, n int) (*fakePlugin, error) {
+			if n == 1 {
+				return nil, errors.New("PluginInfo: was killed by signal 9 (SIGKILL)")
+			}
+			return newFakePlugin("podman", "1.0.0"), nil
+		})
+		_, err := s.Driver(t.Context(), "podman")
+		unavailable, ok := errors.AsType[*driver.UnavailableError](err)
+		if !ok || unavailable.Plugin == "" || !errors.Is(err, ErrUnavailable) {
+			t.Fatalf("driver after the failed launch: %v", err)
+		}
+		if _, err := s.Driver(t.Context(), "docker"); !errors.Is(err, ErrNoDriver) {
+			t.Errorf("driver that the plugin has never served: %v", err)
+		}
+		time.Sleep(time.Minute)
+		if _, err := s.Driver(t.Context(), "podman"); err != nil {
+			t.Errorf("driver after the next launch: %v", err)
+		}
+	})
+}
+
 // An unused builtin is stopped after a minute and started again on request; meanwhile the
 // supervisor keeps the DriverInfo of its driver.
 func TestIdleBuiltinIsStopped(t *testing.T) {
