@@ -444,8 +444,13 @@ func (r *randomKillsRun) checkAlloc(a *api.AllocationListStub, processes []ospro
 		wanted++
 	}
 	// A driver that is not made with package sdk cannot recover a task whose start was interrupted. If its plugin is killed
-	// later, the agent ends the task, says that its exit status is unknown, and starts the next run.
-	if runs > wanted && kind.foreign && r.killCounts[kind.plugin] > 0 && previousEndIsUnknown(state) {
+	// later, the agent ends the task, says that its exit status is unknown, and starts the next run. Each further kill of the
+	// plugin can do the same to the next run.
+	unknownEnds := 0
+	if kind.foreign {
+		unknownEnds = min(consecutiveUnknownEnds(state), r.killCounts[kind.plugin])
+	}
+	for ; runs > wanted && unknownEnds > 0; unknownEnds-- {
 		r.interruptedRuns[a.ID] = append(r.interruptedRuns[a.ID], wanted)
 		wanted++
 	}
@@ -477,18 +482,22 @@ func (r *randomKillsRun) checkAlloc(a *api.AllocationListStub, processes []ospro
 	return r.checkOutput(a.ID, record)
 }
 
-// previousEndIsUnknown reports whether an event between the last two starts says that the exit status is unknown.
-func previousEndIsUnknown(state *api.TaskState) bool {
-	starts := 0
+// consecutiveUnknownEnds returns how many of the last ends of a task, without one in between whose exit status is known, have an
+// event which says that their exit status is unknown. It counts the ends in the events that the agent keeps.
+func consecutiveUnknownEnds(state *api.TaskState) int {
+	ends, unknown := 0, 0
 	for _, message := range slices.Backward(eventMessages(state)) {
-		if strings.HasPrefix(message, api.TaskStarted+":") {
-			starts++
-		}
-		if starts == 1 && strings.Contains(message, "exit status unknown") {
-			return true
+		switch {
+		case strings.HasPrefix(message, api.TaskStarted+":"):
+			if unknown < ends {
+				return unknown
+			}
+			ends++
+		case ends > unknown && strings.Contains(message, "exit status unknown"):
+			unknown++
 		}
 	}
-	return false
+	return unknown
 }
 
 // isLostExitCode reports whether the driver of a task has lost its exit code: the message has the code 0, without a message or
@@ -532,7 +541,7 @@ func (r *randomKillsRun) checkExitStatus(id string, exited bool, state *api.Task
 	if !r.recentlyEndedAllocs[id] {
 		return nil // an earlier check has seen the Terminated event, which later events have displaced
 	}
-	if restarted && kind.foreign && r.killCounts[kind.plugin] > 0 && previousEndIsUnknown(state) {
+	if restarted && kind.foreign && r.killCounts[kind.plugin] > 0 && consecutiveUnknownEnds(state) > 0 {
 		return nil // a driver that is not made with package sdk does not know how a task has ended while its plugin was dead
 	}
 	if restarted && r.killCounts[kind.plugin] > 0 && r.keepersBeforeRun[id] < r.totalKillCounts["keeper"] {
