@@ -81,7 +81,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.printSystemdUnit {
-				return writeSystemdUnit(s.Out, o)
+				return writeSystemdUnit(s.Out, cmd.Flags())
 			}
 			return runAgent(cmd.Context(), o, s)
 		},
@@ -107,6 +107,9 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	f.BoolVar(&o.endUnknownTasks, "end-unknown", false, "end the tasks that run in the data directory and have no record because the state file was lost")
 	f.BoolVar(&o.printSystemdUnit, "print-unit", false, "print a systemd unit that starts this agent, with these flags")
 	cmd.MarkFlagsMutuallyExclusive("adopt-unknown", "end-unknown")
+	for _, name := range []string{"dev", "adopt-unknown", "end-unknown", "claim-tasks"} {
+		cmd.MarkFlagsMutuallyExclusive("print-unit", name) // systemd would give the order to each start of the agent
+	}
 	cmd.AddCommand(newStopCommand(s))
 	return cmd
 }

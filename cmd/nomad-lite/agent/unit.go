@@ -8,45 +8,62 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/spf13/pflag"
 )
 
-// writeSystemdUnit writes a systemd unit that starts the agent with the flags of o. Stopping the unit must stop only the
-// agent, and leave the tasks running, whose cgroups the agent manages.
-func writeSystemdUnit(w io.Writer, o options) error {
+// writeSystemdUnit writes a systemd unit that starts the agent with the flags that are set, except "print-unit".
+// Stopping the unit must stop only the agent, and leave the tasks running, whose cgroups the agent manages.
+func writeSystemdUnit(w io.Writer, flags *pflag.FlagSet) error {
 	program, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find the program: %w", err)
 	}
-	line := []string{program, "agent"}
-	add := func(name, value string, isPath bool) error {
-		if value == "" {
-			return nil
-		}
-		if isPath {
-			if value, err = filepath.Abs(value); err != nil {
-				return err
-			}
-		}
-		line = append(line, "-"+name, value)
-		return nil
-	}
+	words := []string{program, "agent"}
 	var errs []error
-	for _, c := range o.configPaths {
-		errs = append(errs, add("config", c, true))
-	}
-	errs = append(errs, add("data-dir", o.dataDir, true), add("bind", o.bindAddr, false), add("node", o.nodeName, false), add("dc", o.datacenter, false),
-		add("region", o.region, false), add("node-class", o.nodeClass, false), add("plugin-dir", o.pluginDir, true), add("log-level", o.logLevel, false))
-	if o.logJSON {
-		line = append(line, "-log-json")
-	}
+	flags.Visit(func(f *pflag.Flag) {
+		args, err := systemdFlagArgs(f)
+		words, errs = append(words, args...), append(errs, err)
+	})
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	for i, word := range line {
-		line[i] = quoteSystemdArg(word)
+	for i, word := range words {
+		words[i] = quoteSystemdArg(word)
 	}
-	_, err = fmt.Fprintf(w, systemdUnitTemplate, strings.Join(line, " "))
+	_, err = fmt.Fprintf(w, systemdUnitTemplate, strings.Join(words, " "))
 	return err
+}
+
+// systemdFlagArgs returns the words of a command line that set a flag. Paths are absolute, because systemd starts the
+// agent in the root directory.
+func systemdFlagArgs(f *pflag.Flag) ([]string, error) {
+	if f.Name == "print-unit" {
+		return nil, nil
+	}
+	values := []string{f.Value.String()}
+	if list, ok := f.Value.(pflag.SliceValue); ok {
+		values = list.GetSlice()
+	}
+	var words []string
+	for _, value := range values {
+		switch f.Name {
+		case "config", "data-dir", "plugin-dir":
+			abs, err := filepath.Abs(value)
+			if err != nil {
+				return nil, err
+			}
+			value = abs
+		case "meta": // Set does not accept the brackets that String adds
+			value = strings.TrimSuffix(strings.TrimPrefix(value, "["), "]")
+		}
+		if f.Value.Type() == "bool" {
+			words = append(words, "-"+f.Name+"="+value)
+		} else {
+			words = append(words, "-"+f.Name, value)
+		}
+	}
+	return words, nil
 }
 
 // quoteSystemdArg quotes a word of a command line for systemd.
