@@ -112,9 +112,9 @@ func Attach(ctx context.Context, socket string) (*Client, error) {
 const maxDeathsDuringStart = 5
 
 // isKeeperExitError reports whether an error of connectOrStart means that the keeper has exited while the client
-// connected to it.
+// connected to it, or has not answered: then the next call kills it.
 func isKeeperExitError(err error) bool {
-	return slices.ContainsFunc([]error{errConnDown, framing.ErrDown, io.EOF, unix.ECONNRESET, unix.ECONNREFUSED}, func(end error) bool {
+	return slices.ContainsFunc([]error{errConnDown, framing.ErrDown, io.EOF, unix.ECONNRESET, unix.ECONNREFUSED, os.ErrDeadlineExceeded}, func(end error) bool {
 		return errors.Is(err, end)
 	})
 }
@@ -127,7 +127,7 @@ func openClient(ctx context.Context, c *Client) (*Client, error) {
 	c.fdCopyByKey = map[string]fdCopy{}
 	c.spawnedProcs = map[osprocess.ID]bool{}
 	l, err := c.connectOrStart(ctx)
-	for deaths := 1; c.isAgent && deaths <= maxDeathsDuringStart && isKeeperExitError(err); deaths++ {
+	for deaths := 1; c.isAgent && deaths <= maxDeathsDuringStart && isKeeperExitError(err) && ctx.Err() == nil; deaths++ {
 		c.cfg.Logger.Warn("keeper is gone, the start continues with another", "dir", c.cfg.Dir, "error", err)
 		l, err = c.connectOrStart(ctx)
 	}

@@ -371,6 +371,8 @@ func (c *Client) startKeeper(ctx context.Context) (*clientConn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start keeper: %w", err)
 	}
+	// Only the keeper listens from here on: the connection to a keeper that dies before it accepts it then ends at once.
+	socket.Close()
 	p, err := osprocess.LookupID(child.Pid)
 	c.mu.Lock()
 	c.keeperChild, c.keeperChildID = child, p

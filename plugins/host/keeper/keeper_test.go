@@ -628,7 +628,7 @@ func TestKeeperDeathIsRepaired(t *testing.T) {
 	t.Logf("the status of a child of a dead keeper: %v, %v", a.status, a.err)
 }
 
-// shortLivedKeeperMain exits before or after it has introduced itself to its first client. It is the keeper if the file
+// shortLivedKeeperMain exits before it has accepted its first client, or before or after it has introduced itself to that client. It is the keeper if the file
 // deaths already has three bytes.
 func shortLivedKeeperMain(when, deaths string) int {
 	err := func() error {
@@ -643,11 +643,11 @@ func shortLivedKeeperMain(when, deaths string) int {
 			return err
 		}
 		listener, err := net.FileListener(os.NewFile(listenerFD, "listener"))
-		if err != nil {
+		if err != nil || when == "before the first connection" {
 			return err
 		}
 		socket, err := listener.Accept()
-		if err != nil || when == "before" {
+		if err != nil || when == "before the hello message" {
 			return err
 		}
 		_, err = framing.NewConn(socket.(*net.UnixConn), messageLimits).ExchangeHello(context.Background(), framing.NewHello(framing.RoleKeeper, protocolVersion))
@@ -662,8 +662,8 @@ func shortLivedKeeperMain(when, deaths string) int {
 
 func TestStartSurvivesDeathsOfItsKeeper(t *testing.T) {
 	t.Parallel()
-	for _, when := range []string{"before", "after"} {
-		t.Run(when+" the hello message", func(t *testing.T) {
+	for _, when := range []string{"before the first connection", "before the hello message", "after the hello message"} {
+		t.Run(when, func(t *testing.T) {
 			t.Parallel()
 			deaths := filepath.Join(t.TempDir(), "deaths")
 			c, err := Start(t.Context(), Config{
