@@ -271,7 +271,16 @@ func (i *directoryIdentity) writeOwnerFile(text []byte) error {
 
 // findOtherOwner implements otherOwnerFinder with the keepers that run on this machine.
 func findOtherOwner(self *directoryOwner) (other *directoryOwner, agentRuns bool) {
-	for _, k := range keeper.FindRunning() {
+	return otherOwnerOf(self, keeper.FindRunning())
+}
+
+// otherOwnerOf returns the owner with the same id as self that one of the keepers serves, and whether its agent runs.
+func otherOwnerOf(self *directoryOwner, keepers []keeper.RunningKeeper) (other *directoryOwner, agentRuns bool) {
+	own, _ := os.Stat(self.Path)
+	for _, k := range keepers {
+		if dir, err := os.Stat(k.Dir); err == nil && os.SameFile(own, dir) {
+			continue // self.Keeper can be another one, because a keeper that was just started has not recorded itself at once
+		}
 		if o := readOwnerFile(k.Dir); o != nil && o.ID == self.ID && o.Boot == self.Boot && k.Process != self.Keeper {
 			return o, o.Agent.Alive()
 		}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/internal/osprocess"
+	"github.com/nomad-lite/nomad-lite/plugins/host/keeper"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -41,6 +43,33 @@ func TestDecideOwnership(t *testing.T) {
 				t.Errorf("%d, want %d", got, c.want)
 			}
 		})
+	}
+}
+
+// A killed agent has just started a keeper, which records itself while the next agent starts. The next agent must not take that
+// keeper of its own directory for the keeper of another one.
+func TestOwnKeeperIsNoOtherOwner(t *testing.T) {
+	base := t.TempDir()
+	dir, copied, link := filepath.Join(base, "dir"), filepath.Join(base, "copied"), filepath.Join(base, "link")
+	self := &directoryOwner{ID: "i", Boot: "b", Path: link}
+	text, err := json.Marshal(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{dir, copied} {
+		if err := errors.Join(os.Mkdir(d, 0o700), os.WriteFile(filepath.Join(d, keeper.OwnerFile), text, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	process := osprocess.ID{PID: os.Getpid(), StartTime: 1}
+	if other, _ := otherOwnerOf(self, []keeper.RunningKeeper{{Process: process, Dir: dir}}); other != nil {
+		t.Errorf("the keeper of the directory itself counts as that of %+v", other)
+	}
+	if other, _ := otherOwnerOf(self, []keeper.RunningKeeper{{Process: process, Dir: dir}, {Process: process, Dir: copied}}); other == nil {
+		t.Error("the keeper of the copy was not found")
 	}
 }
 
